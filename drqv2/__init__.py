@@ -1,0 +1,28 @@
+"""The DrQ-v2 workspace's library: agents, environments, logging and snapshots.
+
+`drqv2.DrQV2Agent`, `drqv2.Encoder`, `drqv2.Actor`, `drqv2.Critic` and `drqv2.RandomShiftsAug` stand here too, under
+the names that agent files written for the public implementation import. They are loaded on first use, so that
+importing `drqv2.config` alone does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "DrQV2Agent": "drqv2.agents.drqv2",
+    "Encoder": "drqv2.networks",
+    "Actor": "drqv2.networks",
+    "Critic": "drqv2.networks",
+    "RandomShiftsAug": "drqv2.augmentation",
+}
+__all__ = ["Actor", "Critic", "DrQV2Agent", "Encoder", "RandomShiftsAug"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module 'drqv2' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Agents: one file is one algorithm, to be read beside its paper."""

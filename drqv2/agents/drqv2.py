@@ -1,0 +1,215 @@
+"""DrQ-v2 (Yarats et al., "Mastering Visual Continuous Control", arXiv 2107.09645).
+
+Deterministic policy gradients with clipped double Q-learning, n-step returns and exploration noise that shrinks on
+a schedule, on features of a convolutional encoder that learns from the critic's loss alone. What makes it learn
+from pixels is the random shift of every image drawn from replay.
+
+This is the plain form, in the paper's order, in fp32: the reference for everything faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drqv2 import utils
+from drqv2.augmentation import RandomShiftsAug
+from drqv2.networks import Actor, Critic, Encoder
+
+Metrics = dict[str, Tensor]
+
+
+class DrQV2Agent:
+    """The DrQ-v2 agent.
+
+    Args:
+        obs_shape: (C, H, W) of a uint8 observation, frames stacked along C.
+        action_shape: (A,); actions lie in [-1, 1].
+        device: where the networks live.
+        lr: learning rate of Adam, for encoder, actor and critic alike.
+        feature_dim: width of the actor's and the critic's trunk.
+        hidden_dim: width of their hidden layers.
+        critic_target_tau: share of the way the target critic moves at each update.
+        num_expl_steps: agent steps of uniformly random actions at the beginning.
+        update_every_steps: agent steps from one update to the next.
+        stddev_schedule: standard deviation of the exploration noise over agent steps, see `utils.schedule`.
+        stddev_clip: bound of the noise in updates.
+        use_tb: whether `update` returns metrics.
+        seed: seeds the agent's own generators (exploration, learning). Without it they are torch's global ones.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        action_shape: Sequence[int],
+        device: torch.device | str,
+        lr: float,
+        feature_dim: int,
+        hidden_dim: int,
+        critic_target_tau: float,
+        num_expl_steps: int,
+        update_every_steps: int,
+        stddev_schedule: str | float,
+        stddev_clip: float,
+        use_tb: bool,
+        seed: int | None = None,
+    ) -> None:
+        self.device = device
+        self.critic_target_tau = critic_target_tau
+        self.update_every_steps = update_every_steps
+        self.use_tb = use_tb
+        self.num_expl_steps = num_expl_steps
+        self.stddev_schedule = stddev_schedule
+        self.stddev_clip = stddev_clip
+
+        self.encoder = Encoder(obs_shape).to(device)
+        self.actor = Actor(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
+        self.critic = Critic(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
+        self.critic_target = Critic(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
+        self.critic_target.load_state_dict(self.critic.state_dict())
+
+        self.encoder_opt = torch.optim.Adam(self.encoder.parameters(), lr=lr)
+        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr)
+        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr)
+
+        self.aug: torch.nn.Module = RandomShiftsAug(pad=4)
+        self.act_generator: torch.Generator | None = None
+        self.update_generator: torch.Generator | None = None
+        if seed is not None:
+            generators = [torch.Generator(device) for _ in range(3)]
+            for i, generator in enumerate(generators):
+                generator.manual_seed(utils.spawn_seed(seed, utils.AGENT, i))
+            self.act_generator, self.update_generator, self.aug.generator = generators
+
+        self.train()
+        self.critic_target.train()
+
+    def train(self, training: bool = True) -> None:
+        """Put the networks into training mode, or evaluation mode when `training` is False."""
+        self.training = training
+        for module in (self.encoder, self.actor, self.critic):
+            module.train(training)
+
+    @torch.no_grad()
+    def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+        """Choose an action.
+
+        Args:
+            obs: uint8 [C, H, W].
+            step: agent steps so far.
+            eval_mode: True for the mean action, False for exploration.
+
+        Returns:
+            float32 [A] in [-1, 1].
+        """
+        features = self.encoder(torch.as_tensor(obs, device=self.device).unsqueeze(0))  # [1, repr_dim]
+        dist = self.actor(features, utils.schedule(self.stddev_schedule, step))
+        if eval_mode:
+            action = dist.mean
+        elif step < self.num_expl_steps:
+            action = torch.empty_like(dist.mean).uniform_(-1.0, 1.0, generator=self.act_generator)
+        else:
+            action = dist.sample(clip=None, generator=self.act_generator)
+        return action[0].cpu().numpy()
+
+    def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
+        """Learn from one batch, every `update_every_steps` agent steps; otherwise do nothing.
+
+        Args:
+            replay_iter: yields (obs uint8 [B, C, H, W], action float32 [B, A], n-step reward float32 [B, 1],
+                discount float32 [B, 1] with gamma^n in it, next_obs uint8 [B, C, H, W]).
+            step: agent steps so far.
+
+        Returns:
+            Scalars by name, on the device; empty when there was no update or `use_tb` is False.
+        """
+        if step % self.update_every_steps != 0:
+            return {}
+        obs, action, reward, discount, next_obs = utils.to_torch(next(replay_iter), self.device)
+
+        features = self.encoder(self._augment(obs))  # [B, repr_dim]
+        with torch.no_grad():
+            next_features = self.encoder(self._augment(next_obs))
+
+        metrics: Metrics = {"batch_reward": reward.mean()} if self.use_tb else {}
+        metrics.update(self.update_critic(features, action, reward, discount, next_features, step))
+        metrics.update(self.update_actor(features.detach(), step))
+        utils.soft_update_params(self.critic, self.critic_target, self.critic_target_tau)
+        return metrics
+
+    def update_critic(
+        self, obs: Tensor, action: Tensor, reward: Tensor, discount: Tensor, next_obs: Tensor, step: int
+    ) -> Metrics:
+        """Fit both Q functions, and the encoder through them, to the n-step target (paper, equation 1).
+
+        Args:
+            obs: features with a graph to the encoder, float32 [B, repr_dim].
+            action: float32 [B, A].
+            reward: n-step reward, float32 [B, 1].
+            discount: factor on the bootstrap value, float32 [B, 1].
+            next_obs: features n steps later, without gradient, float32 [B, repr_dim].
+            step: agent steps so far.
+
+        Returns:
+            Metrics as in `update`.
+        """
+        with torch.no_grad():
+            dist = self.actor(next_obs, utils.schedule(self.stddev_schedule, step))
+            next_action = dist.sample(clip=self.stddev_clip, generator=self.update_generator)
+            target_q1, target_q2 = self.critic_target(next_obs, next_action)
+            target_q = reward + discount * torch.min(target_q1, target_q2)  # [B, 1]
+
+        q1, q2 = self.critic(obs, action)
+        critic_loss = F.mse_loss(q1, target_q) + F.mse_loss(q2, target_q)
+
+        self.encoder_opt.zero_grad(set_to_none=True)
+        self.critic_opt.zero_grad(set_to_none=True)
+        critic_loss.backward()
+        self.critic_opt.step()
+        self.encoder_opt.step()
+
+        if not self.use_tb:
+            return {}
+        return {
+            "critic_target_q": target_q.mean(),
+            "critic_q1": q1.detach().mean(),
+            "critic_q2": q2.detach().mean(),
+            "critic_loss": critic_loss.detach(),
+        }
+
+    def update_actor(self, obs: Tensor, step: int) -> Metrics:
+        """Move the policy towards actions of higher value (paper, equation 2).
+
+        Args:
+            obs: features without gradient, float32 [B, repr_dim].
+            step: agent steps so far.
+
+        Returns:
+            Metrics as in `update`.
+        """
+        dist = self.actor(obs, utils.schedule(self.stddev_schedule, step))
+        action = dist.sample(clip=self.stddev_clip, generator=self.update_generator)
+        q1, q2 = self.critic(obs, action)
+        actor_loss = -torch.min(q1, q2).mean()
+
+        self.actor_opt.zero_grad(set_to_none=True)
+        # Named inputs: the critic only passes the gradient on, it collects none from the actor's loss.
+        actor_loss.backward(inputs=list(self.actor.parameters()))
+        self.actor_opt.step()
+
+        if not self.use_tb:
+            return {}
+        return {
+            "actor_loss": actor_loss.detach(),
+            "actor_logprob": dist.log_prob(action).sum(-1, keepdim=True).detach().mean(),
+            "actor_ent": dist.entropy().sum(-1).detach().mean(),
+        }
+
+    def _augment(self, obs: Tensor) -> Tensor:
+        # A replaced `aug` may know floats only, as in the public implementation.
+        return self.aug(obs if isinstance(self.aug, RandomShiftsAug) else obs.float())

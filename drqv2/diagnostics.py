@@ -1,0 +1,87 @@
+"""Is the learner healthy? Figures taken now and then from a finished episode; they draw no random numbers.
+
+They know the parts that a DrQ-v2 agent has (encoder, actor, critic); an agent built otherwise gives fewer of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+MAX_OBSERVATIONS = 64
+DORMANT_BELOW = 0.025  # share of the layer's mean activation; Sokar et al., arXiv 2302.12902, definition 3.1
+
+
+def gradient_norms(agent: Any) -> dict[str, Tensor]:
+    """Return the L2 norm of the gradient that each optimizer of `agent` last stepped with, by the optimizer's name."""
+    norms = {}
+    for name, optimizer in vars(agent).items():
+        if isinstance(optimizer, torch.optim.Optimizer):
+            grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            if grads:
+                norms[f"{name.removesuffix('_opt')}_grad_norm"] = nn.utils.get_total_norm(grads)
+    return norms
+
+
+def episode_diagnostics(
+    agent: Any, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
+) -> dict[str, float]:
+    """Compare the critic with what came of an episode, and count units that have died.
+
+    Args:
+        agent: with `encoder`, `actor` and `critic` called as DrQ-v2 calls them.
+        episode: frame uint8 [T + 1, C, H, W], action [T + 1, A], reward and discount float32 [T + 1, 1].
+        frame_stack: frames in one observation.
+        discount: gamma of an agent step.
+        device: where the agent lives.
+
+    Returns:
+        q_mean: mean of min(Q1, Q2) at the actions taken, over observations spread evenly over the episode.
+        mc_return_mean: mean of the discounted return that followed, bootstrapped with Q at the last observation unless
+            the episode terminated there.
+        q_bias: mean of their difference; above zero the critic promises too much.
+        dormant_share: share of the actor's and critic's hidden units whose mean activation is at most 2.5 % of their
+            layer's mean.
+    """
+    length = len(episode["reward"]) - 1
+    steps = np.unique(np.linspace(0, length, num=min(MAX_OBSERVATIONS, length) + 1).astype(int))  # the last is T
+    stacks = np.maximum(steps[:, None] + np.arange(1 - frame_stack, 1), 0)  # [N, frame_stack]
+    obs = episode["frame"][stacks]  # [N, frame_stack, C, H, W]
+    obs = torch.as_tensor(obs.reshape(len(steps), -1, *obs.shape[3:]), device=device)
+    taken = torch.as_tensor(episode["action"][steps[:-1] + 1], device=device)
+
+    activations: list[Tensor] = []
+    hooks = [
+        layer.register_forward_hook(lambda _, __, out: activations.append(out.detach().mean(0)))
+        for module in (agent.actor, agent.critic)
+        for layer in module.modules()
+        if isinstance(layer, nn.ReLU)
+    ]
+    try:
+        with torch.no_grad():
+            features = agent.encoder(obs)
+            policy_action = agent.actor(features, 1.0).mean
+            action = torch.cat([taken, policy_action[-1:]])
+            q = torch.min(*agent.critic(features, action))[:, 0].double().cpu().numpy()  # [N]
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+    returns = np.empty(length + 1)
+    returns[-1] = q[-1]
+    for t in reversed(range(length)):
+        returns[t] = episode["reward"][t + 1, 0] + discount * episode["discount"][t + 1, 0] * returns[t + 1]
+    returns = returns[steps[:-1]]
+
+    figures = {
+        "q_mean": float(q[:-1].mean()),
+        "mc_return_mean": float(returns.mean()),
+        "q_bias": float((q[:-1] - returns).mean()),
+    }
+    if activations:
+        dormant = torch.cat([a <= DORMANT_BELOW * a.mean() for a in activations])
+        figures["dormant_share"] = float(dormant.float().mean())
+    return figures

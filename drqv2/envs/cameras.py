@@ -1,0 +1,142 @@
+"""Where the pixels come from: a simulation's camera, the observation itself, or a gymnasium.Env's `render()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import cv2
+import dm_env
+import numpy as np
+from dm_env import TimeStep
+
+from drqv2.errors import UserError
+
+
+class Camera(Protocol):
+    """Gives the image of a time step, and pictures of the same moment in any size for a video.
+
+    Attributes:
+        shape: (H, W, C) of the image.
+    """
+
+    shape: tuple[int, int, int]
+
+    def __call__(self, time_step: TimeStep) -> np.ndarray:
+        """Return the image of `time_step`, the environment's current one, uint8 [H, W, C]."""
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Return the current moment, uint8 [height, width, 3]."""
+
+
+class PhysicsCamera:
+    """A camera of MuJoCo's.
+
+    Args:
+        env: has dm_control's `physics`.
+        size: height and width of the image.
+        camera: number or name.
+
+    Raises:
+        UserError: there is no such camera.
+    """
+
+    def __init__(self, env: Any, size: int, camera: int | str) -> None:
+        model = env.physics.model
+        names = [model.id2name(i, "camera") for i in range(model.ncam)]
+        if camera not in names and not (isinstance(camera, int) and -1 <= camera < model.ncam):
+            raise UserError(f"camera={camera!r}: must be -1 (free), 0 to {model.ncam - 1} or one of {names}")
+        self.shape = (size, size, 3)
+        self._env = env
+        self._camera = camera
+
+    def __call__(self, time_step: TimeStep) -> np.ndarray:
+        """Return what the camera sees, uint8 [size, size, 3]."""
+        return self.render(*self.shape[:2])
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Return what the camera sees, uint8 [height, width, 3]."""
+        # The physics is looked up each time: dm_control's composer makes a new one at every reset.
+        image: np.ndarray = self._env.physics.render(height, width, camera_id=self._camera)
+        return image
+
+
+class ObservationCamera:
+    """The pixels of the observation: an image, or a mapping's `pixels`; resized by area averaging where need be.
+
+    Args:
+        env: its observation spec holds pixels.
+        size: height and width of the image.
+
+    Raises:
+        UserError: the pixels are not uint8 [H, W, C].
+    """
+
+    def __init__(self, env: dm_env.Environment, size: int) -> None:
+        spec = _pixels(env.observation_spec())
+        self._own_shape = image_shape(spec.shape, spec.dtype, "the environment's pixels observation")
+        self.shape = (size, size, self._own_shape[2])
+        self._seen = np.zeros(self._own_shape, np.uint8)
+
+    def __call__(self, time_step: TimeStep) -> np.ndarray:
+        """Return the observation's pixels, uint8 [size, size, C]."""
+        self._seen = np.array(_pixels(time_step.observation)).reshape(self._own_shape)
+        return fit(self._seen, *self.shape[:2])
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Return the pixels of the latest observation, uint8 [height, width, 3]."""
+        return fit(_rgb(self._seen), height, width)
+
+
+class RenderCamera:
+    """What a gymnasium.Env's `render()` shows, resized by area averaging where need be.
+
+    Args:
+        env: has `picture()`, see `gymnasium.GymnasiumEnvironment`.
+        size: height and width of the image.
+    """
+
+    def __init__(self, env: Any, size: int) -> None:
+        self.shape = (size, size, 3)
+        self._env = env
+
+    def __call__(self, time_step: TimeStep) -> np.ndarray:
+        """Return the picture, uint8 [size, size, 3]."""
+        return self.render(*self.shape[:2])
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Return the picture, uint8 [height, width, 3]."""
+        return fit(_rgb(self._env.picture()), height, width)
+
+
+def has_pixels(env: dm_env.Environment) -> bool:
+    """Return whether observations of `env` are pixels: an image, or a mapping that has `pixels`."""
+    spec = env.observation_spec()
+    return "pixels" in spec if isinstance(spec, Mapping) else len(getattr(spec, "shape", ())) in (2, 3)
+
+
+def image_shape(shape: tuple[int, ...], dtype: Any, what: str) -> tuple[int, int, int]:
+    """Return (H, W, C) of an image's shape.
+
+    Raises:
+        UserError: it is not uint8 [H, W, C] or [H, W].
+    """
+    if np.dtype(dtype) != np.uint8 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] <= 4 < shape[2]):
+        raise UserError(f"{what} is {np.dtype(dtype)} {list(shape)}: must be uint8 [height, width, channels]")
+    return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1)
+
+
+def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return `image`, uint8 [H, W, C], resized to [height, width, C] by area averaging where its size differs."""
+    if image.shape[:2] == (height, width):
+        return image
+    resized = cv2.resize(np.ascontiguousarray(image), (width, height), interpolation=cv2.INTER_AREA)
+    return resized.reshape(height, width, image.shape[2])  # cv2 drops a single channel
+
+
+def _rgb(image: np.ndarray) -> np.ndarray:
+    return image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, axis=-1)
+
+
+def _pixels(observation: Any) -> Any:
+    return observation["pixels"] if isinstance(observation, Mapping) else observation

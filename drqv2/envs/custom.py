@@ -1,0 +1,68 @@
+"""Anyone's own environment: a factory's result, brought to the one form that `make` wraps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+from drqv2.errors import UserError
+
+NO_GYMNASIUM = 'gymnasium is not installed. Install it: pip install -e ".[gym]"'
+
+
+def build(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
+    """Call `factory` and return its environment; a gymnasium.Env comes back under its adapter.
+
+    Args:
+        factory: its signature decides which of `offered` it is given: those it names and that are not bound yet.
+        offered: task_name, image_size, seed, camera.
+
+    Raises:
+        UserError: the result is neither a dm_env.Environment nor a gymnasium.Env, or gymnasium is missing.
+    """
+    parameters = inspect.signature(factory).parameters
+    bound = getattr(factory, "keywords", {})  # functools.partial's
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    given = {
+        name: value
+        for name, value in offered.items()
+        if name in parameters and parameters[name].kind in by_name and name not in bound
+    }
+    try:
+        env: Any = factory(**given)
+    except ModuleNotFoundError as error:
+        if error.name == "gymnasium":
+            raise UserError(NO_GYMNASIUM) from error
+        raise
+    if hasattr(env, "action_spec") and hasattr(env, "observation_spec"):
+        made: dm_env.Environment = env
+        return made
+    if hasattr(env, "action_space") and hasattr(env, "observation_space"):
+        from drqv2.envs.gymnasium import GymnasiumEnvironment
+
+        return GymnasiumEnvironment(env)
+    name = getattr(factory, "__name__", None) or repr(factory)
+    raise UserError(f"{name} returned {type(env).__name__}: must be a dm_env.Environment or a gymnasium.Env")
+
+
+def check_action_spec(spec: Any) -> None:
+    """Check that actions are one vector of numbers between finite bounds.
+
+    Raises:
+        UserError: they are not.
+    """
+    if (
+        not isinstance(spec, specs.BoundedArray)
+        or isinstance(spec, specs.DiscreteArray)
+        or not np.issubdtype(spec.dtype, np.floating)
+        or len(spec.shape) != 1
+        or not (np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all())
+    ):
+        raise UserError(
+            f"the environment's actions are {spec}: must be continuous, one vector of shape (A,) with finite bounds"
+        )

@@ -1,0 +1,183 @@
+"""Episodes by number: each is seeded by its own name, and its state is that name and the actions so far."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import dm_env
+import numpy as np
+import torch
+
+from drqv2.envs.cameras import Camera
+from drqv2.envs.wrappers import (
+    ActionDTypeWrapper,
+    ActionRepeatWrapper,
+    ActionScaleWrapper,
+    ExtendedTimeStep,
+    ExtendedTimeStepWrapper,
+    FrameStackWrapper,
+    PixelsWrapper,
+    Wrapper,
+)
+from drqv2.utils import spawn_seed
+
+_log = logging.getLogger(__name__)
+
+
+def _reseed(bits: np.random.BitGenerator, seed: int) -> None:
+    bits.state = type(bits)(seed).state
+
+
+def find_seeder(env: Any) -> Callable[[int], Any] | None:
+    """Return the function that seeds what `env` draws at its next reset, None when there is no known way.
+
+    Known are a method `seed(int)`, and a numpy generator named `random_state` (dm_control's composer) or
+    `task.random` (its suite), in `env` or in the environment it wraps (`_env`, `_environment`).
+    """
+    while env is not None:
+        if callable(getattr(env, "seed", None)):
+            seed_method: Callable[[int], Any] = env.seed
+            return seed_method
+        for generator in (getattr(env, "random_state", None), getattr(getattr(env, "task", None), "random", None)):
+            if isinstance(generator, np.random.RandomState):
+                return generator.seed
+            if isinstance(generator, np.random.Generator):
+                return functools.partial(_reseed, generator.bit_generator)
+        env = getattr(env, "_env", None) or getattr(env, "_environment", None)
+    return None
+
+
+@functools.cache
+def _warn_unseeded(kind: str) -> None:
+    _log.warning(
+        "%s cannot be seeded: it has neither seed(int) nor a generator random_state or task.random. "
+        "Its episodes may differ from run to run, and a resumed run cannot return to where it was.",
+        kind,
+    )
+
+
+class Environment(Wrapper):
+    """What `make` returns: a dm_env.Environment of ExtendedTimeStep whose episodes have numbers.
+
+    Episode e of environment i is seeded from (seed, stream, i, e), whatever was played before, so that (i, e, actions
+    so far) is the environment's whole state: `state` and `restore`.
+
+    Args:
+        env: the control environment, its actions one vector between finite bounds.
+        camera: how it is seen.
+        frame_stack: frames in one observation.
+        action_repeat: environment frames in one agent step.
+        seed: the run's seed.
+        stream: the stream of random numbers (drqv2.utils).
+        index: the environment's number i.
+
+    Attributes:
+        index: number i of this environment.
+        episode: number e of the current episode; -1 before the first reset.
+        step_seconds: simulated seconds in one agent step; None when unknown.
+    """
+
+    def __init__(
+        self,
+        env: dm_env.Environment,
+        camera: Camera,
+        frame_stack: int,
+        action_repeat: int,
+        seed: int,
+        stream: int,
+        index: int,
+    ) -> None:
+        self._base: Any = env
+        repeated = ActionRepeatWrapper(ActionDTypeWrapper(env, np.float32), action_repeat)
+        self._pixels = PixelsWrapper(ActionScaleWrapper(repeated), camera)
+        super().__init__(ExtendedTimeStepWrapper(FrameStackWrapper(self._pixels, frame_stack)))
+        seconds = getattr(env, "control_timestep", lambda: None)()
+        self.step_seconds = None if seconds is None else float(seconds) * action_repeat
+        self.index = index
+        self.episode = -1
+        self._camera = camera
+        self._frame_stack = frame_stack
+        self._seed = (seed, stream)
+        self._seeder = find_seeder(env)
+        if self._seeder is None:
+            _warn_unseeded(type(env).__name__)
+        self._actions: list[np.ndarray] = []
+        self._over = True
+
+    def reset(self) -> ExtendedTimeStep:
+        """Start the next episode; the first is number 0."""
+        return self.begin(self.index, self.episode + 1)
+
+    def begin(self, index: int, episode: int) -> ExtendedTimeStep:
+        """Start episode `episode` of environment `index` and become that environment."""
+        self.index, self.episode, self._over = int(index), int(episode), False
+        self._actions = []
+        if self._seeder is not None:
+            self._seeder(spawn_seed(*self._seed, self.index, self.episode))
+        time_step: ExtendedTimeStep = self._env.reset()
+        return time_step
+
+    def step(self, action: Any) -> ExtendedTimeStep:
+        """Take one agent step; after an episode's last, start the next episode instead.
+
+        Args:
+            action: [A], cast to float32.
+
+        Raises:
+            ValueError: the action's shape is not the spec's.
+        """
+        if self._over:
+            return self.reset()
+        action = np.array(action, np.float32)
+        if action.shape != self.action_spec().shape:
+            raise ValueError(f"action of shape {action.shape}: must be {self.action_spec().shape}")
+        self._actions.append(action)
+        time_step: ExtendedTimeStep = self._env.step(action)
+        self._over = time_step.last()
+        return time_step
+
+    def state(self) -> dict[str, Any]:
+        """Return {"index": int, "episode": int, "actions": float32 tensor [t, A] of the episode so far}."""
+        actions = np.stack(self._actions) if self._actions else np.zeros((0, *self.action_spec().shape), np.float32)
+        return {"index": self.index, "episode": self.episode, "actions": torch.from_numpy(actions)}
+
+    def restore(self, state: dict[str, Any]) -> ExtendedTimeStep:
+        """Return to `state` by playing its episode again and return the time step it was in.
+
+        Only the frames that the last observation shows are rendered. A state from before the first reset restores
+        to the beginning of episode 0.
+
+        Args:
+            state: from `state()` of an environment made with the same arguments.
+        """
+        actions = np.asarray(state["actions"], np.float32)
+        seen = len(actions) - self._frame_stack  # frames up to this one are seen by nobody
+        try:
+            self._pixels.drawing = seen < 0
+            time_step = self.begin(state["index"], max(state["episode"], 0))
+            for t, action in enumerate(actions):
+                self._pixels.drawing = t >= seen
+                time_step = self.step(action)
+        finally:
+            self._pixels.drawing = True
+        return time_step
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Return the current picture from the environment's own camera, uint8 [height, width, 3]."""
+        return self._camera.render(height, width)
+
+    def close(self) -> None:
+        """Free the simulation and its OpenGL context. The environment is of no use afterwards."""
+        if self._base is None:
+            return
+        physics = getattr(self._base, "physics", None)
+        # dm_control's suite leaves its physics to be freed; its composer shows a proxy and frees the physics itself.
+        leftover: Any = None if isinstance(physics, weakref.ProxyType) else physics
+        self._base.close()
+        if hasattr(leftover, "free"):
+            leftover.free()
+        self._base = None

@@ -1,0 +1,258 @@
+"""Wrappers from a control environment to stacked pixels, one idea each, innermost first as `wrap` puts them on."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import dm_env
+import numpy as np
+from dm_env import StepType, TimeStep, specs
+
+from drqv2.envs.cameras import Camera
+
+
+class ExtendedTimeStep(NamedTuple):
+    """A time step that also holds the action which led to it. Fields are attributes and items: `ts["action"]`.
+
+    Attributes:
+        step_type: FIRST, MID or LAST.
+        reward: summed over the repeats of the action; 0.0 at FIRST.
+        discount: 0.0 at a true end; 1.0 at a time-out and everywhere else.
+        observation: uint8 [frame_stack * C, H, W], newest frame last.
+        action: float32 [A] in [-1, 1]; zeros at FIRST.
+    """
+
+    step_type: Any
+    reward: Any
+    discount: Any
+    observation: Any
+    action: Any
+
+    def first(self) -> bool:
+        """Return whether this is the first time step of an episode."""
+        return bool(self.step_type == StepType.FIRST)
+
+    def mid(self) -> bool:
+        """Return whether this is neither the first nor the last time step of an episode."""
+        return bool(self.step_type == StepType.MID)
+
+    def last(self) -> bool:
+        """Return whether this is the last time step of an episode."""
+        return bool(self.step_type == StepType.LAST)
+
+    def __getitem__(self, key: Any) -> Any:
+        return getattr(self, key) if isinstance(key, str) else tuple.__getitem__(self, key)
+
+
+class Wrapper(dm_env.Environment):
+    """Passes everything on to `env`; attributes that it lacks are looked up there."""
+
+    def __init__(self, env: dm_env.Environment) -> None:
+        self._env = env
+
+    def reset(self) -> TimeStep:
+        """Start an episode."""
+        return self._env.reset()
+
+    def step(self, action: Any) -> TimeStep:
+        """Take one step."""
+        return self._env.step(action)
+
+    def observation_spec(self) -> Any:
+        """Return the observations' spec."""
+        return self._env.observation_spec()
+
+    def action_spec(self) -> Any:
+        """Return the actions' spec."""
+        return self._env.action_spec()
+
+    def reward_spec(self) -> Any:
+        """Return the reward's spec."""
+        return self._env.reward_spec()
+
+    def discount_spec(self) -> Any:
+        """Return the discount's spec."""
+        return self._env.discount_spec()
+
+    def close(self) -> None:
+        """Free what the environment holds."""
+        self._env.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_env":  # not there yet while unpickling
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+
+class ActionDTypeWrapper(Wrapper):
+    """Takes actions of another dtype and casts them to the environment's own, inside its bounds.
+
+    Args:
+        env: its action spec is a BoundedArray.
+        dtype: of the actions taken.
+    """
+
+    def __init__(self, env: dm_env.Environment, dtype: Any) -> None:
+        super().__init__(env)
+        spec = self._inner_spec = env.action_spec()
+        self._action_spec = specs.BoundedArray(spec.shape, dtype, spec.minimum, spec.maximum, "action")
+
+    def step(self, action: Any) -> TimeStep:
+        """Take one step with the action cast."""
+        spec = self._inner_spec
+        # Clipped after the cast: float32(0.1) lies above 0.1.
+        return self._env.step(np.clip(np.asarray(action).astype(spec.dtype), spec.minimum, spec.maximum))
+
+    def action_spec(self) -> specs.BoundedArray:
+        """Return the spec of the actions taken."""
+        return self._action_spec
+
+
+class ActionRepeatWrapper(Wrapper):
+    """Takes each action several times; the reward is the discounted sum and stops at an episode's end.
+
+    Args:
+        env: the environment.
+        num_repeats: environment steps (frames) in one agent step.
+    """
+
+    def __init__(self, env: dm_env.Environment, num_repeats: int) -> None:
+        super().__init__(env)
+        self._num_repeats = num_repeats
+
+    def step(self, action: Any) -> TimeStep:
+        """Take the action up to `num_repeats` times."""
+        reward, discount = 0.0, 1.0
+        for _ in range(self._num_repeats):
+            time_step = self._env.step(action)
+            if time_step.first():  # the episode was over: a step begins the next one
+                return time_step
+            reward += discount * (time_step.reward or 0.0)
+            discount *= 1.0 if time_step.discount is None else time_step.discount
+            if time_step.last():
+                break
+        return time_step._replace(reward=reward, discount=discount)
+
+
+class ActionScaleWrapper(Wrapper):
+    """Maps actions in [-1, 1] linearly onto the environment's bounds.
+
+    Computed in float64; the spec keeps the dtype it had.
+
+    Args:
+        env: its action spec is a BoundedArray with finite bounds.
+    """
+
+    def __init__(self, env: dm_env.Environment) -> None:
+        super().__init__(env)
+        spec = env.action_spec()
+        self._low = np.broadcast_to(spec.minimum, spec.shape).astype(np.float64)
+        self._high = np.broadcast_to(spec.maximum, spec.shape).astype(np.float64)
+        self._dtype = spec.dtype
+        self._action_spec = specs.BoundedArray(spec.shape, spec.dtype, -1.0, 1.0, "action")
+
+    def step(self, action: Any) -> TimeStep:
+        """Take one step with the action mapped onto the environment's bounds."""
+        share = (np.asarray(action, np.float64) + 1.0) * 0.5
+        return self._env.step((self._low + share * (self._high - self._low)).astype(self._dtype))
+
+    def action_spec(self) -> specs.BoundedArray:
+        """Return the spec of the actions taken: [-1, 1]."""
+        return self._action_spec
+
+
+class PixelsWrapper(Wrapper):
+    """Replaces the observation by `{"pixels": image}`.
+
+    Args:
+        env: the environment.
+        camera: gives the image of a time step.
+
+    Attributes:
+        drawing: while False, nothing is rendered and the image is black. For a replay, whose early frames nobody sees.
+    """
+
+    def __init__(self, env: dm_env.Environment, camera: Camera) -> None:
+        super().__init__(env)
+        self.drawing = True
+        self._camera = camera
+
+    def _with_pixels(self, time_step: TimeStep) -> TimeStep:
+        image = self._camera(time_step) if self.drawing else np.zeros(self._camera.shape, np.uint8)
+        return time_step._replace(observation={"pixels": image})
+
+    def reset(self) -> TimeStep:
+        """Start an episode."""
+        return self._with_pixels(self._env.reset())
+
+    def step(self, action: Any) -> TimeStep:
+        """Take one step and render once."""
+        return self._with_pixels(self._env.step(action))
+
+    def observation_spec(self) -> dict[str, specs.BoundedArray]:
+        """Return {"pixels": uint8 [H, W, C]}."""
+        return {"pixels": specs.BoundedArray(self._camera.shape, np.uint8, 0, 255, "pixels")}
+
+
+class FrameStackWrapper(Wrapper):
+    """Stacks the latest frames along the channels; an episode starts with copies of its first frame.
+
+    Args:
+        env: its observation is a mapping with an image uint8 [H, W, C].
+        num_frames: how many.
+        pixels_key: the image's key.
+    """
+
+    def __init__(self, env: dm_env.Environment, num_frames: int, pixels_key: str = "pixels") -> None:
+        super().__init__(env)
+        self._frames: deque[np.ndarray] = deque(maxlen=num_frames)
+        self._num_frames = num_frames
+        self._pixels_key = pixels_key
+        height, width, channels = env.observation_spec()[pixels_key].shape[-3:]
+        self._observation_spec = specs.BoundedArray(
+            (num_frames * channels, height, width), np.uint8, 0, 255, "observation"
+        )
+
+    def _stacked(self, time_step: TimeStep, copies: int) -> TimeStep:
+        pixels = time_step.observation[self._pixels_key]
+        frame = pixels.reshape(pixels.shape[-3:]).transpose(2, 0, 1).copy()  # [C, H, W]
+        self._frames.extend([frame] * copies)
+        return time_step._replace(observation=np.concatenate(self._frames))
+
+    def reset(self) -> TimeStep:
+        """Start an episode."""
+        return self._stacked(self._env.reset(), self._num_frames)
+
+    def step(self, action: Any) -> TimeStep:
+        """Take one step."""
+        time_step = self._env.step(action)
+        return self._stacked(time_step, self._num_frames if time_step.first() else 1)
+
+    def observation_spec(self) -> specs.BoundedArray:
+        """Return uint8 [num_frames * C, H, W]."""
+        return self._observation_spec
+
+
+class ExtendedTimeStepWrapper(Wrapper):
+    """Yields ExtendedTimeStep: the action is part of it, reward and discount are numbers at FIRST too."""
+
+    def reset(self) -> ExtendedTimeStep:
+        """Start an episode."""
+        return self._extended(self._env.reset(), None)
+
+    def step(self, action: Any) -> ExtendedTimeStep:
+        """Take one step."""
+        return self._extended(self._env.step(action), action)
+
+    def _extended(self, time_step: TimeStep, action: Any) -> ExtendedTimeStep:
+        if action is None or time_step.first():
+            spec = self.action_spec()
+            action = np.zeros(spec.shape, spec.dtype)
+        return ExtendedTimeStep(
+            step_type=time_step.step_type,
+            reward=0.0 if time_step.reward is None else float(time_step.reward),
+            discount=1.0 if time_step.discount is None else float(time_step.discount),
+            observation=time_step.observation,
+            action=action,
+        )

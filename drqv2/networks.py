@@ -1,0 +1,104 @@
+"""DrQ-v2's networks: convolutional encoder, actor, double critic (arXiv 2107.09645, section 3 and appendix)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from drqv2.utils import TruncatedNormal, weight_init
+
+_STRIDES = (2, 1, 1, 1)
+
+
+def _conv_output(size: int) -> int:
+    """Return the side of the encoder's feature map for an image of side `size` pixels."""
+    for stride in _STRIDES:
+        size = (size - 3) // stride + 1
+    return size
+
+
+class Encoder(nn.Module):
+    """Four 3x3 convolutions of 32 channels, the first with stride 2.
+
+    Args:
+        obs_shape: (C, H, W) of an observation, C all stacked frames' channels.
+
+    Attributes:
+        repr_dim: features that come out of an image; 39,200 for 84x84.
+    """
+
+    def __init__(self, obs_shape: Sequence[int]) -> None:
+        super().__init__()
+        channels, height, width = obs_shape
+        self.repr_dim = 32 * _conv_output(height) * _conv_output(width)
+        layers: list[nn.Module] = []
+        for in_channels, stride in zip((channels, 32, 32, 32), _STRIDES, strict=True):
+            layers += [nn.Conv2d(in_channels, 32, 3, stride=stride), nn.ReLU()]
+        self.convnet = nn.Sequential(*layers)
+        self.apply(weight_init)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features, float32 [B, repr_dim], of images [B, C, H, W], uint8 or float in [0, 255]."""
+        h = self.convnet(obs / 255.0 - 0.5)  # [B, 32, 35, 35] for 84x84
+        return h.flatten(1)
+
+
+def _trunk(repr_dim: int, feature_dim: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(repr_dim, feature_dim), nn.LayerNorm(feature_dim), nn.Tanh())
+
+
+def _mlp(in_dim: int, hidden_dim: int, out_dim: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(in_dim, hidden_dim),
+        nn.ReLU(),
+        nn.Linear(hidden_dim, hidden_dim),
+        nn.ReLU(),
+        nn.Linear(hidden_dim, out_dim),
+    )
+
+
+class Actor(nn.Module):
+    """Policy: features to a truncated normal over actions in (-1, 1).
+
+    Args:
+        repr_dim: the encoder's features.
+        action_shape: (A,).
+        feature_dim: width of the trunk's output.
+        hidden_dim: width of the two hidden layers.
+    """
+
+    def __init__(self, repr_dim: int, action_shape: Sequence[int], feature_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.trunk = _trunk(repr_dim, feature_dim)
+        self.policy = _mlp(feature_dim, hidden_dim, action_shape[0])
+        self.apply(weight_init)
+
+    def forward(self, obs: Tensor, std: float) -> TruncatedNormal:
+        """Return the distribution over actions [B, A] for features [B, repr_dim] and a standard deviation."""
+        mu = torch.tanh(self.policy(self.trunk(obs)))  # [B, A]
+        return TruncatedNormal(mu, torch.ones_like(mu) * std)
+
+
+class Critic(nn.Module):
+    """Two action values on a shared trunk of their own.
+
+    Args:
+        repr_dim: the encoder's features.
+        action_shape: (A,).
+        feature_dim: width of the trunk's output.
+        hidden_dim: width of the two hidden layers.
+    """
+
+    def __init__(self, repr_dim: int, action_shape: Sequence[int], feature_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.trunk = _trunk(repr_dim, feature_dim)
+        self.Q1 = _mlp(feature_dim + action_shape[0], hidden_dim, 1)
+        self.Q2 = _mlp(feature_dim + action_shape[0], hidden_dim, 1)
+        self.apply(weight_init)
+
+    def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Q1 and Q2, float32 [B, 1] each, for features [B, repr_dim] and actions [B, A]."""
+        h_action = torch.cat([self.trunk(obs), action], dim=-1)  # [B, feature_dim + A]
+        return self.Q1(h_action), self.Q2(h_action)

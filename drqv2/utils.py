@@ -1,0 +1,281 @@
+"""Small parts that every room uses: predicates over steps, the timer, seeds, schedules, the truncated normal."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+from torch.distributions.utils import _standard_normal
+
+from drqv2.errors import UserError, nearest
+
+__all__ = [
+    "Every",
+    "Timer",
+    "TruncatedNormal",
+    "Until",
+    "UserError",
+    "eval_mode",
+    "nearest",
+    "schedule",
+    "set_seed_everywhere",
+    "soft_update_params",
+    "spawn_seed",
+    "to_torch",
+    "weight_init",
+]
+
+# Streams of random numbers. Each consumer draws from its own child of the run's seed, so that more draws by one
+# (another agent, another evaluation interval) never change what another sees.
+TRAIN_ENV, EVAL_ENV, REPLAY, AGENT = range(4)
+
+
+def spawn_seed(seed: int, *key: int) -> int:
+    """Return the uint32 seed of the child `key` of `seed` (numpy's SeedSequence, so children are independent).
+
+    Args:
+        seed: the run's seed.
+        key: non-negative integers that name the child, the stream first, e.g. (TRAIN_ENV, environment, episode).
+    """
+    return int(np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1)[0])
+
+
+def set_seed_everywhere(seed: int) -> None:
+    """Seed the global generators of torch (all devices), numpy and Python."""
+    torch.manual_seed(seed)  # seeds CUDA too
+    np.random.seed(seed)
+    random.seed(int(seed))
+
+
+class eval_mode:
+    """Context in which `models` (anything with `training` and `train(mode)`) are in evaluation mode."""
+
+    def __init__(self, *models: Any) -> None:
+        self.models = models
+
+    def __enter__(self) -> None:
+        self.previous = [model.training for model in self.models]
+        for model in self.models:
+            model.train(False)
+
+    def __exit__(self, *_: object) -> None:
+        for model, training in zip(self.models, self.previous, strict=True):
+            model.train(training)
+
+
+def soft_update_params(net: nn.Module, target_net: nn.Module, tau: float) -> None:
+    """Move the target's parameters a share `tau` of the way to those of `net`, in place."""
+    with torch.no_grad():
+        for param, target in zip(net.parameters(), target_net.parameters(), strict=True):
+            target.lerp_(param, tau)
+
+
+def to_torch(xs: Iterable[Any], device: torch.device | str) -> tuple[Tensor, ...]:
+    """Return the arrays or tensors `xs` as tensors on `device`, dtypes unchanged."""
+    return tuple(torch.as_tensor(x, device=device) for x in xs)
+
+
+def weight_init(m: nn.Module) -> None:
+    """Initialise a linear or convolutional layer as DrQ-v2 does; to be given to `Module.apply`.
+
+    Orthogonal weights (with the ReLU gain for convolutions) and zero biases.
+    """
+    if isinstance(m, nn.Linear):
+        nn.init.orthogonal_(m.weight)
+    elif isinstance(m, nn.Conv2d | nn.ConvTranspose2d):
+        nn.init.orthogonal_(m.weight, nn.init.calculate_gain("relu"))
+    else:
+        return
+    if m.bias is not None:
+        nn.init.zeros_(m.bias)
+
+
+def _in_steps(frames: int | None, action_repeat: int) -> int | None:
+    if action_repeat < 1:
+        raise UserError(f"action_repeat={action_repeat}: must be at least 1")
+    return None if frames is None else int(frames) // action_repeat
+
+
+class Until:
+    """True until a number of environment frames has passed; None never ends.
+
+    Args:
+        until: frames.
+        action_repeat: frames in one agent step. Calls give agent steps.
+    """
+
+    def __init__(self, until: int | None, action_repeat: int = 1) -> None:
+        self.until = _in_steps(until, action_repeat)
+
+    def __call__(self, step: int) -> bool:
+        return self.until is None or step < self.until
+
+
+class Every:
+    """True at agent steps that are a multiple of a number of frames, or the first called after one was jumped over.
+
+    A counter that goes up by more than one (several environments) may never land on a multiple: the first call at
+    or after it counts. The first call of all counts only on a multiple. None never fires.
+
+    Args:
+        every: frames.
+        action_repeat: frames in one agent step. Calls give agent steps.
+
+    Attributes:
+        last_step: agent step of the newest call; all the state there is.
+
+    Raises:
+        UserError: the interval is shorter than one agent step.
+    """
+
+    def __init__(self, every: int | None, action_repeat: int = 1) -> None:
+        self.every = _in_steps(every, action_repeat)
+        if self.every is not None and self.every < 1:
+            raise UserError(
+                f"an interval of {every} frames is shorter than one agent step of action_repeat={action_repeat} frames"
+            )
+        self.last_step: int | None = None
+
+    def __call__(self, step: int) -> bool:
+        if self.every is None:
+            return False
+        last, self.last_step = self.last_step, step
+        return step % self.every == 0 or (last is not None and step // self.every > last // self.every)
+
+
+class Timer:
+    """Seconds of training: since the last `reset()` and in all. Time inside `paused()` counts for neither.
+
+    Args:
+        total: seconds that earlier processes of the same run have trained for.
+    """
+
+    def __init__(self, total: float = 0.0) -> None:
+        self._lap = 0.0
+        self._total = total
+        self._since = time.perf_counter()
+
+    def _settle(self) -> None:
+        now = time.perf_counter()
+        self._lap += now - self._since
+        self._total += now - self._since
+        self._since = now
+
+    def reset(self) -> tuple[float, float]:
+        """Start a new lap; return (seconds of the lap that ended, seconds in all)."""
+        self._settle()
+        lap, self._lap = self._lap, 0.0
+        return lap, self._total
+
+    def total_time(self) -> float:
+        """Return the seconds in all."""
+        self._settle()
+        return self._total
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context whose duration is not counted (evaluation, say)."""
+        self._settle()
+        try:
+            yield
+        finally:
+            self._since = time.perf_counter()
+
+
+class TruncatedNormal(Normal):
+    """Normal whose samples are clamped to the inside of [low, high], with a straight-through gradient.
+
+    The policy's distribution (DrQ-v2, arXiv 2107.09645, section 3.1).
+
+    Args:
+        loc: mean, float [...].
+        scale: standard deviation, float [...] or broadcastable.
+        low: least value.
+        high: greatest value.
+        eps: samples stay this far inside the bounds.
+    """
+
+    def __init__(
+        self, loc: Tensor, scale: Tensor | float, low: float = -1.0, high: float = 1.0, eps: float = 1e-6
+    ) -> None:
+        super().__init__(loc, scale, validate_args=False)
+        self.low, self.high, self.eps = low, high, eps
+
+    def _clamp(self, x: Tensor) -> Tensor:
+        clamped = torch.clamp(x, self.low + self.eps, self.high - self.eps)
+        return x - x.detach() + clamped.detach()
+
+    def sample(  # type: ignore[override]
+        self,
+        clip: float | None = None,
+        sample_shape: Any = torch.Size(),  # noqa: B008
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Draw a sample through which the gradient reaches `loc` and `scale`.
+
+        Args:
+            clip: the noise (not the sample) is clamped to [-clip, clip] when given.
+            sample_shape: leading dimensions of the draw.
+            generator: where the noise is drawn from; torch's global generator when None.
+
+        Returns:
+            float [*sample_shape, ...] inside (low, high).
+        """
+        shape = self._extended_shape(sample_shape)
+        if generator is None:
+            noise = _standard_normal(shape, dtype=self.loc.dtype, device=self.loc.device)
+        else:
+            noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
+        noise = noise * self.scale
+        if clip is not None:
+            noise = torch.clamp(noise, -clip, clip)
+        return self._clamp(self.loc + noise)
+
+
+_NUMBER = r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+_LINEAR = re.compile(rf"\s*linear\({_NUMBER},{_NUMBER},{_NUMBER}\)\s*")
+_STEP_LINEAR = re.compile(rf"\s*step_linear\({_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER}\)\s*")
+
+
+def schedule(schdl: str | float, step: int) -> float:
+    """Return the value of a schedule at an agent step.
+
+    Args:
+        schdl: a number; `linear(init,final,duration)`; or `step_linear(init,final1,duration1,final2,duration2)`.
+            Durations are agent steps.
+        step: agent steps so far.
+
+    Raises:
+        UserError: `schdl` is none of these, or a duration is not above zero.
+    """
+    try:
+        return float(schdl)
+    except ValueError:
+        pass  # not a plain number: one of the two forms below
+    text = str(schdl)
+    if match := _LINEAR.fullmatch(text):
+        init, *legs = map(float, match.groups())
+    elif match := _STEP_LINEAR.fullmatch(text):
+        init, *legs = map(float, match.groups())
+    else:
+        raise UserError(
+            f"schedule {text!r}: expected a number, linear(init,final,duration) or "
+            "step_linear(init,final1,duration1,final2,duration2), durations in agent steps"
+        )
+    at = float(step)
+    for final, duration in zip(legs[::2], legs[1::2], strict=True):
+        if duration <= 0:
+            raise UserError(f"schedule {text!r}: a duration must be above 0 agent steps, got {duration:g}")
+        if at <= duration:
+            mix = max(at / duration, 0.0)
+            return (1.0 - mix) * init + mix * final
+        init, at = final, at - duration
+    return init

@@ -1,0 +1,99 @@
+"""What is promised about installing and about who imports whom, held against the files themselves."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCK = {
+    canonicalize_name(requirement.name): requirement
+    for line in (ROOT / "requirements.lock").read_text().splitlines()
+    if (text := line.split("#")[0].strip())
+    for requirement in [Requirement(text)]
+}
+
+
+def locked(name: str) -> Version:
+    (specifier,) = LOCK[canonicalize_name(name)].specifier
+    assert specifier.operator == "=="
+    return Version(specifier.version)
+
+
+def direct_requirements() -> list[Requirement]:
+    lines = [*PROJECT["dependencies"], *(line for extra in PROJECT["optional-dependencies"].values() for line in extra)]
+    return [requirement for line in lines if (requirement := Requirement(line)).name != PROJECT["name"]]
+
+
+@pytest.mark.parametrize("requirement", direct_requirements(), ids=lambda requirement: requirement.name)
+def test_each_dependency_is_bounded_and_locked_within_its_bounds(requirement):
+    assert {specifier.operator for specifier in requirement.specifier} == {">=", "<"}
+    assert locked(requirement.name) in requirement.specifier
+
+
+def test_mujoco_stays_below_the_major_that_dm_control_breaks_on():
+    (mujoco,) = (requirement for requirement in direct_requirements() if requirement.name == "mujoco")
+    assert "3.17.0" in mujoco.specifier
+    assert "4.0.0" not in mujoco.specifier
+
+
+def test_lock_serves_cpu_and_gpu_alike():
+    assert not [name for name in LOCK if name.startswith(("nvidia", "cuda", "triton"))]
+    assert not [name for name in LOCK if locked(name).local]
+
+
+def test_conda_environment_installs_the_lock_and_this_project():
+    conda = yaml.safe_load((ROOT / "conda_env.yml").read_text())["dependencies"]
+    (python,) = (entry.split("=")[1] for entry in conda if isinstance(entry, str) and entry.startswith("python="))
+    assert Version(python) in Requirement(f"python{PROJECT['requires-python']}").specifier
+    (pip,) = (entry["pip"] for entry in conda if isinstance(entry, dict))
+    assert pip == ["-r requirements.lock", "-e .[dev]"]
+
+
+def test_supported_python_is_said_the_same_everywhere():
+    (oldest,) = re.findall(r">=3\.(\d+)", PROJECT["requires-python"])
+    assert f"sys.version_info < (3, {oldest})" in (ROOT / "tools/setup.sh").read_text()
+    assert sys.version_info >= (3, int(oldest))
+
+
+# Who may import whom (docs/architecture.md): each room of drqv2/ and the rooms of drqv2/ that it may use.
+BASE = {"errors", "utils"}
+MAY_USE = {
+    "networks": {"utils", "config"},
+    "augmentation": {"utils", "config"},
+    "returns": {"utils", "config"},
+    "agents": {"utils", "config", "networks", "augmentation", "returns"},
+    "envs": {"utils"},
+    "logger": {"utils"},
+    "snapshot": {"utils"},
+}
+ROOT_MODULES = {path.stem for path in ROOT.glob("*.py")} | {"benchmarks", "tests"}
+
+
+def imported_names(path: Path) -> set[str]:
+    """Return the dotted names that a file imports, `from a import b` as 'a.b'."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "drqv2").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_one_way(path):
+    names = imported_names(path)
+    assert not {name.split(".")[0] for name in names} & ROOT_MODULES, "the library imports nothing from the root"
+    room = path.relative_to(ROOT / "drqv2").parts[0].removesuffix(".py")
+    used = {name.split(".")[1] for name in names if name.startswith("drqv2.")} - {room}
+    assert used <= MAY_USE.get(room, used) | BASE

@@ -1,0 +1,397 @@
+"""Learn to control from pixels with DrQ-v2.
+
+    python train.py                                     # cartpole_balance_sparse, the paper's settings
+    python train.py task=cheetah_run seed=3             # another task; any key can be overridden
+    python train.py preset=cpu                          # without a GPU: smaller images, batch and network
+    python train.py -m task=walker_walk seed=1,2,3      # one run after another
+    python train.py resume=latest                       # go on with the newest run, in its own directory
+    python train.py resume=RUN_DIR num_train_frames=2e6 # go on with a run, for longer
+    python train.py --help                              # every key, its default and its unit
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+import torch
+from dm_env import specs
+from omegaconf import DictConfig, OmegaConf
+
+from drqv2 import agent_files, diagnostics, envs, snapshot, state, utils
+from drqv2.config import check_agent
+from drqv2.launch import launch
+from drqv2.logger import Logger
+from drqv2.utils import UserError
+from replay_buffer import ReplayBufferStorage, make_replay_loader
+from video import TrainVideoRecorder, VideoRecorder
+
+
+class Workspace:
+    """A run: environments, agent, replay, recorders and counters, and the loop that moves them.
+
+    Args:
+        cfg: the checked configuration, see docs/configuration.md.
+        work_dir: the run's directory. Where it holds a snapshot, the run goes on from it.
+    """
+
+    def __init__(self, cfg: DictConfig, work_dir: Path) -> None:
+        self.cfg = cfg
+        self.work_dir = work_dir
+        self.device = torch.device(_resolve_device(cfg.device))
+        utils.set_seed_everywhere(cfg.seed)
+        self.setup()
+        self.agent = self._make_agent()
+
+        self.timer = utils.Timer()
+        self._global_step = 0
+        self._global_episode = 0
+        self._num_evals = 0
+        self._last_eval_step = -1  # agent step of the newest evaluation
+        self._episode_step = 0
+        self._episode_reward = 0.0
+        self._saved_at = float("-inf")  # training seconds at the newest snapshot
+        self._needed_by_snapshots: list[int] = []  # first episode that each of the two newest snapshots refers to
+
+        if self.snapshot_path.exists():
+            self.load_snapshot()
+            return
+        if cfg.init_from:
+            self._init_weights(Path(cfg.init_from))
+        OmegaConf.save(cfg, work_dir / "config.yaml")
+        self._start_episode()
+        self._save_snapshot_if_due()
+
+    def setup(self) -> None:
+        """Make environments, replay, logger, recorders and predicates; nothing of it has a history yet."""
+        cfg = self.cfg
+        self.logger = Logger(self.work_dir, use_tb=cfg.use_tb)
+        self.train_env = self._make_env(utils.TRAIN_ENV)
+        self.eval_env = self._make_env(utils.EVAL_ENV)
+
+        data_specs = (
+            self.train_env.observation_spec(),
+            self.train_env.action_spec(),
+            specs.Array((1,), np.float32, "reward"),
+            specs.Array((1,), np.float32, "discount"),
+        )
+        self.replay_storage = ReplayBufferStorage(
+            data_specs, self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
+        )
+        self.replay_loader = make_replay_loader(
+            self.work_dir / "buffer",
+            cfg.replay_buffer_size,
+            cfg.batch_size,
+            cfg.replay_buffer_num_workers,
+            cfg.save_snapshot,
+            cfg.nstep,
+            cfg.discount,
+            storage=self.replay_storage,
+            seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
+            frame_stack=cfg.frame_stack,
+            pin_memory=self.device.type == "cuda",
+        )
+        self.replay_iter = iter(self.replay_loader)
+
+        fps = 1 / self.train_env.step_seconds if self.train_env.step_seconds else 20.0
+        frame_channels = self.train_env.observation_spec().shape[0] // cfg.frame_stack
+        self.video_recorder = VideoRecorder(self.work_dir if cfg.save_video else None, cfg.render_size, fps)
+        self.train_video_recorder = TrainVideoRecorder(
+            self.work_dir if cfg.save_train_video else None, cfg.render_size, fps, frame_channels
+        )
+
+        self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
+        self.seed_until_step = utils.Until(cfg.num_seed_frames, cfg.action_repeat)
+        self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
+        self.diagnose_every_step = utils.Every(cfg.diagnostics_every_frames, cfg.action_repeat)
+        self.film_every_step = utils.Every(cfg.train_video_every_frames, cfg.action_repeat)
+
+    @property
+    def global_step(self) -> int:
+        """Agent steps so far."""
+        return self._global_step
+
+    @property
+    def global_episode(self) -> int:
+        """Training episodes finished so far."""
+        return self._global_episode
+
+    @property
+    def global_frame(self) -> int:
+        """Environment frames so far."""
+        return self._global_step * self.cfg.action_repeat
+
+    @property
+    def snapshot_path(self) -> Path:
+        """Where the run's snapshot is kept."""
+        return self.work_dir / "snapshot.pt"
+
+    def train(self) -> None:
+        """Step, learn and evaluate until num_train_frames; then evaluate and save once more."""
+        while self.train_until_step(self.global_step):
+            # the episode has ended: log it, start the next
+            if self.time_step.last():
+                self._finish_episode()
+                self._start_episode()
+                self._save_snapshot_if_due()
+
+            # try to evaluate
+            if self.eval_every_step(self.global_step) and self._last_eval_step != self.global_step:
+                self.logger.log("eval/total_time", self.timer.total_time(), self.global_frame)
+                self.eval()
+
+            # choose an action
+            with torch.no_grad(), utils.eval_mode(self.agent):
+                action = self.agent.act(self.time_step.observation, self.global_step, eval_mode=False)
+
+            # try to update the agent
+            if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
+                for _ in range(self.cfg.updates_per_step):
+                    metrics = self.agent.update(self.replay_iter, self.global_step)
+                    self.logger.log_metrics(metrics, self.global_frame, ty="train")
+
+            # step the environment
+            self.time_step = self.train_env.step(action)
+            self._episode_reward += self.time_step.reward
+            self.replay_storage.add(self.time_step)
+            self.train_video_recorder.record(self.time_step.observation)
+            self._episode_step += 1
+            self._global_step += 1
+
+        if self.time_step.last():
+            self._finish_episode()
+            self._start_episode()
+        if self._last_eval_step != self.global_step:
+            self.logger.log("eval/total_time", self.timer.total_time(), self.global_frame)
+            self.eval()
+        if self.cfg.save_snapshot:
+            self.save_snapshot()
+
+    def eval(self) -> None:
+        """Run num_eval_episodes without exploration; log their mean return and film the first.
+
+        Episode j of evaluation n is seeded by (seed, n, j), whatever was evaluated before.
+        """
+        returns, steps = [], 0
+        with self.timer.paused():
+            for episode in range(self.cfg.num_eval_episodes):
+                time_step = self.eval_env.begin(self._num_evals, episode)
+                self.video_recorder.init(self.eval_env, enabled=episode == 0)
+                episode_return = 0.0
+                while not time_step.last():
+                    with torch.no_grad(), utils.eval_mode(self.agent):
+                        action = self.agent.act(time_step.observation, self.global_step, eval_mode=True)
+                    time_step = self.eval_env.step(action)
+                    self.video_recorder.record(self.eval_env)
+                    episode_return += time_step.reward
+                    steps += 1
+                returns.append(episode_return)
+                self.video_recorder.save(f"{self.global_frame}.mp4")
+        self._num_evals += 1
+        self._last_eval_step = self.global_step
+
+        with self.logger.log_and_dump_ctx(self.global_frame, ty="eval") as log:
+            log("episode_reward", float(np.mean(returns)))
+            log("episode_length", steps * self.cfg.action_repeat / len(returns))
+            log("episode", self.global_episode)
+            log("step", self.global_step)
+
+    def _start_episode(self) -> None:
+        self.time_step = self.train_env.reset()
+        self._episode_step = 0
+        self._episode_reward = 0.0
+        self.replay_storage.add(self.time_step)
+        self.train_video_recorder.init(self.time_step.observation, enabled=self.film_every_step(self.global_step))
+
+    def _finish_episode(self) -> None:
+        self._global_episode += 1
+        self.train_video_recorder.save(f"{self.global_frame}.mp4")
+        elapsed_time, total_time = self.timer.reset()
+        episode_frame = self._episode_step * self.cfg.action_repeat
+        if self.diagnose_every_step(self.global_step):
+            self.logger.log_metrics(self._diagnose(), self.global_frame, ty="train")
+        with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
+            log("fps", episode_frame / elapsed_time)
+            log("total_time", total_time)
+            log("episode_reward", self._episode_reward)
+            log("episode_length", episode_frame)
+            log("episode", self.global_episode)
+            log("buffer_size", len(self.replay_storage))
+            log("step", self.global_step)
+
+    def _diagnose(self) -> dict[str, Any]:
+        """Return diagnostics of the agent on the episode that has just ended."""
+        episode = self.replay_storage.load_episode(self.replay_storage.num_episodes - 1)
+        figures: dict[str, Any] = {**diagnostics.gradient_norms(self.agent)}
+        if all(hasattr(self.agent, part) for part in ("encoder", "actor", "critic")):
+            with utils.eval_mode(self.agent):
+                try:
+                    figures |= diagnostics.episode_diagnostics(
+                        self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device
+                    )
+                except (TypeError, ValueError, AttributeError, RuntimeError, IndexError) as e:
+                    warnings.warn(f"no diagnostics: the agent's networks are called in another way ({e})", stacklevel=1)
+        return figures
+
+    def _save_snapshot_if_due(self) -> None:
+        if self.cfg.save_snapshot and self.timer.total_time() - self._saved_at >= self.cfg.snapshot_every_seconds:
+            self.save_snapshot()
+
+    def save_snapshot(self) -> None:
+        """Write everything that the run needs to go on from this step."""
+        snapshot.save(
+            self.snapshot_path,
+            {
+                "task_name": self.cfg.task_name,
+                "counters": {name: getattr(self, name) for name in self._counters},
+                "last_steps": {name: getattr(self, name).last_step for name in self._predicates},
+                "timer": self.timer.total_time(),
+                "agent": state.capture(self.agent),
+                "rng": state.rng_state(),
+                "train_env": self.train_env.state(),
+                "replay_storage": self.replay_storage.state_dict(),
+                "replay_loader": self.replay_loader.state_dict(),
+                "logger": self.logger.state_dict(),
+            },
+        )
+        self._saved_at = self.timer.total_time()
+        self._keep_episodes_of_snapshot()
+
+    def load_snapshot(self) -> None:
+        """Go on from the snapshot in the run's directory, and say from where.
+
+        Raises:
+            UserError: the snapshot is damaged, or does not fit the configuration or the files in the directory.
+        """
+        saved = snapshot.load(self.snapshot_path)
+        if saved["task_name"] != self.cfg.task_name:
+            raise UserError(
+                f"{self.work_dir} holds a run of task_name={saved['task_name']}, not {self.cfg.task_name}: "
+                "give another hydra.run.dir"
+            )
+        try:
+            state.restore(self.agent, saved["agent"])
+            self.replay_storage.load_state_dict(saved["replay_storage"])
+        except RuntimeError as e:
+            raise UserError(f"{self.snapshot_path} is of another agent than the configuration's: {_first(e)}") from e
+        except FileNotFoundError as e:
+            raise UserError(f"{e}: the run cannot be gone on with (was it run with keep_replay=false?)") from e
+        for name in self._counters:
+            setattr(self, name, saved["counters"][name])
+        for name in self._predicates:
+            getattr(self, name).last_step = saved["last_steps"][name]
+        self.replay_loader.load_state_dict(saved["replay_loader"])
+        self.logger.load_state_dict(saved["logger"])
+        self.time_step = self.train_env.restore(saved["train_env"])
+        # The recorder holds no history: after a resume within an episode its video begins there.
+        self.train_video_recorder.init(self.time_step.observation, enabled=self.film_every_step.last_step is not None)
+        self.timer = utils.Timer(saved["timer"])
+        self._saved_at = saved["timer"]
+        self._keep_episodes_of_snapshot()
+        state.set_rng_state(saved["rng"])
+        window = self.replay_storage.window
+        print(
+            f"resumed {self.work_dir} at frame {self.global_frame} (episode {self.global_episode}, "
+            f"{saved['timer']:.0f} s of training): agent, optimizers, generators, environment, logs, "
+            f"replay of {len(self.replay_storage)} transitions in {window.end - window.first} episodes"
+        )
+
+    _counters = (
+        "_global_step",
+        "_global_episode",
+        "_num_evals",
+        "_last_eval_step",
+        "_episode_step",
+        "_episode_reward",
+    )
+    _predicates = ("eval_every_step", "diagnose_every_step", "film_every_step")
+
+    def _keep_episodes_of_snapshot(self) -> None:
+        self._needed_by_snapshots = [*self._needed_by_snapshots[-1:], self.replay_storage.first_needed]
+        self.replay_storage.pin("snapshots", min(self._needed_by_snapshots))
+
+    def _make_env(self, stream: int) -> Any:
+        cfg = self.cfg
+        factory = None
+        if cfg.env._target_ is not None:
+            factory = hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all")
+        return envs.make(
+            cfg.task_name,
+            cfg.frame_stack,
+            cfg.action_repeat,
+            cfg.seed,
+            image_size=cfg.image_size,
+            factory=factory,
+            stream=stream,
+        )
+
+    def _make_agent(self) -> Any:
+        """Build the agent from its public keys, and from what else its class asks for by name."""
+        cfg = self.cfg
+        keys = OmegaConf.to_container(cfg.agent, resolve=True)
+        wanted = [k for k in ("obs_shape", "action_shape") if keys.pop(k, None) is not None]
+        factory, kwargs = agent_files.agent_factory(keys, Path(cfg.agent_dir) if cfg.agent_dir else None)
+        found = {
+            "obs_shape": tuple(self.train_env.observation_spec().shape),
+            "action_shape": tuple(self.train_env.action_spec().shape),
+        }
+        kwargs |= {name: shape for name, shape in found.items() if name in wanted}
+        kwargs |= {"device": str(self.device)} if "device" in kwargs else {}
+        if "seed" not in kwargs and agent_files.takes(factory, "seed"):
+            kwargs["seed"] = cfg.seed
+        check_agent(factory, kwargs)
+        if cfg.agent_dir or not factory.__module__.startswith("drqv2."):
+            print(f"agent: {cfg.agent._target_} from {agent_files.source_file(factory)}")
+        return factory(**kwargs)
+
+    def _init_weights(self, path: Path) -> None:
+        try:
+            state.restore(self.agent, snapshot.load(path)["agent"], weights_only=True)
+        except RuntimeError as e:
+            raise UserError(f"init_from={path}: weights of another shape than the agent's: {_first(e)}") from e
+        print(f"weights from {path}; optimizers, counters and replay are new")
+
+    def close(self) -> None:
+        """Close environments, workers and files; delete the replay of a run that has ended, if so configured."""
+        self.replay_loader.close()
+        self.train_env.close()
+        self.eval_env.close()
+        self.logger.close()
+        if not self.train_until_step(self.global_step):
+            size = f"{self.replay_storage.nbytes() / 1e9:.2f} GB of replay in {self.replay_storage.replay_dir}"
+            if self.cfg.keep_replay:
+                print(f"kept {size} (keep_replay=false deletes it at the end)")
+            else:
+                self.replay_storage.delete()
+                print(f"deleted {size}; the snapshot's weights remain usable (init_from), the run cannot be resumed")
+
+
+def _first(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _resolve_device(device: str) -> str:
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def main(cfg: DictConfig, work_dir: Path) -> None:
+    """Run or go on with the run in `work_dir`."""
+    cfg.device = _resolve_device(cfg.device)
+    free = shutil.disk_usage(work_dir).free / 1e9
+    print(f"run directory: {work_dir}\ndevice: {cfg.device}; renderer: {envs.require_backend()}; {free:.0f} GB free on disk")
+    workspace = Workspace(cfg, work_dir)
+    try:
+        workspace.train()
+    finally:
+        workspace.close()
+
+
+if __name__ == "__main__":
+    launch(main, "cfgs")
