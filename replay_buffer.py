@@ -295,6 +295,10 @@ class ReplayBuffer(Dataset[Batch]):
         discount = np.array([episode.discount[t] for episode, t in rows], np.float32)[:, None]
         return tuple(torch.from_numpy(x) for x in (obs, action, reward, discount, next_obs))
 
+    def close(self) -> None:
+        """Let go of all mapped files."""
+        self._episodes.clear()
+
     def _stack(self, episode: _Episode, t: int, out: np.ndarray) -> None:
         """Write the observation of agent step t; before the episode's first frames, that frame is repeated."""
         frames = episode.frame[max(0, t + 1 - self._frame_stack) : t + 1]  # [n, C, H, W]
@@ -342,11 +346,12 @@ class ReplaySampler(Sampler[Request]):
             RuntimeError: no episode has been committed.
         """
         window = self._storage.window
-        if window.first == window.end:
+        if not len(self._storage):
             raise RuntimeError("the replay holds no finished episode yet: there is nothing to sample from")
         if not self._windows:
             self._windows.extend([window] * LOOKAHEAD)
-        self._windows.append(window)
+        if len(self._windows) == LOOKAHEAD:  # or else the last attempt to take this batch failed
+            self._windows.append(window)
         yield
         self._windows.popleft()
         self._taken += 1
@@ -368,6 +373,7 @@ class ReplaySampler(Sampler[Request]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a `state_dict`."""
+        self._ends.cache_clear()
         self._taken = state["taken"]
         self._windows = deque(Window(*w) for w in state["windows"])
         if self._windows:
@@ -387,6 +393,7 @@ class ReplayLoader:
         pin_memory: bool,
     ) -> None:
         self._sampler = ReplaySampler(storage, batch_size, seed)
+        self._buffer = buffer
         self._loader = DataLoader(
             buffer,
             batch_size=None,  # a request is a whole batch
@@ -399,7 +406,7 @@ class ReplayLoader:
             pin_memory=pin_memory,
             generator=torch.Generator(),  # the loader draws a seed at each start: not from the run's generators
         )
-        self._batches: Iterator[Batch] | None = None
+        self._batches: Any = None
 
     def __iter__(self) -> ReplayLoader:
         return self
@@ -409,11 +416,18 @@ class ReplayLoader:
         with self._sampler.taking():
             if self._batches is None:
                 self._batches = iter(self._loader)
-            return next(self._batches)
+            try:
+                return next(self._batches)
+            except BaseException:  # an interrupt, too: what is gone on with is a new start at this very batch
+                self.close()
+                raise
 
     def close(self) -> None:
         """Stop the workers; batches that they have prepared are prepared again when the loader goes on."""
+        if self._batches is not None and self._loader.num_workers:
+            self._batches._shutdown_workers()  # now: the traceback of an error would keep the iterator, and them, alive
         self._batches = None
+        self._buffer.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler's state, plain numbers only."""

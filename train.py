@@ -1,19 +1,17 @@
 """Learn to control from pixels with DrQ-v2.
 
-    python train.py                                     # cartpole_balance_sparse, the paper's settings
-    python train.py task=cheetah_run seed=3             # another task; any key can be overridden
-    python train.py preset=cpu                          # without a GPU: smaller images, batch and network
-    python train.py -m task=walker_walk seed=1,2,3      # one run after another
-    python train.py resume=latest                       # go on with the newest run, in its own directory
-    python train.py resume=RUN_DIR num_train_frames=2e6 # go on with a run, for longer
-    python train.py --help                              # every key, its default and its unit
+python train.py                                     # cartpole_balance_sparse, the paper's settings
+python train.py task=cheetah_run seed=3             # another task; any key can be overridden
+python train.py preset=cpu                          # without a GPU: smaller images, batch and network
+python train.py -m task=walker_walk seed=1,2,3      # one run after another
+python train.py resume=latest                       # go on with the newest run, in its own directory
+python train.py resume=RUN_DIR num_train_frames=2e6 # go on with a run, for longer
+python train.py --help                              # every key, its default and its unit
 """
 
 from __future__ import annotations
 
 import shutil
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,9 @@ import torch
 from dm_env import specs
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2 import agent_files, diagnostics, envs, snapshot, state, utils
-from drqv2.config import check_agent
+from drqv2 import envs, snapshot, state, utils
+from drqv2.agent_files import make_agent
+from drqv2.diagnostics import diagnose
 from drqv2.launch import launch
 from drqv2.logger import Logger
 from drqv2.utils import UserError
@@ -52,6 +51,7 @@ class Workspace:
         self._global_step = 0
         self._global_episode = 0
         self._num_evals = 0
+        self.time_step: envs.ExtendedTimeStep
         self._last_eval_step = -1  # agent step of the newest evaluation
         self._episode_step = 0
         self._episode_reward = 0.0
@@ -214,7 +214,9 @@ class Workspace:
         elapsed_time, total_time = self.timer.reset()
         episode_frame = self._episode_step * self.cfg.action_repeat
         if self.diagnose_every_step(self.global_step):
-            self.logger.log_metrics(self._diagnose(), self.global_frame, ty="train")
+            episode = self.replay_storage.load_episode(self.replay_storage.num_episodes - 1)
+            figures = diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
+            self.logger.log_metrics(figures, self.global_frame, ty="train")
         with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
             log("fps", episode_frame / elapsed_time)
             log("total_time", total_time)
@@ -223,20 +225,6 @@ class Workspace:
             log("episode", self.global_episode)
             log("buffer_size", len(self.replay_storage))
             log("step", self.global_step)
-
-    def _diagnose(self) -> dict[str, Any]:
-        """Return diagnostics of the agent on the episode that has just ended."""
-        episode = self.replay_storage.load_episode(self.replay_storage.num_episodes - 1)
-        figures: dict[str, Any] = {**diagnostics.gradient_norms(self.agent)}
-        if all(hasattr(self.agent, part) for part in ("encoder", "actor", "critic")):
-            with utils.eval_mode(self.agent):
-                try:
-                    figures |= diagnostics.episode_diagnostics(
-                        self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device
-                    )
-                except (TypeError, ValueError, AttributeError, RuntimeError, IndexError) as e:
-                    warnings.warn(f"no diagnostics: the agent's networks are called in another way ({e})", stacklevel=1)
-        return figures
 
     def _save_snapshot_if_due(self) -> None:
         if self.cfg.save_snapshot and self.timer.total_time() - self._saved_at >= self.cfg.snapshot_every_seconds:
@@ -331,23 +319,14 @@ class Workspace:
         )
 
     def _make_agent(self) -> Any:
-        """Build the agent from its public keys, and from what else its class asks for by name."""
         cfg = self.cfg
-        keys = OmegaConf.to_container(cfg.agent, resolve=True)
-        wanted = [k for k in ("obs_shape", "action_shape") if keys.pop(k, None) is not None]
-        factory, kwargs = agent_files.agent_factory(keys, Path(cfg.agent_dir) if cfg.agent_dir else None)
         found = {
             "obs_shape": tuple(self.train_env.observation_spec().shape),
             "action_shape": tuple(self.train_env.action_spec().shape),
+            "device": str(self.device),
         }
-        kwargs |= {name: shape for name, shape in found.items() if name in wanted}
-        kwargs |= {"device": str(self.device)} if "device" in kwargs else {}
-        if "seed" not in kwargs and agent_files.takes(factory, "seed"):
-            kwargs["seed"] = cfg.seed
-        check_agent(factory, kwargs)
-        if cfg.agent_dir or not factory.__module__.startswith("drqv2."):
-            print(f"agent: {cfg.agent._target_} from {agent_files.source_file(factory)}")
-        return factory(**kwargs)
+        node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
+        return make_agent(node, Path(cfg.agent_dir) if cfg.agent_dir else None, found, {"seed": cfg.seed})
 
     def _init_weights(self, path: Path) -> None:
         try:
@@ -383,9 +362,11 @@ def _resolve_device(device: str) -> str:
 
 def main(cfg: DictConfig, work_dir: Path) -> None:
     """Run or go on with the run in `work_dir`."""
+    utils.keep_freed_memory()
     cfg.device = _resolve_device(cfg.device)
     free = shutil.disk_usage(work_dir).free / 1e9
-    print(f"run directory: {work_dir}\ndevice: {cfg.device}; renderer: {envs.require_backend()}; {free:.0f} GB free on disk")
+    print(f"run directory: {work_dir}")
+    print(f"device: {cfg.device}; renderer: {envs.require_backend()}; {free:.0f} GB free on disk")
     workspace = Workspace(cfg, work_dir)
     try:
         workspace.train()

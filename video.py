@@ -52,13 +52,18 @@ class _Mp4:
         self._path = folder / f".tmp-{os.getpid()}-{next(_serial)}.mp4"
         self._shape = frame.shape
         height, width, channels = _even(frame).shape
-        matrix = "bt709"
         command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-nostdin", "-loglevel", "error", "-threads", "1"]
         command += ["-f", "rawvideo", "-pix_fmt", "gray" if channels == 1 else "rgb24", "-s", f"{width}x{height}"]
         command += ["-r", str(Fraction(fps).limit_denominator(1001)), "-i", "pipe:0", "-an"]
-        command += ["-filter_threads", "1", "-vf", f"scale=out_color_matrix={matrix}:out_range=tv,format=yuv420p"]
+        # Colours by the HD standard, and said so: a player that has to guess may show them a little off.
+        colours = "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709:range=tv"
+        command += [
+            "-filter_threads",
+            "1",
+            "-vf",
+            f"scale=out_color_matrix=bt709:out_range=tv,format=yuv420p,{colours}",
+        ]
         command += ["-c:v", "libx264", "-threads", "1", "-preset", "veryfast", "-crf", "20"]
-        command += ["-colorspace", matrix, "-color_primaries", matrix, "-color_trc", matrix, "-color_range", "tv"]
         command += ["-movflags", "+faststart", str(self._path)]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the encoder)
         # A session of its own: neither ctrl-C nor the closing of a terminal reaches the encoder.

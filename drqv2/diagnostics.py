@@ -5,14 +5,31 @@ They know the parts that a DrQ-v2 agent has (encoder, actor, critic); an agent b
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drqv2.utils import eval_mode
+
 MAX_OBSERVATIONS = 64
 DORMANT_BELOW = 0.025  # share of the layer's mean activation; Sokar et al., arXiv 2302.12902, definition 3.1
+
+
+def diagnose(
+    agent: Any, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
+) -> dict[str, Any]:
+    """Return `gradient_norms`, and `episode_diagnostics` where the agent is built like DrQ-v2; arguments as there."""
+    figures: dict[str, Any] = {**gradient_norms(agent)}
+    if all(hasattr(agent, part) for part in ("encoder", "actor", "critic")):
+        try:
+            with eval_mode(agent):
+                figures |= episode_diagnostics(agent, episode, frame_stack, discount, device)
+        except (TypeError, ValueError, AttributeError, RuntimeError, IndexError) as e:
+            warnings.warn(f"no diagnostics: the agent calls its networks in a way of its own ({e})", stacklevel=2)
+    return figures
 
 
 def gradient_norms(agent: Any) -> dict[str, Tensor]:
@@ -49,13 +66,13 @@ def episode_diagnostics(
     length = len(episode["reward"]) - 1
     steps = np.unique(np.linspace(0, length, num=min(MAX_OBSERVATIONS, length) + 1).astype(int))  # the last is T
     stacks = np.maximum(steps[:, None] + np.arange(1 - frame_stack, 1), 0)  # [N, frame_stack]
-    obs = episode["frame"][stacks]  # [N, frame_stack, C, H, W]
-    obs = torch.as_tensor(obs.reshape(len(steps), -1, *obs.shape[3:]), device=device)
+    frames = episode["frame"][stacks]  # [N, frame_stack, C, H, W]
+    obs = torch.as_tensor(frames.reshape(len(steps), -1, *frames.shape[3:]), device=device)
     taken = torch.as_tensor(episode["action"][steps[:-1] + 1], device=device)
 
     activations: list[Tensor] = []
     hooks = [
-        layer.register_forward_hook(lambda _, __, out: activations.append(out.detach().mean(0)))
+        layer.register_forward_hook(lambda _, __, out: activations.append(out.detach().mean(0).flatten()))
         for module in (agent.actor, agent.critic)
         for layer in module.modules()
         if isinstance(layer, nn.ReLU)

@@ -37,6 +37,11 @@ _FORMATS = {
     "eval": tuple(entry for entry in _TRAIN_FORMAT if entry[0] not in ("buffer_size", "fps")),
 }
 _INTEGER_COLUMNS = frozenset(name for name, _, kind in _TRAIN_FORMAT if kind == "int")
+_SHOW: dict[str, Callable[[float], object]] = {
+    "int": int,
+    "float": "{:.4f}".format,
+    "time": lambda seconds: datetime.timedelta(seconds=int(seconds)),
+}
 _COLOURS = {"train": "\033[33m", "eval": "\033[32m"}
 
 
@@ -288,13 +293,6 @@ class Logger:
         name = f"{_COLOURS[ty]}{ty}\033[0m" if colour else ty
         pieces = [f"| {name}{' ' * (5 - len(ty))}"]
         for column, label, kind in _FORMATS[ty]:
-            if column not in row:
-                continue
-            value = row[column]
-            if kind == "int":
-                pieces.append(f"{label}: {int(value)}")
-            elif kind == "float":
-                pieces.append(f"{label}: {value:.4f}")
-            else:
-                pieces.append(f"{label}: {datetime.timedelta(seconds=int(value))}")
+            if column in row:
+                pieces.append(f"{label}: {_SHOW[kind](row[column])}")
         print(" | ".join(pieces), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,17 @@ def save(path: Path, state: dict[str, Any]) -> None:
 def load(path: Path) -> dict[str, Any]:
     """Read a snapshot with torch's restricted unpickler, tensors on the CPU.
 
+    torch writes a zip archive with checksums but does not look at them when it reads, so that is done here.
+
     Raises:
         UserError: the file is not a snapshot, is damaged, or is of another version.
     """
     try:
+        with zipfile.ZipFile(path) as archive:
+            if damaged := archive.testzip():
+                raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as e:  # torch raises many kinds for a damaged file
+    except Exception as e:  # a damaged file raises many kinds
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         raise UserError(f"{path}: not a whole snapshot ({reason[:120]})") from e
     if not isinstance(state, dict) or state.get("version") != VERSION:

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 _PLAIN = (bool, int, float, str, type(None))
-_SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "deque": deque, "set": set}
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque, "set": set}
 # Configuration and code, not state: nothing is lost when they are not saved.
 _STATELESS = (torch.device, torch.dtype, torch.Size, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 _MODULE_INTERNALS = frozenset(vars(nn.Module()))
+_LEFT_OUT = {"kind": "left_out"}  # stands in a container for an item that is not saved
 
 
 def capture(value: Any, name: str = "agent") -> Any:
@@ -38,130 +39,192 @@ def capture(value: Any, name: str = "agent") -> Any:
 
 
 def _capture(value: Any, name: str, above: tuple[int, ...]) -> Any:
-    if isinstance(value, _PLAIN):
+    if type(value) in _PLAIN:  # not a subclass: np.float64 is a float, and would not load
         return value
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, _STATELESS):
+        return _LEFT_OUT
     if id(value) in above:
         return _left_out(name, "it refers back to what holds it")
     inside = (*above, id(value))
     if isinstance(value, Tensor):
-        return {"kind": "tensor", "value": value.detach()}
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "biufc":
-            return _left_out(name, f"an array of {value.dtype}")
-        return {"kind": "array", "value": torch.from_numpy(np.ascontiguousarray(value))}
+        return {"kind": "tensor", "value": value.detach(), "device": value.device.type}
+    if isinstance(value, np.ndarray | np.generic):
+        try:
+            data = torch.from_numpy(np.require(value, requirements=["C", "W"]))
+        except TypeError:
+            return _left_out(name, f"numpy's {value.dtype}")
+        return {"kind": "array" if isinstance(value, np.ndarray) else "scalar", "value": data}
     if isinstance(value, torch.Generator):
         return {"kind": "generator", "value": value.get_state()}
     if isinstance(value, nn.Module):
-        attributes = {
-            key: _capture_attributes(own, f"{name}.{key}" if key else name, inside) for key, own in _own_attributes(value)
-        }
-        return {"kind": "module", "value": dict(value.state_dict()), "attributes": attributes}
+        owns = {path: _capture_attributes(own, _join(name, path), inside) for path, own in _own_attributes(value)}
+        return {"kind": "module", "value": dict(value.state_dict()), "attributes": owns}
     if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
         return {"kind": "stateful", "value": _capture(value.state_dict(), f"{name}.state_dict()", inside)}
-    for kind, sequence in _SEQUENCES.items():
-        if type(value) is sequence:
-            items = sorted(value, key=repr) if kind == "set" else value
-            return {"kind": kind, "value": [_capture(v, f"{name}[{i}]", inside) for i, v in enumerate(items)]}
+    kind = type(value).__name__
+    if type(value) is _SEQUENCES.get(kind):
+        items: list[Any] = sorted(value, key=repr) if kind == "set" else list(value)
+        states = [_capture(item, f"{name}[{i}]", inside) for i, item in enumerate(items)]
+        if kind == "set" and any(state is _LEFT_OUT for state in states):
+            return _LEFT_OUT
+        return {"kind": kind, "value": states, "maxlen": getattr(value, "maxlen", None)}
     if isinstance(value, dict):
-        pairs = [[_capture(k, name, inside), _capture(v, f"{name}[{k!r}]", inside)] for k, v in value.items()]
-        return {"kind": "dict", "value": pairs}
+        keys = [_capture(key, f"{name}'s key {key!r}", inside) for key in value]
+        if any(key is _LEFT_OUT for key in keys):
+            return _left_out(name, "its keys cannot be saved")
+        values = [_capture(item, f"{name}[{key!r}]", inside) for key, item in value.items()]
+        return {"kind": "dict", "value": [list(pair) for pair in zip(keys, values, strict=True)]}
     if not above and hasattr(value, "__dict__"):
         return {"kind": "object", "value": _capture_attributes(vars(value), name, inside)}
     return _left_out(name, f"a {type(value).__name__}")
 
 
-def _left_out(name: str, reason: str) -> None:
+def _join(name: str, path: str) -> str:
+    return f"{name}.{path}" if path else name
+
+
+def _left_out(name: str, reason: str) -> dict[str, str]:
     warnings.warn(f"{name} is not saved in the snapshot: {reason}", stacklevel=2)
+    return _LEFT_OUT
 
 
 def _capture_attributes(attributes: dict[str, Any], name: str, above: tuple[int, ...]) -> dict[str, Any]:
-    return {k: _capture(v, f"{name}.{k}", above) for k, v in attributes.items() if not isinstance(v, _STATELESS)}
+    states = {key: _capture(value, f"{name}.{key}", above) for key, value in attributes.items()}
+    return {key: state for key, state in states.items() if state is not _LEFT_OUT}
 
 
 def _own_attributes(module: nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the attributes that each submodule keeps beside its parameters; torch's own layers keep no state there."""
-    for name, sub in module.named_modules():
-        if not type(sub).__module__.startswith("torch.nn."):
-            yield name, {k: v for k, v in vars(sub).items() if k not in _MODULE_INTERNALS}
+    """Yield the attributes that each submodule keeps beside its parameters; torch's own modules keep no state there."""
+    for path, sub in module.named_modules():
+        if not type(sub).__module__.startswith("torch."):
+            yield path, {k: v for k, v in vars(sub).items() if k not in _MODULE_INTERNALS}
 
 
-def restore(current: Any, state: Any, weights_only: bool = False) -> Any:
+def restore(current: Any, state: Any, weights_only: bool = False, name: str = "agent") -> Any:
     """Put a captured state back into `current`, in place wherever that is possible (optimizers hold the tensors).
 
     Args:
         current: an agent built like the one that was captured.
         state: what `capture` returned.
-        weights_only: restore networks' parameters and buffers alone; leave optimizers, generators, counters.
+        weights_only: restore networks' parameters and buffers alone; leave optimizers, generators, counters. An agent
+            with a `state_dict` of its own, which no one can take apart, is restored whole.
+        name: how warnings and errors name it.
 
     Returns:
         What should stand in the place of `current`: itself, unless it is a plain value.
 
     Raises:
-        RuntimeError: a network's parameters do not fit.
+        RuntimeError: a tensor, a network or an optimizer does not fit, or no network that was captured is in `current`.
+
+    Warns:
+        UserWarning: something that was captured has no place in `current`; it is named.
     """
-    if not isinstance(state, dict):
-        return current if weights_only else state
-    kind, value = state["kind"], state["value"]
-    if kind == "object":
-        for key, attribute in value.items():
-            setattr(current, key, restore(getattr(current, key, None), attribute, weights_only))
-        return current
-    if kind == "module" and isinstance(current, nn.Module):
-        current.load_state_dict(value)
-        if not weights_only:
-            for name, attributes in state["attributes"].items():
-                module = current.get_submodule(name)
-                for key, attribute in attributes.items():
-                    setattr(module, key, restore(getattr(module, key, None), attribute))
-        return current
-    if weights_only and kind not in ("list", "tuple", "dict"):
-        return current
-    return _restore_value(current, kind, value, weights_only)
+    own_state_dict = isinstance(state, dict) and state["kind"] == "stateful"
+    restorer = _Restorer(weights_only and not own_state_dict, getattr(current, "device", "cpu"))
+    restored = restorer.restore(current, state, name)
+    if restorer.weights_only and not restorer.networks:
+        raise RuntimeError(f"no network of the snapshot is in {name}")
+    return restored
 
 
-def _restore_value(current: Any, kind: str, value: Any, weights_only: bool) -> Any:
-    if kind == "tensor":
-        if isinstance(current, Tensor) and current.shape == value.shape:
+class _Restorer:
+    """One restoration. `device` is where tensors go that are not there yet, unless they were on the CPU."""
+
+    def __init__(self, weights_only: bool, device: torch.device | str) -> None:
+        self.weights_only = weights_only
+        self.networks = 0
+        self._device = device
+        self._filled: list[Tensor] = []
+
+    def restore(self, current: Any, state: Any, name: str) -> Any:
+        if not isinstance(state, dict):
+            return current if self.weights_only else state
+        kind, value = state["kind"], state.get("value", {})
+        if kind == "left_out":
+            return current
+        if kind == "object":
+            self._restore_attributes(current, value, name)
+            return current
+        if kind == "module" and isinstance(current, nn.Module):
+            self._restore_module(current, state, name)
+            return current
+        if kind == "module" or (kind == "stateful" and current is None and not self.weights_only):
+            warnings.warn(f"{name} is not restored: the snapshot has it, the new agent has not", stacklevel=2)
+            return current
+        if kind == "dict":
+            return self._restore_dict(current, value, name)
+        if kind in _SEQUENCES:
+            return self._restore_sequence(current, state, name)
+        return current if self.weights_only else self._restore_leaf(current, state, name)
+
+    def _restore_attributes(self, current: Any, states: dict[str, Any], name: str) -> None:
+        for key, state in states.items():
+            if not self.weights_only or hasattr(current, key):
+                setattr(current, key, self.restore(getattr(current, key, None), state, f"{name}.{key}"))
+
+    def _restore_module(self, current: nn.Module, state: dict[str, Any], name: str) -> None:
+        current.load_state_dict(state["value"])
+        self.networks += 1
+        if not self.weights_only:
+            for path, attributes in state["attributes"].items():
+                self._restore_attributes(current.get_submodule(path), attributes, _join(name, path))
+
+    def _restore_dict(self, current: Any, pairs: list[list[Any]], name: str) -> Any:
+        known = current if isinstance(current, dict) else {}
+        restored = {}
+        for key_state, state in pairs:
+            key = _Restorer(False, self._device).restore(None, key_state, name)
+            restored[key] = self.restore(known.get(key), state, f"{name}[{key!r}]")
+        if self.weights_only:
+            return current
+        same_kind = known.copy()  # a defaultdict stays one
+        same_kind.clear()
+        same_kind.update(restored)
+        return same_kind
+
+    def _restore_sequence(self, current: Any, state: dict[str, Any], name: str) -> Any:
+        known = list(current) if isinstance(current, list | tuple | deque) else []
+        known += [None] * len(state["value"])
+        items = [self.restore(known[i], s, f"{name}[{i}]") for i, s in enumerate(state["value"])]
+        if self.weights_only:
+            return current
+        return deque(items, state["maxlen"]) if state["kind"] == "deque" else _SEQUENCES[state["kind"]](items)
+
+    def _restore_leaf(self, current: Any, state: dict[str, Any], name: str) -> Any:
+        kind, value = state["kind"], state["value"]
+        if kind == "tensor":
+            return self._restore_tensor(current, state, name)
+        if kind == "generator":
+            generator = current if isinstance(current, torch.Generator) else torch.Generator()
+            generator.set_state(value)
+            return generator
+        if kind == "stateful":
+            try:
+                current.load_state_dict(self.restore(None, value, name))
+            except (KeyError, ValueError) as e:  # what torch's optimizers raise for other parameters
+                raise RuntimeError(f"{name}: {e}") from e
+            return current
+        array = value.numpy().copy()
+        return array if kind == "array" else array[()]
+
+    def _restore_tensor(self, current: Any, state: dict[str, Any], name: str) -> Tensor:
+        value: Tensor = state["value"]
+        if isinstance(current, Tensor) and current.requires_grad and current.shape != value.shape:
+            raise RuntimeError(f"{name} has shape {list(current.shape)}, the snapshot's {list(value.shape)}")
+        # A new agent may hold one tensor in several places, [zeros] * 3, which have parted since.
+        again = any(current is tensor for tensor in self._filled)
+        if isinstance(current, Tensor) and current.shape == value.shape and not again:
+            self._filled.append(current)
             with torch.no_grad():
                 current.copy_(value)
             return current
-        return value.clone()
-    if kind == "array":
-        return value.numpy().copy()
-    if kind == "generator":
-        generator = current if isinstance(current, torch.Generator) else torch.Generator()
-        generator.set_state(value)
-        return generator
-    if kind == "stateful":
-        if current is not None:
-            current.load_state_dict(restore(None, value))
-        return current
-    if kind == "dict":
-        known = current if isinstance(current, dict) else {}
-        restored = {}
-        for key_state, item in value:
-            key = restore(None, key_state)
-            restored[key] = restore(known.get(key), item, weights_only)
-        if isinstance(current, dict):
-            current.clear()
-            current.update(restored)
-            return current
-        return restored
-    if kind in _SEQUENCES:
-        known_items = list(current) if type(current) in (list, tuple) else []
-        known_items += [None] * (len(value) - len(known_items))
-        items = [restore(have, item, weights_only) for have, item in zip(known_items, value, strict=False)]
-        if isinstance(current, deque):
-            return deque(items, current.maxlen)
-        return _SEQUENCES[kind](items)
-    return current
+        return value.clone() if state["device"] == "cpu" else value.to(self._device)
 
 
 def rng_state() -> dict[str, Any]:
     """Return the state of the global generators of torch (CPU and CUDA), numpy and Python."""
-    algorithm, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    legacy: Any = np.random.get_state()
+    algorithm, keys, position, has_gauss, cached = legacy
     version, words, gauss = random.getstate()
     return {
         "torch": torch.get_rng_state(),

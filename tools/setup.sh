@@ -63,7 +63,7 @@ fi
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || { say "making $venv"; "$python" -m venv --clear "$venv"; }
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 
-say "installing the locked packages (a few minutes the first time)"
+say "installing the locked packages (the first time: 2 GB on disk, some minutes, 6 GB with a GPU)"
 pip install "pip==$(locked pip)"
 install_torch
 pip install --no-deps -r "$lock"

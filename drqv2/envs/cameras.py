@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import cv2
 import dm_env
 import numpy as np
 from dm_env import TimeStep
@@ -38,7 +37,7 @@ class PhysicsCamera:
         camera: number or name.
 
     Raises:
-        UserError: there is no such camera.
+        UserError: there is no such camera, or the image is larger than the model's off-screen buffer.
     """
 
     def __init__(self, env: Any, size: int, camera: int | str) -> None:
@@ -46,6 +45,9 @@ class PhysicsCamera:
         names = [model.id2name(i, "camera") for i in range(model.ncam)]
         if camera not in names and not (isinstance(camera, int) and -1 <= camera < model.ncam):
             raise UserError(f"camera={camera!r}: must be -1 (free), 0 to {model.ncam - 1} or one of {names}")
+        largest = min(model.vis.global_.offwidth, model.vis.global_.offheight)
+        if size > largest:
+            raise UserError(f"image_size={size}: must be at most {largest}, the size of this model's off-screen buffer")
         self.shape = (size, size, 3)
         self._env = env
         self._camera = camera
@@ -67,16 +69,18 @@ class ObservationCamera:
     Args:
         env: its observation spec holds pixels.
         size: height and width of the image.
+        film: the camera that gives a video's pictures; None to enlarge the pixels.
 
     Raises:
         UserError: the pixels are not uint8 [H, W, C].
     """
 
-    def __init__(self, env: dm_env.Environment, size: int) -> None:
+    def __init__(self, env: dm_env.Environment, size: int, film: Camera | None = None) -> None:
         spec = _pixels(env.observation_spec())
         self._own_shape = image_shape(spec.shape, spec.dtype, "the environment's pixels observation")
         self.shape = (size, size, self._own_shape[2])
         self._seen = np.zeros(self._own_shape, np.uint8)
+        self._film = film
 
     def __call__(self, time_step: TimeStep) -> np.ndarray:
         """Return the observation's pixels, uint8 [size, size, C]."""
@@ -84,8 +88,8 @@ class ObservationCamera:
         return fit(self._seen, *self.shape[:2])
 
     def render(self, height: int, width: int) -> np.ndarray:
-        """Return the pixels of the latest observation, uint8 [height, width, 3]."""
-        return fit(_rgb(self._seen), height, width)
+        """Return the current moment, uint8 [height, width, 3]: the film camera's, else the latest observation's."""
+        return self._film.render(height, width) if self._film else fit(_rgb(self._seen), height, width)
 
 
 class RenderCamera:
@@ -130,6 +134,8 @@ def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Return `image`, uint8 [H, W, C], resized to [height, width, C] by area averaging where its size differs."""
     if image.shape[:2] == (height, width):
         return image
+    import cv2
+
     resized = cv2.resize(np.ascontiguousarray(image), (width, height), interpolation=cv2.INTER_AREA)
     return resized.reshape(height, width, image.shape[2])  # cv2 drops a single channel
 

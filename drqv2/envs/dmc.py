@@ -118,7 +118,10 @@ def _camera(env: Any, image_size: int, camera: int | str | None, own_pixels: boo
     if getattr(env, "renders", False):
         return RenderCamera(env, image_size)
     if own_pixels and has_pixels(env):
-        return ObservationCamera(env, image_size)
+        if camera is None:  # dm_control's own pixels wrapper says which camera the pixels are from
+            camera = getattr(env, "_render_kwargs", {}).get("camera_id")
+        film = None if camera is None or not hasattr(env, "physics") else PhysicsCamera(env, image_size, camera)
+        return ObservationCamera(env, image_size, film)
     if hasattr(env, "physics"):
         return PhysicsCamera(env, image_size, 0 if camera is None else camera)
     raise UserError(
@@ -148,7 +151,7 @@ def make(
         seed: the run's seed; episode e is seeded from (seed, stream, index, e).
         image_size: height and width of a frame, pixels.
         camera: MuJoCo camera, number or name; None for the task's own (2 for quadruped, front_close for reach_duplo,
-            else 0).
+            else 0). Where the pixels come with the observation it is for videos alone.
         factory: returns anyone's own dm_env.Environment or gymnasium.Env; of task_name, image_size, seed and camera it
             is given those that its signature names. Its pixels are resized to image_size by area averaging; a
             dm_control environment without a pixels observation is rendered.

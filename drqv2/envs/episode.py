@@ -23,6 +23,7 @@ from drqv2.envs.wrappers import (
     PixelsWrapper,
     Wrapper,
 )
+from drqv2.errors import UserError
 from drqv2.utils import spawn_seed
 
 _log = logging.getLogger(__name__)
@@ -153,6 +154,9 @@ class Environment(Wrapper):
 
         Args:
             state: from `state()` of an environment made with the same arguments.
+
+        Raises:
+            UserError: the episode ends before the actions do, so it is another one.
         """
         actions = np.asarray(state["actions"], np.float32)
         seen = len(actions) - self._frame_stack  # frames up to this one are seen by nobody
@@ -160,6 +164,11 @@ class Environment(Wrapper):
             self._pixels.drawing = seen < 0
             time_step = self.begin(state["index"], max(state["episode"], 0))
             for t, action in enumerate(actions):
+                if self._over:
+                    raise UserError(
+                        f"episode {self.episode} ends after {t} of the {len(actions)} steps that were played: the "
+                        "task, action_repeat or seed has changed, or the environment cannot be seeded"
+                    )
                 self._pixels.drawing = t >= seen
                 time_step = self.step(action)
         finally:
@@ -168,7 +177,7 @@ class Environment(Wrapper):
 
     def render(self, height: int, width: int) -> np.ndarray:
         """Return the current picture from the environment's own camera, uint8 [height, width, 3]."""
-        return self._camera.render(height, width)
+        return np.ascontiguousarray(self._camera.render(height, width))
 
     def close(self) -> None:
         """Free the simulation and its OpenGL context. The environment is of no use afterwards."""

@@ -1,0 +1,228 @@
+"""Anyone's own environment: factories, pixels of any size, gymnasium, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import subprocess
+import sys
+import types
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from dm_control import suite
+from dm_control.suite.wrappers import pixels
+from dm_env import specs
+
+from drqv2.envs import make
+from drqv2.envs.episode import _warn_unseeded
+from drqv2.errors import UserError
+from drqv2.utils import TRAIN_ENV, spawn_seed
+from tests.envs.toys import Counter, Dice, Grid
+
+
+def made(factory: Any, **kwargs: Any) -> Any:
+    return make("own", 3, 2, 1, factory=factory, **{"image_size": 8, **kwargs})
+
+
+def test_image_observation():
+    env = made(functools.partial(Counter, shape=(8, 8, 3)))
+    env.reset()
+    observation = env.step([0.0, 0.0]).observation
+    assert observation.shape == env.observation_spec().shape == (9, 8, 8)
+    assert observation[:, 0, 0].tolist() == [0, 0, 0, 0, 0, 0, 2, 2, 2]
+    assert env.step_seconds is None
+
+
+@pytest.mark.parametrize("shape", [(16, 24, 1), (16, 24)])
+def test_dict_observation_of_another_size_is_averaged(shape):
+    inner = Dice(shape=shape)
+    env = made(lambda: inner)
+    observation = env.reset().observation
+    assert observation.shape == env.observation_spec().shape == (3, 8, 8)
+    spawned = Dice(shape=shape)
+    spawned.random_state = np.random.default_rng(spawn_seed(1, TRAIN_ENV, 0, 0))
+    blocks = spawned.reset().observation["pixels"].reshape(8, 2, 8, 3).mean((1, 3))
+    assert np.abs(observation[0] - blocks).max() <= 0.5
+
+
+def test_video_without_physics_shows_the_pixels():
+    env = made(functools.partial(Counter, shape=(8, 8, 1)))
+    env.reset()
+    env.step([0, 0])
+    frame = env.render(32, 48)
+    assert frame.shape == (32, 48, 3)
+    assert frame.dtype == np.uint8
+    assert (frame == 2).all()
+
+
+def test_factory_is_given_what_its_signature_names():
+    seen: list[dict[str, Any]] = []
+
+    def factory(seed: int, task_name: str = "", *, image_size: int = 0, other: int = 5, **rest: Any) -> Counter:
+        seen.append({"seed": seed, "task_name": task_name, "image_size": image_size, "other": other, **rest})
+        return Counter(shape=(image_size, image_size, 3))
+
+    made(factory)
+    made(functools.partial(factory, task_name="mine", other=6), stream=1, image_size=9)
+    assert seen[0] | {"seed": 0} == {"seed": 0, "task_name": "own", "image_size": 8, "other": 5}
+    assert seen[1] | {"seed": 0} == {"seed": 0, "task_name": "mine", "image_size": 9, "other": 6}
+    assert seen[0]["seed"] != seen[1]["seed"]
+    made(functools.partial(Counter, shape=(8, 8, 3)))  # names none
+
+
+def test_dm_control_without_pixels_is_rendered():
+    env = made(functools.partial(suite.load, "pendulum", "swingup"), image_size=20)
+    assert env.reset().observation.std() > 0
+    assert env.render(40, 50).shape == (40, 50, 3)
+    assert env.step_seconds == pytest.approx(0.04)
+    env.close()
+
+
+def test_dm_control_with_its_own_pixels_is_filmed_by_the_same_camera():
+    def factory() -> Any:
+        env = suite.load("walker", "walk", task_kwargs={"random": 1})
+        return pixels.Wrapper(env, render_kwargs={"height": 64, "width": 64, "camera_id": 1})
+
+    env = made(factory, image_size=64)
+    observation = env.reset().observation
+    assert np.array_equal(env.render(64, 64).transpose(2, 0, 1), observation[-3:])
+    before = env.begin(0, 4).observation
+    env.reset()
+    assert np.array_equal(env.begin(0, 4).observation, before)
+    env.close()
+
+
+@pytest.mark.parametrize("kind", ["image", "dict", "render"])
+@pytest.mark.parametrize("truncates", [False, True])
+def test_gymnasium(kind, truncates):
+    inner = Grid(kind, truncates, render_mode="rgb_array" if kind == "render" else None)
+    env = made(lambda: inner)
+    first = env.reset()
+    assert first.observation.shape == (9, 8, 8)
+    assert np.array_equal(first.observation[6:], inner.image.transpose(2, 0, 1))
+    assert env.action_spec().shape == (2,)
+    assert env.step_seconds == 2 / 25
+    steps = [env.step([1, -1]) for _ in range(4)]
+    assert [s.reward for s in steps] == [2, 2, 2, 1]
+    assert [s.last() for s in steps] == [False, False, False, True]
+    assert [s.discount for s in steps] == [1, 1, 1, 1.0 if truncates else 0.0]
+    assert inner.renders == (5 if kind == "render" else 0)
+    assert env.render(16, 16).shape == (16, 16, 3)
+    assert env.step([0, 0]).first()
+    assert len(set(inner.seeds)) == 2
+    replayed = env.restore({"index": 0, "episode": 0, "actions": np.array([[1, -1]] * 4)})
+    assert np.array_equal(replayed.observation, steps[-1].observation)
+    assert replayed.discount == steps[-1].discount
+    env.close()
+
+
+def test_dm_env_is_seeded_by_its_generator():
+    env = made(functools.partial(Dice, shape=(8, 8, 3)))
+    env.reset()
+    env.step([0, 0])
+    second = env.reset().observation
+    again = made(functools.partial(Dice, shape=(8, 8, 3)))
+    assert np.array_equal(again.begin(0, 1).observation, second)
+    assert not np.array_equal(again.begin(1, 1).observation, second)
+
+
+def test_unseeded_environment_is_warned_about_once(caplog):
+    _warn_unseeded.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        env = made(functools.partial(Counter, shape=(8, 8, 3)))
+        made(functools.partial(Counter, shape=(8, 8, 3)))
+        made(functools.partial(Dice, shape=(8, 8, 3)))
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["Counter"]
+    env.reset()
+
+
+class _Discrete(Counter):
+    def action_spec(self) -> Any:
+        return specs.DiscreteArray(4)
+
+
+class _Unbounded(Counter):
+    def action_spec(self) -> Any:
+        return specs.BoundedArray((2,), np.float64, -np.inf, 1.0)
+
+
+class _Plain(Counter):
+    def action_spec(self) -> Any:
+        return specs.Array((2,), np.float64)
+
+
+class _Matrix(Counter):
+    def action_spec(self) -> Any:
+        return specs.BoundedArray((2, 2), np.float64, -1, 1)
+
+
+class _Float(Counter):
+    def observation_spec(self) -> Any:
+        return specs.Array((8, 8, 3), np.float32)
+
+
+class _Vector(Counter):
+    def observation_spec(self) -> Any:
+        return {"state": specs.Array((8,), np.float32)}
+
+
+class _Buttons(Grid):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Discrete(4)
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        (_Discrete, "continuous"),
+        (_Unbounded, "finite bounds"),
+        (_Plain, "finite bounds"),
+        (_Matrix, "one vector"),
+        (_Float, "uint8"),
+        (_Vector, "pixels"),
+        (functools.partial(Counter, shape=(3, 8, 8)), "[height, width, channels]"),
+        (_Buttons, "Box"),
+        (functools.partial(Grid, "render"), "rgb_array"),
+        (lambda: [1], "dm_env.Environment or a gymnasium.Env"),
+        (lambda: types.SimpleNamespace(action_space=1, observation_space=1), "older gym"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(factory, words):
+    with pytest.raises(UserError) as error:
+        made(factory)
+    assert words in str(error.value)
+    assert len(str(error.value).splitlines()) <= 2
+
+
+def test_wrong_arguments_are_refused():
+    for key in ("frame_stack", "action_repeat", "image_size"):
+        arguments = {"frame_stack": 3, "action_repeat": 2, "image_size": 8, key: 0}
+        with pytest.raises(UserError, match=f"{key}=0"):
+            make("own", seed=1, factory=Counter, **arguments)
+
+
+def test_without_gymnasium_its_install_line_is_given():
+    code = """
+import sys
+sys.modules["gymnasium"] = None
+from drqv2.envs import make
+from drqv2.errors import UserError
+from drqv2.utils import TRAIN_ENV, spawn_seed
+
+class Space: shape = (1,)
+class Env: action_space = observation_space = Space()
+def imports():
+    import gymnasium
+for factory in (Env, imports):
+    try:
+        make("own", 3, 2, 1, factory=factory)
+    except UserError as error:
+        assert 'pip install -e ".[gym]"' in str(error), error
+    else:
+        raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

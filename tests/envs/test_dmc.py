@@ -1,0 +1,149 @@
+"""The 24 tasks: each is made, reset, stepped and rendered; wrong names are answered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from dm_control import suite
+
+from drqv2.envs import TASKS, check_task, dmc, make
+from drqv2.errors import UserError
+
+FAST = {"cartpole_balance_sparse", "cheetah_run", "cup_catch", "finger_turn_hard", "quadruped_walk", "reach_duplo"}
+ACTIONS = {
+    "acrobot": 1,
+    "cartpole": 1,
+    "cheetah": 6,
+    "cup": 2,
+    "finger": 2,
+    "hopper": 4,
+    "humanoid": 21,
+    "pendulum": 1,
+    "quadruped": 12,
+    "reach": 9,
+    "reacher": 2,
+    "walker": 6,
+}
+
+
+@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in TASKS])
+def test_task(name):
+    env = make(name, 3, 2, seed=1)
+    spec, actions = env.observation_spec(), env.action_spec()
+    assert (spec.shape, spec.dtype, spec.name) == ((9, 84, 84), np.uint8, "observation")
+    assert (spec.minimum, spec.maximum) == (0, 255)
+    assert (actions.shape, actions.dtype, actions.name) == ((ACTIONS[name.split("_")[0]],), np.float32, "action")
+    assert (actions.minimum == -1).all()
+    assert (actions.maximum == 1).all()
+    time_step = env.reset()
+    assert time_step.first()
+    for t in range(3):
+        assert time_step.observation.shape == spec.shape
+        assert time_step.observation.dtype == np.uint8
+        assert time_step.observation.std() > 1  # there is something to see
+        assert time_step.observation.flags.c_contiguous
+        assert type(time_step.reward) is type(time_step.discount) is float
+        assert 0 <= time_step.reward <= 2
+        assert time_step.discount == 1
+        assert time_step.action.dtype == np.float32
+        if t < 2:
+            time_step = env.step(np.full(actions.shape, 0.5))
+            assert time_step.mid()
+    picture = env.render(84, 84)
+    assert np.array_equal(picture.transpose(2, 0, 1), time_step.observation[-3:])  # the same camera
+    assert env.render(120, 160).shape == (120, 160, 3)
+    assert env.step_seconds is not None
+    assert 0.01 <= env.step_seconds <= 0.1
+    env.close()
+    env.close()
+
+
+def test_names():
+    assert len(set(TASKS)) == 24
+    known = set(dmc._suite_tasks())
+    assert set(TASKS) - known == {"reach_duplo"}
+    assert dmc._suite_tasks()["cup_catch"] == ("ball_in_cup", "catch")
+    assert known - {"cup_catch"} == {f"{domain}_{task}" for domain, task in suite.ALL_TASKS}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("cheetah_runn", "cheetah_run"), ("ball_in_cup_cach", "ball_in_cup_catch"), ("reach_dupl", "reach_duplo")],
+)
+def test_unknown_task_names_the_nearest(wrong, right):
+    for ask in (check_task, lambda name: make(name, 3, 2, 1)):
+        with pytest.raises(UserError, match=f"unknown task '{wrong}'; nearest: .*{right}"):
+            ask(wrong)
+    with pytest.raises(UserError, match="there are acrobot_swingup, "):
+        check_task("xyzzy")
+
+
+def test_names_are_known_without_mujoco():
+    code = (
+        "import sys; from drqv2.envs import TASKS, check_task; [check_task(n) for n in TASKS];"
+        "assert not {'mujoco', 'dm_control', 'gymnasium', 'cv2'} & set(sys.modules), 'imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_other_suite_task_and_size_and_camera():
+    env = make("point_mass_easy", 2, 4, 1, image_size=40)
+    assert env.reset().observation.shape == (6, 40, 40)
+    assert env.step_seconds == pytest.approx(0.08)
+    env.close()
+    views = []
+    for camera in (None, 0, 2, "x"):
+        env = make("quadruped_walk", 1, 2, 1, image_size=40, camera=camera)
+        views.append(env.reset().observation)
+        env.close()
+    assert np.array_equal(views[0], views[2])
+    assert not np.array_equal(views[0], views[1])
+    assert views[3].std() > 1
+
+
+def test_manipulation_takes_a_size():
+    env = make("reach_duplo", 3, 2, 1, image_size=48)
+    assert env.reset().observation.shape == (9, 48, 48)
+    env.step(np.zeros(9))
+    assert env.render(100, 100).shape == (100, 100, 3)
+    env.close()
+
+
+def test_rewards_are_not_drawn():
+    """The reward does not colour the picture: it would tell the agent."""
+    env = make("cup_catch", 1, 1, 1, image_size=16)
+    assert env.task.visualize_reward is False
+    env.close()
+
+
+@pytest.mark.parametrize(("key", "value"), [("camera", 99), ("camera", "nowhere"), ("image_size", 5000)])
+def test_bad_camera_or_size(key, value):
+    with pytest.raises(UserError, match=f"{key}={value!r}: must be"):
+        make("cartpole_balance", 3, 2, 1, **{key: value})
+
+
+@pytest.mark.slow
+def test_hundreds_of_environments():
+    """Each has an OpenGL context, of which a driver holds few."""
+    for seed in range(150):
+        env = make("pendulum_swingup", 1, 1, seed, image_size=8)
+        env.reset()
+        env.close()
+
+
+def test_under_the_public_name():
+    assert dmc.make is make
+    for name in (
+        "ExtendedTimeStep",
+        "ActionRepeatWrapper",
+        "FrameStackWrapper",
+        "ActionDTypeWrapper",
+        "ExtendedTimeStepWrapper",
+    ):
+        assert hasattr(dmc, name)
+    env = dmc.make("cartpole_balance", 3, 2, 1)
+    assert env.reset()["observation"].shape == (9, 84, 84)
+    env.close()

@@ -1,0 +1,210 @@
+"""Whole runs: the same seed gives the same rows, whatever the workers, and also through an interruption."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import replay_buffer
+import train
+from drqv2 import snapshot
+from drqv2.launch import launch
+
+ROOT = Path(__file__).resolve().parents[1]
+SHORT = (
+    "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=480 "
+    "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
+    "snapshot_every_seconds=0 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20"
+).split()
+TIMES = ("fps", "total_time")
+
+
+def run(run_dir: Path, *overrides: str) -> Path:
+    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}", *overrides])
+    return run_dir
+
+
+def rows(run_dir: Path, name: str) -> list[dict[str, str]]:
+    with open(run_dir / f"{name}.csv", newline="") as f:
+        return [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(f)]
+
+
+def assert_same(a: Path, b: Path) -> None:
+    for name in ("train", "eval"):
+        assert rows(a, name) == rows(b, name)
+    ours, theirs = (snapshot.load(d / "snapshot.pt") for d in (a, b))
+    for state in (ours, theirs):
+        del state["timer"]
+        state["logger"] = None  # holds times
+    assert_equal(ours, theirs)
+    files = [sorted(p.name for p in (d / "buffer").iterdir()) for d in (a, b)]
+    assert files[0] == files[1]
+    for file in files[0]:
+        assert (a / "buffer" / file).read_bytes() == (b / "buffer" / file).read_bytes()
+
+
+def assert_equal(a: Any, b: Any, where: str = "") -> None:
+    assert type(a) is type(b), where
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            assert_equal(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_equal(x, y, f"{where}[{i}]")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    else:
+        assert a == b, where
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("reference") / "run")
+
+
+def test_a_run_writes_everything(reference: Path) -> None:
+    train_rows, eval_rows = rows(reference, "train"), rows(reference, "eval")
+    assert [r["frame"] for r in train_rows] == [str(60 * (i + 1)) for i in range(8)]
+    assert [r["frame"] for r in eval_rows] == ["0", "160", "320", "480"]
+    last = train_rows[-1]
+    for metric in (
+        "batch_reward critic_target_q critic_q1 critic_q2 critic_loss actor_loss actor_logprob actor_ent "
+        "encoder_grad_norm actor_grad_norm critic_grad_norm dormant_share q_mean mc_return_mean q_bias"
+    ).split():
+        assert np.isfinite(float(last[metric])), metric
+    assert sorted(p.name for p in (reference / "eval_video").iterdir()) == ["0.mp4", "160.mp4", "320.mp4", "480.mp4"]
+    assert {"60.mp4", "180.mp4"} <= {p.name for p in (reference / "train_video").iterdir()}
+    assert list((reference / "tb").iterdir())
+    stored = OmegaConf.load(reference / "config.yaml")
+    assert stored.task_name == "cartpole_balance_sparse"
+    assert stored.device == "cpu" or stored.device.startswith("cuda")
+    assert not list(reference.rglob("*.tmp"))
+
+
+def test_old_episodes_leave_the_disk(reference: Path) -> None:
+    # 100 transitions are sampled from; batches under way and the two newest snapshots keep a few more.
+    assert len(list((reference / "buffer").iterdir())) < 8
+
+
+def test_same_seed_same_run(reference: Path, tmp_path: Path) -> None:
+    assert_same(reference, run(tmp_path / "again"))
+
+
+def test_other_seed_other_run(reference: Path, tmp_path: Path) -> None:
+    other = run(tmp_path / "other", "seed=2", "num_train_frames=240")
+    assert rows(other, "train")[0] != rows(reference, "train")[0]
+    assert rows(other, "train")[3] != rows(reference, "train")[3]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_change_nothing(reference: Path, tmp_path: Path, workers: int) -> None:
+    assert_same(reference, run(tmp_path / "run", f"replay_buffer_num_workers={workers}"))
+
+
+@pytest.mark.parametrize("step", [75, 130])  # a few steps into an episode, before and after the first eviction
+def test_interrupted_and_resumed(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    class Interrupted(Exception):
+        pass
+
+    add = replay_buffer.ReplayBufferStorage.add
+    left = step
+
+    def add_and_break(self: Any, time_step: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Interrupted
+        add(self, time_step)
+
+    with monkeypatch.context() as m:
+        m.setattr(replay_buffer.ReplayBufferStorage, "add", add_and_break)
+        with pytest.raises(Interrupted):
+            run(tmp_path / "run")
+    launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}"])
+    assert_same(reference, tmp_path / "run")
+
+
+def test_longer_by_resume_is_the_same_run(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = run(tmp_path / "run", "num_train_frames=160")
+    config = (run_dir / "config.yaml").read_text()
+    run(run_dir)  # the same run directory again goes on
+    assert_same(reference, run_dir)
+    assert "resumed" in capsys.readouterr().out
+    assert (run_dir / "config.yaml").read_text() == config
+
+
+def test_resuming_a_finished_run_changes_nothing(reference: Path, tmp_path: Path) -> None:
+    run_dir = run(tmp_path / "run")
+    launch(train.main, "cfgs", argv=[f"resume={run_dir}"])
+    assert_same(reference, run_dir)
+
+
+def test_init_from_takes_weights_alone(reference: Path, tmp_path: Path) -> None:
+    cfg: Any = OmegaConf.load(reference / "config.yaml")
+    cfg.init_from = str(reference / "snapshot.pt")
+    workspace = train.Workspace(cfg, tmp_path)
+    saved = snapshot.load(reference / "snapshot.pt")["agent"]["value"]
+    try:
+        for name, value in workspace.agent.critic.state_dict().items():
+            assert torch.equal(value, saved["critic"]["value"][name])
+        assert workspace.global_step == 0
+        assert not workspace.agent.critic_opt.state
+    finally:
+        workspace.close()
+
+
+def test_replay_deleted_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = run(tmp_path / "run", "keep_replay=false", "num_train_frames=240")
+    assert not (run_dir / "buffer").exists()
+    assert "deleted" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as leaving:
+        launch(train.main, "cfgs", argv=[f"resume={run_dir}", "num_train_frames=480"])
+    assert leaving.value.code == 2
+    assert "keep_replay" in capsys.readouterr().err
+
+
+def test_other_task_in_the_directory_is_refused(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        run(reference, "task=cartpole_balance")
+    assert leaving.value.code == 2
+    assert "cartpole_balance_sparse" in capsys.readouterr().err
+
+
+def test_no_update_before_an_episode_is_committed(tmp_path: Path) -> None:
+    run_dir = run(tmp_path / "run", "num_seed_frames=0", "num_train_frames=120")
+    assert rows(run_dir, "train")[0].get("critic_loss", "") == ""
+    assert float(rows(run_dir, "train")[1]["critic_loss"]) > 0
+
+
+def test_updates_per_step(tmp_path: Path) -> None:
+    run_dir = run(tmp_path / "run", "updates_per_step=3", "num_train_frames=180")
+    taken = snapshot.load(run_dir / "snapshot.pt")["replay_loader"]["taken"]
+    assert taken == 3 * 15  # 30 agent steps past the seed frames, an update every second one, three batches each
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_in_real_processes(reference: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "a run, with = in its name"
+    command = [sys.executable, "train.py", *SHORT, f"hydra.run.dir={run_dir}", "replay_buffer_num_workers=2"]
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    table = run_dir / "train.csv"
+    while process.poll() is None and not (table.exists() and table.read_text().count("\n") > 4):
+        time.sleep(0.05)
+    assert process.poll() is None, "ended before it could be killed"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    subprocess.run([sys.executable, "train.py", f"resume={run_dir}"], cwd=ROOT, check=True)
+    assert_same(reference, run_dir)

@@ -1,0 +1,269 @@
+"""Show a run as pictures: its learning curve and, with --videos, frames of its evaluation videos.
+
+    python tools/plot_run.py RUN_DIR --out results/NAME
+    python tools/plot_run.py RUN_DIR --out results/NAME --videos
+    python tools/plot_run.py RUN_DIR --out results/NAME --published results/published/TASK.csv
+
+Writes into --out: train.csv and eval.csv (copies), curve.png and frames.png. Works on a run that still goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import imageio_ffmpeg
+import matplotlib
+import numpy as np
+from omegaconf import OmegaConf
+from PIL import Image
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+INK, SOFT, GRID = "#1c2430", "#68727f", "#e6e9ed"
+BLUE, AMBER = "#1f6feb", "#d98a1f"
+FRAMES_SHOWN = 6
+TILE, GAP, MARGIN, LABEL = 186, 6, 30, 168  # of the strip, pixels: side of a frame, between frames, around, row labels
+
+
+# --- what a run left --------------------------------------------------------------------------------------------
+
+
+def read_columns(path: Path, *names: str) -> list[np.ndarray]:
+    """Return columns of a CSV file as float64 [rows], without the rows in which one of them is empty.
+
+    Raises:
+        ValueError: there is no such column, or no row.
+    """
+    with path.open(newline="") as f:
+        table = list(csv.DictReader(f))
+    rows = [[float(row[name]) for name in names] for row in table if all(row.get(name) for name in names)]
+    if not rows:
+        raise ValueError(f"{path} holds no row with {', '.join(names)}")
+    return list(np.array(rows).T)
+
+
+def read_published(path: Path, task: str) -> tuple[list[np.ndarray], int]:
+    """Return (frame, mean, min, max) of a task's published curve, float64 [points] each, and the number of seeds.
+
+    Args:
+        path: CSV with the columns task, frame, mean, std, min, max, n_seeds.
+        task: the task's name.
+
+    Raises:
+        ValueError: the file does not hold the task.
+    """
+    with path.open(newline="") as f:
+        table = [row for row in csv.DictReader(f) if row["task"] == task]
+    if not table:
+        raise ValueError(f"{path} holds no task {task!r}")
+    columns = [np.array([float(row[name]) for row in table]) for name in ("frame", "mean", "min", "max")]
+    return columns, int(float(table[0]["n_seeds"]))
+
+
+def settings(run_dir: Path) -> tuple[str, str]:
+    """Return the run's task, and in one line the settings that a reader must know to compare its curve."""
+    path = run_dir / "config.yaml"
+    cfg: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True) if path.exists() else {}
+    size, agent = cfg.get("image_size"), cfg.get("agent", {})
+    said = {
+        f"{size}×{size} pixels": size,
+        f"batch {cfg.get('batch_size')}": cfg.get("batch_size"),
+        f"hidden {agent.get('hidden_dim')}": agent.get("hidden_dim"),
+        f"seed {cfg.get('seed')}": cfg.get("seed"),
+    }
+    return str(cfg.get("task_name", run_dir.name)), "  ·  ".join(text for text, value in said.items() if value)
+
+
+# --- learning curve ---------------------------------------------------------------------------------------------
+
+
+def draw_curve(
+    out: Path, run_dir: Path, task: str, published: Path | None = None, size: tuple[float, float] = (8.0, 4.5)
+) -> None:
+    """Draw evaluation returns over frames, with the returns of training episodes behind them, into `out/curve.png`.
+
+    Args:
+        out: holds train.csv and eval.csv.
+        run_dir: of the run, for its settings.
+        task: name, shown and looked up in `published`.
+        published: published curves, see `read_published`; drawn as far as the run goes.
+        size: of the picture, inches at 150 pixels each.
+    """
+    frame, result = read_columns(out / "eval.csv", "frame", "episode_reward")
+    end = frame[-1]
+    figure, axes = plt.subplots(figsize=size)
+    handles: list[Any] = axes.plot(frame, result, "-o", c=BLUE, lw=2.4, ms=5, mec="white", label="evaluation", zorder=4)
+    try:
+        train_frame, train_result = read_columns(out / "train.csv", "frame", "episode_reward")
+    except ValueError:
+        pass  # no training episode has ended yet
+    else:
+        end = max(end, train_frame[-1])
+        handles += [axes.scatter(train_frame, train_result, 13, BLUE, alpha=0.28, lw=0, label="training episode")]
+    if published is not None:
+        (x, mean, low, high), seeds = read_published(published, task)
+        axes.fill_between(x, low, high, color=AMBER, alpha=0.16, lw=0)
+        handles += axes.plot(
+            x, mean, color=AMBER, lw=1.8, label=f"published, mean and range of {seeds} seeds", zorder=3
+        )
+
+    axes.set_xlim(-0.012 * end, max(end, 1) * 1.012)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0] if min(result) < 0 else 0.0), top=axes.get_ylim()[1])
+    axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
+    axes.set_xlabel("environment frames", color=SOFT, labelpad=8)
+    axes.set_ylabel("return", color=SOFT, labelpad=8)
+    axes.grid(axis="y", color=GRID, lw=1)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, colors=SOFT, pad=6)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color("#c3c9d0")
+    axes.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(-0.012, 1.0),
+        ncols=3,
+        frameon=False,
+        labelcolor=INK,
+        handletextpad=0.5,
+        columnspacing=1.8,
+    )
+    figure.subplots_adjust(left=0.09, right=0.97, bottom=0.145, top=0.77)
+    title(figure, task, settings(run_dir)[1], left=0.09, height=size[1])
+    save(figure, out / "curve.png")
+
+
+def thousands(value: float) -> str:
+    """Write a number of frames shortly: 20000 as 20k, 1100000 as 1.1M."""
+    return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"
+
+
+# --- strip of frames --------------------------------------------------------------------------------------------
+
+
+def choose(frames: Sequence[int], returns: Sequence[float]) -> list[int]:
+    """Return the positions of the first evaluation, of the one in between nearest to half-way in return, and the last.
+
+    Args:
+        frames: environment frames at each evaluation, ascending.
+        returns: return of each.
+    """
+    last = len(frames) - 1
+    half = (returns[0] + returns[last]) / 2
+    between = sorted(range(1, last), key=lambda i: (abs(returns[i] - half), frames[i]))[:1]
+    return sorted({0, *between, last})
+
+
+def read_frames(path: Path, count: int) -> tuple[list[np.ndarray], list[float]]:
+    """Return `count` frames of a video evenly spread in time, uint8 [H, W, 3], and their times in seconds."""
+    total, _ = imageio_ffmpeg.count_frames_and_secs(str(path))
+    wanted = np.linspace(0, total - 1, count).round().astype(int)
+    reader = imageio_ffmpeg.read_frames(str(path))
+    meta = next(reader)
+    width, height = meta["size"]
+    found = {i: np.frombuffer(data, np.uint8) for i, data in enumerate(reader) if i in wanted}
+    return [found[i].reshape(height, width, 3) for i in wanted], [float(i / meta["fps"]) for i in wanted]
+
+
+def draw_strip(out: Path, run_dir: Path, task: str) -> None:
+    """Draw frames of three evaluation videos, a row each, into `out/frames.png`.
+
+    Args:
+        out: holds eval.csv.
+        run_dir: of the run, holds eval_video/FRAME.mp4.
+        task: name, shown.
+
+    Raises:
+        ValueError: there is no video of an evaluation in eval.csv.
+    """
+    columns = read_columns(out / "eval.csv", "frame", "episode_reward")
+    rows = [
+        (int(frame), result, path)
+        for frame, result in zip(*columns, strict=True)
+        if (path := run_dir / "eval_video" / f"{int(frame)}.mp4").exists()
+    ]
+    if not rows:
+        raise ValueError(f"{run_dir / 'eval_video'} holds no video of an evaluation in eval.csv")
+    rows = [rows[i] for i in choose([r[0] for r in rows], [r[1] for r in rows])]
+    videos = [read_frames(path, FRAMES_SHOWN) for _, _, path in rows]
+
+    head, pitch = 128, TILE + GAP
+    width = LABEL + FRAMES_SHOWN * pitch - GAP + 2 * MARGIN
+    height = head + len(rows) * pitch - GAP + MARGIN
+    figure = plt.figure(figsize=(width / 100, height / 100), dpi=100)
+    alike = len({round(times[-1], 1) for _, times in videos}) == 1
+    for row, ((frame, result, _), (images, times)) in enumerate(zip(rows, videos, strict=True)):
+        bottom = height - head - row * pitch - TILE
+        middle = (bottom + TILE / 2) / height
+        figure.text(MARGIN / width, middle, f"{frame:,}", size=17, weight="bold", color=INK, va="bottom")
+        figure.text(MARGIN / width, middle - 0.004, f"return {result:,.0f}", size=14, color=SOFT, va="top")
+        for column, (image, seconds) in enumerate(zip(images, times, strict=True)):
+            left = MARGIN + LABEL + column * pitch
+            axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
+            axes.axis("off")
+            shown = axes.imshow(cv2.resize(image, (TILE, TILE), interpolation=cv2.INTER_AREA), interpolation="nearest")
+            corners = FancyBboxPatch((0, 0), 1, 1, "round,pad=0,rounding_size=0.05", transform=axes.transAxes)
+            shown.set_clip_path(corners)
+            if row == 0:
+                ends = {0: "start", FRAMES_SHOWN - 1: "end"}
+                text = f"{seconds:.3g} s" if alike else ends.get(column, "")
+                figure.text((left + 2) / width, 1 - (head - 10) / height, text, size=13, color=SOFT, va="bottom")
+    figure.text(MARGIN / width, 1 - (head - 10) / height, "frames", size=13, color=SOFT, va="bottom")
+    about = "first episode of an evaluation; return: mean over its episodes"
+    title(figure, task, about, left=MARGIN / width, height=height / 100, scale=1.45)
+    save(figure, out / "frames.png", dpi=100)
+
+
+# --- both -------------------------------------------------------------------------------------------------------
+
+
+def title(figure: Figure, text: str, below: str, left: float, height: float, scale: float = 1.0) -> None:
+    """Write a title and a line below it at the figure's top; `height` in inches, `left` as a share of the width."""
+    figure.text(left, 1 - 0.16 * scale / height, text, size=13 * scale, weight="bold", color=INK, va="top")
+    figure.text(left, 1 - 0.44 * scale / height, below, size=9.5 * scale, color=SOFT, va="top")
+
+
+def save(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Write the figure as a PNG of 256 colours, which is a third of the size and looks the same."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=dpi, facecolor="white")
+    plt.close(figure)
+    image = Image.open(buffer).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    image.save(path, optimize=True)
+    print(f"{path}  {image.width}x{image.height}, {path.stat().st_size / 1000:.0f} kB")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Copy the tables and draw the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_dir", type=Path, help="directory of the run")
+    parser.add_argument("--out", type=Path, required=True, help="where tables and pictures go")
+    parser.add_argument("--videos", action="store_true", help="draw frames.png from eval_video/ too")
+    parser.add_argument("--published", type=Path, help="CSV of published curves: task,frame,mean,std,min,max,n_seeds")
+    parser.add_argument("--task", help="the task's name in --published (default: the run's own)")
+    args = parser.parse_args(argv)
+    task = args.task or settings(args.run_dir)[0]
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        for name in ("train.csv", "eval.csv"):
+            shutil.copyfile(args.run_dir / name, args.out / name)
+        draw_curve(args.out, args.run_dir, task, args.published)
+        if args.videos:
+            draw_strip(args.out, args.run_dir, task)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
