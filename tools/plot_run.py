@@ -31,9 +31,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 INK, SOFT, GRID = "#1c2430", "#68727f", "#e6e9ed"
-BLUE, AMBER = "#1f6feb", "#d98a1f"
+BLUE, GREY = "#1f6feb", "#8a94a1"
 FRAMES_SHOWN = 6
-TILE, GAP, MARGIN, LABEL = 186, 6, 30, 168  # of the strip, pixels: side of a frame, between frames, around, row labels
+TILE, GAP, MARGIN, LABEL = 200, 6, 30, 184  # of the strip, pixels: side of a frame, between frames, around, row labels
 
 
 # --- what a run left --------------------------------------------------------------------------------------------
@@ -110,19 +110,19 @@ def draw_curve(
         pass  # no training episode has ended yet
     else:
         end = max(end, train_frame[-1])
-        handles += [axes.scatter(train_frame, train_result, 13, BLUE, alpha=0.28, lw=0, label="training episode")]
+        handles += axes.plot(train_frame, train_result, "o", c=BLUE, alpha=0.3, ms=4, mew=0, label="training episode")
     if published is not None:
         (x, mean, low, high), seeds = read_published(published, task)
-        axes.fill_between(x, low, high, color=AMBER, alpha=0.16, lw=0)
-        handles += axes.plot(
-            x, mean, color=AMBER, lw=1.8, label=f"published, mean and range of {seeds} seeds", zorder=3
-        )
+        axes.fill_between(x, low, high, color=GREY, alpha=0.15, lw=0, zorder=1)
+        label = f"published: mean and range of {seeds} seeds"
+        handles += axes.plot(x, mean, c=GREY, lw=1.8, label=label, zorder=2)
 
     axes.set_xlim(-0.012 * end, max(end, 1) * 1.012)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0] if min(result) < 0 else 0.0), top=axes.get_ylim()[1])
     axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_xlabel("environment frames", color=SOFT, labelpad=8)
-    axes.set_ylabel("return", color=SOFT, labelpad=8)
+    axes.set_ylabel("return", color=SOFT)
     axes.grid(axis="y", color=GRID, lw=1)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, colors=SOFT, pad=6)
@@ -137,10 +137,11 @@ def draw_curve(
         frameon=False,
         labelcolor=INK,
         handletextpad=0.5,
+        handlelength=1.5,
         columnspacing=1.8,
     )
-    figure.subplots_adjust(left=0.09, right=0.97, bottom=0.145, top=0.77)
-    title(figure, task, settings(run_dir)[1], left=0.09, height=size[1])
+    figure.subplots_adjust(left=0.1, right=0.97, bottom=0.14, top=0.775)
+    title(figure, task, settings(run_dir)[1], left=0.1, height=size[1])
     save(figure, out / "curve.png")
 
 
@@ -206,8 +207,8 @@ def draw_strip(out: Path, run_dir: Path, task: str) -> None:
     for row, ((frame, result, _), (images, times)) in enumerate(zip(rows, videos, strict=True)):
         bottom = height - head - row * pitch - TILE
         middle = (bottom + TILE / 2) / height
-        figure.text(MARGIN / width, middle, f"{frame:,}", size=17, weight="bold", color=INK, va="bottom")
-        figure.text(MARGIN / width, middle - 0.004, f"return {result:,.0f}", size=14, color=SOFT, va="top")
+        figure.text(MARGIN / width, middle, f"return {result:,.0f}", size=16, weight="bold", color=INK, va="bottom")
+        figure.text(MARGIN / width, middle - 0.006, f"{frame:,} frames", size=13, color=SOFT, va="top")
         for column, (image, seconds) in enumerate(zip(images, times, strict=True)):
             left = MARGIN + LABEL + column * pitch
             axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
@@ -219,8 +220,7 @@ def draw_strip(out: Path, run_dir: Path, task: str) -> None:
                 ends = {0: "start", FRAMES_SHOWN - 1: "end"}
                 text = f"{seconds:.3g} s" if alike else ends.get(column, "")
                 figure.text((left + 2) / width, 1 - (head - 10) / height, text, size=13, color=SOFT, va="bottom")
-    figure.text(MARGIN / width, 1 - (head - 10) / height, "frames", size=13, color=SOFT, va="bottom")
-    about = "first episode of an evaluation; return: mean over its episodes"
+    about = "the first episode of an evaluation  ·  return: mean of its episodes"
     title(figure, task, about, left=MARGIN / width, height=height / 100, scale=1.45)
     save(figure, out / "frames.png", dpi=100)
 
@@ -239,7 +239,9 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=dpi, facecolor="white")
     plt.close(figure)
-    image = Image.open(buffer).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    image = (
+        Image.open(buffer).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, kmeans=2, dither=Image.Dither.NONE)
+    )
     image.save(path, optimize=True)
     print(f"{path}  {image.width}x{image.height}, {path.stat().st_size / 1000:.0f} kB")
 

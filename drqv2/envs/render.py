@@ -20,9 +20,10 @@ def egl_works() -> bool:
     """Return whether a headless EGL display with desktop OpenGL can be had here."""
     command = [sys.executable, "-I", "-S", egl_probe.__file__]
     try:
-        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30).returncode == 0
+        probe = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
     except subprocess.TimeoutExpired:
         return False
+    return probe.returncode == 0
 
 
 def osmesa_works() -> bool:
@@ -37,7 +38,8 @@ def choose_backend() -> str | None:
     effect once dm_control has been imported.
     """
     if "dm_control._render" in sys.modules:
-        return str(sys.modules["dm_control._render"].BACKEND)
+        backend: str | None = sys.modules["dm_control._render"].BACKEND
+        return backend
     platform = os.environ.get("PYOPENGL_PLATFORM")
     backend = os.environ.get("MUJOCO_GL") or (platform if platform in ("egl", "osmesa") else None)
     if not backend:

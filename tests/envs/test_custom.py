@@ -225,4 +225,4 @@ for factory in (Env, imports):
     else:
         raise AssertionError
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

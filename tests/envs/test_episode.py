@@ -92,14 +92,14 @@ def test_restore(name):
 
 @pytest.mark.slow
 def test_restore_after_a_whole_episode():
-    env = make("cheetah_run", 3, 2, seed=3, image_size=16)
+    env = make("cheetah_run", 3, 20, seed=3, image_size=16)
     env.reset()
-    last = play(env, 500)[-1]
+    last = play(env, 50)[-1]
     assert last.last()
     assert last.discount == 1.0  # a time-out
     state = env.state()
     first = env.reset()
-    other = make("cheetah_run", 3, 2, seed=3, image_size=16)
+    other = make("cheetah_run", 3, 20, seed=3, image_size=16)
     assert same(other.restore(state), last)
     assert same(other.step(np.zeros(6)), first)
     env.close()

@@ -34,14 +34,16 @@ def run(code: str, **variables: str) -> str:
         [sys.executable, "-c", code],
         env=ours | variables,
         check=True,
-        timeout=120,
+        timeout=600,
         stdout=subprocess.PIPE,
         text=True,
     )
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("backend", ["glfw", "osmesa", "egl"])
+@pytest.mark.parametrize(
+    "backend", ["egl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("glfw", "osmesa"))]
+)
 def test_the_users_choice_stands(backend):
     assert run(REPORT, MUJOCO_GL=backend).split() == [backend, {"glfw": "None"}.get(backend, backend)]
 
@@ -64,7 +66,7 @@ def test_chosen_backend_draws():
     [
         ({"MUJOCO_GL": "off"}, "MUJOCO_GL=off does not work here"),
         ({"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "osmesa"}, "PYOPENGL_PLATFORM"),
-        ({"MUJOCO_GL": "nonsense"}, "must be one of"),
+        pytest.param({"MUJOCO_GL": "nonsense"}, "must be one of", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_draw_is_said(variables, words):

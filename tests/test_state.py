@@ -1,0 +1,365 @@
+"""What a snapshot keeps of an agent: in, through torch.save and the restricted torch.load, and out again in place."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import warnings
+from collections import OrderedDict, defaultdict, deque
+from functools import partial
+from types import SimpleNamespace as Agent
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drqv2 import state, utils
+from drqv2.agents.drqv2 import DrQV2Agent
+
+
+def through_a_file(agent: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state.capture(agent), file)
+    file.seek(0)
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def pass_on(old: Any, new: Any) -> Any:
+    """Return the attribute `x` of a new agent, which had `new` there, after it got the state of one with `old`."""
+    agent = Agent(x=new)
+    assert state.restore(agent, through_a_file(Agent(x=old))) is agent
+    return agent.x
+
+
+def assert_same(a: Any, b: Any) -> None:
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+    elif isinstance(a, np.ndarray):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_array_equal(a, b)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, list | tuple | deque):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert a == b
+
+
+# --- values ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, 7, -(2**80), 0.1, float("inf"), "word", torch.tensor(3.5), torch.arange(6).reshape(2, 3)),
+        *(np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True), np.uint8(255)),
+        *(np.zeros(3, np.float64), np.array(2.5, np.float32), np.array([True, False]), np.ones((2, 0), np.int8)),
+        *(np.arange(12).reshape(3, 4)[::-1, ::2], np.asfortranarray(np.eye(2)), np.array([1, 2], np.uint32)),
+        *([1, "a", None], (1, (2.0, [3])), {1, 2, 3}, {"a", "b"}, deque([1, 2, 3], maxlen=4), [], {}, ()),
+        {"a": {"b": [torch.ones(2), np.zeros(2)]}, 3: "c", (1, 2): np.float64(1.0), None: True},
+        [deque([np.float32(2.0)], maxlen=2), {"x": (torch.tensor(1), 2)}],
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("new", [None, "alike"])
+def test_round_trip(value: Any, new: Any) -> None:
+    got = pass_on(value, value if new == "alike" else None)
+    assert_same(got, value)
+    if isinstance(value, deque):
+        assert got.maxlen == value.maxlen
+
+
+def test_read_only_arrays_warn_of_nothing() -> None:
+    array = np.arange(3)
+    array.flags.writeable = False
+    assert_same(pass_on(array, None), np.arange(3))
+
+
+def test_a_dict_stays_of_its_kind() -> None:
+    got = pass_on(defaultdict(list, a=[1]), defaultdict(list))
+    assert type(got) is defaultdict
+    assert got["b"] == []
+    got = pass_on(OrderedDict(b=1, a=2), OrderedDict(a=0))
+    assert list(got.items()) == [("b", 1), ("a", 2)]
+
+
+def test_keys_that_went_are_gone_and_others_are_kept() -> None:
+    assert pass_on({"a": 1}, {"a": 0, "b": 0}) == {"a": 1}
+    agent = Agent(x=0, new_since="kept")
+    state.restore(agent, through_a_file(Agent(x=1, gone="comes back")))
+    assert vars(agent) == {"x": 1, "new_since": "kept", "gone": "comes back"}
+
+
+def test_generators_go_on() -> None:
+    old, new = torch.Generator().manual_seed(3), torch.Generator()
+    torch.rand(5, generator=old)
+    got = pass_on(old, new)
+    assert got is new
+    assert torch.equal(torch.rand(4, generator=old), torch.rand(4, generator=got))
+
+
+# --- in place --------------------------------------------------------------------------------------------------
+
+
+def test_a_learnable_tensor_stays_the_optimizers() -> None:
+    def make(value: float) -> Agent:
+        log_alpha = torch.tensor(value, requires_grad=True)
+        return Agent(log_alpha=log_alpha, several=[torch.full((2,), value, requires_grad=True)], opt=None)
+
+    def learn(agent: Agent) -> None:
+        agent.opt = agent.opt or torch.optim.Adam([agent.log_alpha, *agent.several], lr=0.1)
+        agent.opt.zero_grad()
+        (agent.log_alpha**2 + sum((t**2).sum() for t in agent.several)).backward()
+        agent.opt.step()
+
+    old, new = make(1.0), make(5.0)
+    for agent in (old, old, new):
+        learn(agent)
+    log_alpha, several = new.log_alpha, new.several[0]
+    state.restore(new, through_a_file(old))
+    assert new.log_alpha is log_alpha
+    assert new.several[0] is several
+    assert new.log_alpha.requires_grad
+    for agent in (old, new):
+        learn(agent)
+    assert_same([new.log_alpha.detach(), new.several[0].detach()], [old.log_alpha.detach(), old.several[0].detach()])
+
+
+def drqv2_agent(seed: int | None = 1, **overrides: Any) -> DrQV2Agent:
+    torch.manual_seed(0 if seed is None else seed)
+    kwargs = {
+        **{"obs_shape": (3, 24, 24), "action_shape": (2,), "device": "cpu", "lr": 1e-3, "feature_dim": 5},
+        **{"hidden_dim": 8, "critic_target_tau": 0.1, "num_expl_steps": 0, "update_every_steps": 1},
+        **{"stddev_schedule": "linear(1.0,0.1,10)", "stddev_clip": 0.3, "use_tb": True, "seed": seed},
+    }
+    return DrQV2Agent(**{**kwargs, **overrides})
+
+
+def batches(seed: int) -> Any:
+    rng = torch.Generator().manual_seed(seed)
+    while True:
+        obs, next_obs = torch.randint(0, 256, (2, 4, 3, 24, 24), dtype=torch.uint8, generator=rng)
+        action, reward = torch.rand(4, 2, generator=rng) * 2 - 1, torch.rand(4, 1, generator=rng)
+        yield obs, action, reward, torch.full((4, 1), 0.97), next_obs
+
+
+def test_drqv2_goes_on_to_the_same_bits() -> None:
+    old, new = drqv2_agent(), drqv2_agent(seed=2)
+    data = batches(0)
+    for step in range(3):
+        old.update(data, step)
+    parameters = list(new.encoder.parameters())
+    state.restore(new, through_a_file(old))
+    assert all(a is b for a, b in zip(parameters, new.encoder.parameters(), strict=True))
+    assert all(a is b for a, b in zip(parameters, new.encoder_opt.param_groups[0]["params"], strict=True))
+    obs = next(data)[0][0].numpy()
+    results = []
+    for agent in (old, new):
+        data = batches(7)
+        metrics = [agent.update(data, step) for step in range(3, 6)]
+        results.append([metrics, agent.act(obs, 6, eval_mode=False), agent.act(obs, 6, eval_mode=True)])
+    assert_same(results[0], results[1])
+    assert_same(dict(old.critic_target.state_dict()), dict(new.critic_target.state_dict()))
+
+
+def test_modules_keep_their_own_attributes() -> None:
+    class Norm(nn.Module):
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+            self.register_buffer("mean", torch.full((2,), value))
+            self.count = int(value)
+            self.history = [value, np.float64(value)]
+            self.plain = torch.full((2,), value)
+            self.opt = torch.optim.SGD(self.layer.parameters(), lr=value, momentum=0.9)
+
+    old = Norm(3.0)
+    for wrap in (nn.Sequential, lambda norm: norm):  # modules in modules, and an agent that is a module itself
+        new = Norm(4.0)
+        state.restore(wrap(new), through_a_file(wrap(old)))
+        assert (new.count, new.history) == (3, [3.0, 3.0])
+        assert torch.equal(new.plain, old.plain)
+        assert torch.equal(new.get_buffer("mean"), old.get_buffer("mean"))
+        assert torch.equal(new.layer.weight, old.layer.weight)
+        assert new.opt.param_groups[0]["lr"] == 3.0
+        assert new.opt.param_groups[0]["params"][0] is new.layer.weight
+
+
+def test_a_compiled_network_is_saved_without_a_word() -> None:
+    nets: list[Any] = [torch.compile(nn.Linear(2, 2), backend="eager") for _ in range(2)]
+    assert pass_on(nets[0], nets[1]) is nets[1]
+    assert_same(dict(nets[0].state_dict()), dict(nets[1].state_dict()))
+
+
+def test_one_tensor_in_several_places_may_have_parted() -> None:
+    got = pass_on([torch.zeros(2), torch.ones(2), torch.full((2,), 2.0)], [torch.zeros(2)] * 3)
+    assert [t[0].item() for t in got] == [0.0, 1.0, 2.0]
+
+
+def test_a_tensor_may_have_grown() -> None:
+    assert_same(pass_on(torch.ones(3), torch.zeros(2)), torch.ones(3))
+
+
+def test_what_has_a_state_dict_is_asked_for_it() -> None:
+    class Counter:
+        def __init__(self, count: int) -> None:
+            self.count, self.unsaved = count, object()
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": np.float64(self.count), "more": [torch.ones(2), (1, 2)]}
+
+        def load_state_dict(self, loaded: dict[str, Any]) -> None:
+            assert_same(loaded, self.state_dict() | {"count": loaded["count"]})
+            self.count = int(loaded["count"])
+
+    assert pass_on(Counter(3), Counter(0)).count == 3
+    agent = Counter(0)  # an agent, too
+    state.restore(agent, through_a_file(Counter(4)))
+    assert agent.count == 4
+    state.restore(agent, through_a_file(Counter(5)), weights_only=True)
+    assert agent.count == 5
+
+
+# --- what is not saved, and what does not fit ------------------------------------------------------------------
+
+
+class Other:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (Other(), "agent.x is not saved in the snapshot: a Other"),
+        (partial(utils.schedule, "0.1"), "agent.x is not saved in the snapshot: a partial"),
+        (np.array([object()]), "agent.x is not saved in the snapshot: numpy's object"),
+        (np.array(["text"]), "agent.x is not saved in the snapshot: numpy's <U4"),
+        (np.datetime64("2021-07-20"), "agent.x is not saved in the snapshot: numpy's datetime64"),
+        ([1, Other()], "agent.x[1] is not saved"),
+        ({"a": [Other()]}, "agent.x['a'][0] is not saved"),
+        ({Other(): 1}, "agent.x is not saved in the snapshot: its keys"),
+        ({1, frozenset([2])}, "is not saved in the snapshot: a frozenset"),
+        (nn.ModuleDict({"a": nn.ModuleList([nn.Identity()])}), None),
+    ],
+    ids=str,
+)
+def test_what_is_left_out_is_named_and_stays_as_it_is(value: Any, name: str | None) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        saved = through_a_file(Agent(x=value, after=3))
+    assert any(name in str(w.message) for w in caught) if name else not caught
+    agent = Agent(x=value, after=0)
+    state.restore(agent, saved)
+    assert agent.after == 3
+    assert str(agent.x) == str(value)
+
+
+def test_configuration_and_code_are_left_out_in_silence() -> None:
+    values = [torch.device("cpu"), torch.float32, torch.Size([2]), nn.Linear, np, len, through_a_file, str.upper]
+    agent = Agent(**{f"x{i}": value for i, value in enumerate(values[:-1])}, functions={"f": len}, method="a".upper)
+    before = dict(vars(agent))
+    state.restore(agent, through_a_file(agent))
+    assert vars(agent) == before
+
+
+def test_circles_are_left_out() -> None:
+    agent = Agent(x=[1])
+    agent.x.append(agent.x)
+    agent.me = agent
+    with pytest.warns(UserWarning, match="refers back") as caught:
+        saved = through_a_file(agent)
+    assert sorted(re.findall(r"agent\S*", " ".join(str(w.message) for w in caught))) == ["agent.me", "agent.x[1]"]
+    state.restore(agent, saved)
+    assert agent.x[0] == 1
+    assert agent.me is agent
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (nn.Linear(2, 3), nn.Linear(2, 2), "size mismatch"),
+        (torch.zeros(2), torch.zeros(3, requires_grad=True), r"agent.x has shape \[3\], the snapshot's \[2\]"),
+        (
+            torch.optim.Adam([torch.zeros(2, requires_grad=True)]),
+            torch.optim.Adam([torch.zeros(2, requires_grad=True) for _ in range(2)]),
+            "agent.x: .*parameter group",
+        ),
+    ],
+    ids=["network", "tensor", "optimizer"],
+)
+def test_what_does_not_fit_is_refused(old: Any, new: Any, said: str) -> None:
+    with pytest.raises(RuntimeError, match=said):
+        pass_on(old, new)
+
+
+def test_what_the_new_agent_has_not_made_is_named() -> None:
+    for old in (nn.Linear(2, 2), torch.optim.Adam([torch.zeros(2, requires_grad=True)])):
+        with pytest.warns(UserWarning, match="agent.x is not restored"):
+            assert pass_on(old, None) is None
+
+
+# --- weights alone ---------------------------------------------------------------------------------------------
+
+
+def test_weights_alone() -> None:
+    old, new = drqv2_agent(), drqv2_agent(seed=2, num_expl_steps=9)
+    data = batches(0)
+    for agent in (old, old, new):
+        agent.update(data, 0)
+    old.critic_target_tau = 0.5
+    kept = through_a_file(new)["value"]
+    state.restore(new, through_a_file(old), weights_only=True)
+    got, given = through_a_file(new)["value"], through_a_file(old)["value"]
+    for name in ("encoder", "actor", "critic", "critic_target"):
+        assert_same(got[name]["value"], given[name]["value"])
+    for name in kept.keys() - {"encoder", "actor", "critic", "critic_target"}:
+        assert_same(got[name], kept[name])
+
+
+def test_weights_alone_in_containers_and_modules() -> None:
+    def make() -> Agent:
+        return Agent(nets=[nn.Linear(2, 2), {"a": nn.Linear(1, 1)}], log_alpha=torch.rand(1), n=np.random.rand())
+
+    old, new = make(), make()
+    nets, n, log_alpha = new.nets, new.n, new.log_alpha.clone()
+    state.restore(new, through_a_file(old), weights_only=True)
+    assert new.nets is nets
+    assert torch.equal(nets[1]["a"].weight, old.nets[1]["a"].weight)
+    assert new.n == n
+    assert torch.equal(new.log_alpha, log_alpha)
+
+
+def test_weights_alone_of_another_agent() -> None:
+    agent = Agent(net=None, encoder=nn.Linear(2, 2))
+    saved = through_a_file(Agent(net=nn.Linear(2, 2), encoder=nn.Linear(2, 2)))
+    with pytest.warns(UserWarning, match=r"agent.net is not restored"):
+        state.restore(agent, saved, weights_only=True)
+    with pytest.raises(RuntimeError, match="no network of the snapshot"):
+        state.restore(Agent(other=nn.Linear(2, 2)), saved, weights_only=True)
+
+
+# --- the global generators -------------------------------------------------------------------------------------
+
+
+def draw() -> list[Any]:
+    return [torch.rand(3), np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)]
+
+
+def test_global_generators() -> None:
+    utils.set_seed_everywhere(5)
+    draw()  # an odd number of normal draws leaves one half of a pair behind
+    file = io.BytesIO()
+    torch.save(state.rng_state(), file)
+    expected = [draw(), draw()]
+    file.seek(0)
+    state.set_rng_state(torch.load(file, weights_only=True))
+    assert_same([draw(), draw()], expected)

@@ -1,0 +1,372 @@
+"""The small parts: predicates, timer, seeds, schedules, the truncated normal, modes and targets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from drqv2 import utils
+from drqv2.utils import Every, Timer, TruncatedNormal, Until, UserError, schedule, spawn_seed
+
+# Until and Every
+
+
+@given(until=st.integers(0, 100), repeat=st.integers(1, 5), step=st.integers(0, 120))
+def test_until_counts_frames(until, repeat, step):
+    assert Until(until, repeat)(step) == ((step + 1) * repeat <= until)
+
+
+def test_until_none_never_ends():
+    assert Until(None, 2)(10**12)
+    assert not Until(0)(0)
+    assert Until(1e6, 2).until == 500_000  # type: ignore[arg-type]  # num_train_frames=1e6 on a command line
+
+
+@given(every=st.integers(1, 40), repeat=st.integers(1, 4), steps=st.integers(1, 100))
+def test_every_at_the_multiples(every, repeat, steps):
+    if every < repeat:
+        return
+    predicate = Every(every, repeat)
+    assert [step for step in range(steps) if predicate(step)] == list(range(0, steps, every // repeat))
+
+
+@given(every=st.integers(1, 20), jumps=st.lists(st.integers(1, 30), max_size=30), start=st.integers(0, 50))
+def test_every_with_a_jumping_counter(every, jumps, start):
+    """Between two calls a multiple was passed or reached, or not: that is what a call says."""
+    predicate, step = Every(every), start
+    assert predicate(step) == (start % every == 0)
+    for jump in jumps:
+        passed = any(s % every == 0 for s in range(step + 1, step + jump + 1))
+        step += jump
+        assert predicate(step) == passed
+        assert predicate.last_step == step
+
+
+def test_every_goes_on_from_its_last_step():
+    first, second = Every(10), Every(10)
+    for step in (0, 4, 8):
+        first(step)
+    second.last_step = first.last_step
+    assert second(13)
+    assert not second(17)
+
+
+def test_every_none_never_fires():
+    predicate = Every(None, 2)
+    assert not any(predicate(step) for step in range(100))
+
+
+@pytest.mark.parametrize(("every", "repeat"), [(1, 2), (3, 4), (0, 1), (-10, 2)])
+def test_every_shorter_than_a_step(every, repeat):
+    with pytest.raises(UserError, match=f"{every} frames is shorter than one agent step of action_repeat={repeat}"):
+        Every(every, repeat)
+
+
+@pytest.mark.parametrize("predicate", [Until, Every])
+@pytest.mark.parametrize("repeat", [0, -1])
+def test_action_repeat_below_one(predicate, repeat):
+    with pytest.raises(UserError, match=f"action_repeat={repeat}: must be at least 1"):
+        predicate(100, repeat)
+
+
+# Timer
+
+
+class Clock:
+    now = 100.0
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(utils, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    return clock
+
+
+def test_timer(clock):
+    timer = Timer()
+    clock.now += 3
+    assert timer.total_time() == 3
+    clock.now += 2
+    assert timer.reset() == (5, 5)
+    clock.now += 4
+    assert timer.reset() == (4, 9)
+    assert timer.reset() == (0, 9)
+
+
+def test_timer_paused(clock):
+    timer = Timer()
+    clock.now += 3
+    with timer.paused():
+        clock.now += 1000
+    clock.now += 2
+    assert timer.total_time() == 5
+
+    def fail() -> None:
+        clock.now += 1000
+        raise KeyError
+
+    with pytest.raises(KeyError), timer.paused():
+        fail()
+    clock.now += 1
+    assert timer.reset() == (6, 6)
+
+
+def test_timer_goes_on_from_an_earlier_process(clock):
+    timer = Timer(500.0)
+    clock.now += 3
+    assert timer.reset() == (3, 503)
+
+
+# Seeds
+
+
+@given(seed=st.integers(0, 2**63), key=st.lists(st.integers(0, 2**31), max_size=3))
+def test_spawn_seed_is_a_pure_uint32(seed, key):
+    child = spawn_seed(seed, *key)
+    assert type(child) is int
+    assert 0 <= child < 2**32
+    assert child == spawn_seed(seed, *key)
+
+
+def test_spawn_seed_tells_its_children_apart():
+    streams = (utils.TRAIN_ENV, utils.EVAL_ENV, utils.REPLAY, utils.AGENT)
+    keys: list[tuple[int, ...]] = [(stream, i, e) for stream in streams for i in range(4) for e in range(20)]
+    keys += [(stream,) for stream in streams] + [(stream, 1) for stream in streams]
+    seeds = [spawn_seed(seed, *key) for seed in range(5) for key in keys]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_spawn_seed_stays_what_it_is():
+    """Stored runs are resumed by it: (seed, key) never gives another number."""
+    assert (spawn_seed(1, 0, 0, 0), spawn_seed(1, 2), spawn_seed(0)) == (1_682_583_155, 2_749_604_155, 2_968_811_710)
+    assert (utils.TRAIN_ENV, utils.EVAL_ENV, utils.REPLAY, utils.AGENT) == (0, 1, 2, 3)
+
+
+def draw() -> tuple[float, float, float]:
+    return torch.rand(()).item(), float(np.random.rand()), random.random()
+
+
+@pytest.mark.parametrize("seed", [7, np.int64(7)])
+def test_set_seed_everywhere(seed):
+    utils.set_seed_everywhere(seed)
+    first = draw()
+    utils.set_seed_everywhere(7)
+    assert draw() == first
+    utils.set_seed_everywhere(8)
+    assert all(a != b for a, b in zip(draw(), first, strict=True))
+
+
+# Schedules
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (0.2, {0: 0.2, 10**9: 0.2}),
+        ("0.2", {0: 0.2, 10**9: 0.2}),
+        ("1e-1", {5: 0.1}),
+        (1, {0: 1.0}),
+        ("linear(1.0,0.1,100)", {0: 1.0, 50: 0.55, 100: 0.1, 101: 0.1, 10**9: 0.1}),
+        (" linear( 1 , .1,\t1e2 ) ", {0: 1.0, 50: 0.55, 100: 0.1}),
+        ("linear(-1,+1,4)", {0: -1.0, 1: -0.5, 2: 0.0, 4: 1.0}),
+        ("linear(0.1,1.0,100000)", {50_000: 0.55}),
+        ("step_linear(1.0,0.5,10,0.1,20)", {0: 1.0, 5: 0.75, 10: 0.5, 20: 0.3, 30: 0.1, 31: 0.1, 10**9: 0.1}),
+    ],
+)
+def test_schedule_values(text, values):
+    for step, value in values.items():
+        assert schedule(text, step) == pytest.approx(value, abs=1e-12)
+        assert type(schedule(text, step)) is float
+
+
+@given(
+    numbers=st.tuples(*[st.floats(0, 2)] * 3),
+    durations=st.tuples(*[st.integers(1, 50)] * 2),
+)
+def test_schedule_moves_evenly_and_stays(numbers, durations):
+    (init, middle, final), (first, second) = numbers, durations
+    text = f"step_linear({init!r},{middle!r},{first},{final!r},{second})"
+    values = [schedule(text, step) for step in range(first + second + 5)]
+    knots = np.interp(np.arange(len(values)), [0, first, first + second], [init, middle, final])
+    np.testing.assert_allclose(values, knots, atol=1e-12)
+    assert values[:first] == pytest.approx([schedule(f"linear({init!r},{middle!r},{first})", s) for s in range(first)])
+    slope = max(abs(middle - init) / first, abs(final - middle) / second)
+    assert all(abs(b - a) <= slope + 1e-12 for a, b in pairwise(values))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "linear",
+        "linear(1,2)",
+        "linear(1,2,3,4)",
+        "linear(1,2,3)x",
+        "linear(1;2;3)",
+        "Linear(1,2,3)",
+        "linear(a,2,3)",
+        "step_linear(1,2,3)",
+        "cosine(1,2,3)",
+        "__import__('os')",
+        "",
+    ],
+)
+def test_schedule_that_is_none(text):
+    with pytest.raises(UserError, match=r"expected a number, linear\(init,final,duration\) or step_linear"):
+        schedule(text, 0)
+
+
+@pytest.mark.parametrize("text", ["linear(1,0.1,0)", "linear(1,0.1,-5)", "step_linear(1,0.5,0,0.1,10)"])
+def test_schedule_without_duration(text):
+    with pytest.raises(UserError, match="a duration must be above 0 agent steps"):
+        schedule(text, 0)
+
+
+# TruncatedNormal
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_truncated_normal_stays_inside():
+    distribution = TruncatedNormal(torch.linspace(-3, 3, 1000), 2.0)
+    sample = distribution.sample(generator=generator())
+    assert sample.min() == pytest.approx(-1 + 1e-6, abs=1e-7)
+    assert sample.max() == pytest.approx(1 - 1e-6, abs=1e-7)
+    assert sample.abs().max() < 1
+    narrow = TruncatedNormal(torch.zeros(1000), 1.0, low=-0.25, high=0.5, eps=0.01).sample(generator=generator())
+    assert narrow.min() == pytest.approx(-0.24)
+    assert narrow.max() == pytest.approx(0.49)
+
+
+def test_truncated_normal_is_normal_within():
+    loc, scale = torch.full((50_000,), 0.2), 0.1
+    sample = TruncatedNormal(loc, scale).sample(generator=generator())
+    expected = loc + scale * torch.randn(50_000, generator=generator())
+    torch.testing.assert_close(sample, expected)
+
+
+def test_the_noise_is_clipped_and_not_the_sample():
+    loc = torch.tensor([-0.5, 0.0, 0.5]).repeat_interleave(2000)
+    noise = TruncatedNormal(loc, 1.0).sample(clip=0.3, generator=generator()) - loc
+    torch.testing.assert_close(noise.abs().max(), torch.tensor(0.3))
+    assert ((noise.abs() - 0.3).abs() < 1e-6).float().mean() > 0.7  # most of a normal is beyond 0.3 deviations
+    unclipped = TruncatedNormal(loc, 1.0).sample(generator=generator()) - loc
+    inside = noise.abs() < 0.299
+    torch.testing.assert_close(noise[inside], unclipped[inside])
+
+
+def test_the_gradient_goes_straight_through():
+    loc = torch.tensor([0.0, 5.0, -5.0], requires_grad=True)
+    scale = torch.full((3,), 0.1, requires_grad=True)
+    sample = TruncatedNormal(loc, scale).sample(generator=generator())
+    sample.sum().backward()
+    assert loc.grad is not None
+    assert scale.grad is not None
+    assert loc.grad.tolist() == [1, 1, 1]  # also where the sample was clamped
+    torch.testing.assert_close(scale.grad, torch.randn(3, generator=generator()))
+
+
+def test_truncated_normal_generators():
+    loc = torch.zeros(5)
+    before = torch.get_rng_state()
+    first = TruncatedNormal(loc, 0.1).sample(generator=generator(3))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, TruncatedNormal(loc, 0.1).sample(generator=generator(3)))
+    assert not torch.equal(first, TruncatedNormal(loc, 0.1).sample(generator=generator(4)))
+    torch.manual_seed(3)
+    assert torch.equal(first, TruncatedNormal(loc, 0.1).sample())  # the same draw from the global generator
+
+
+def test_truncated_normal_is_called_as_agents_call_it():
+    mu = torch.zeros(4, 2)
+    distribution = TruncatedNormal(mu, torch.ones_like(mu) * 0.2)
+    assert distribution.sample().shape == (4, 2)
+    assert distribution.sample(0.3).abs().max() <= 0.3 + 1e-6
+    assert distribution.sample(None, (7,)).shape == (7, 4, 2)
+    assert torch.equal(distribution.mean, mu)
+    normal = torch.distributions.Normal(mu, 0.2)
+    torch.testing.assert_close(distribution.log_prob(mu + 0.1), normal.log_prob(mu + 0.1))
+    torch.testing.assert_close(distribution.entropy(), normal.entropy())
+
+
+# Modes, targets, arrays, weights
+
+
+def test_eval_mode_puts_back_what_was_there():
+    training, evaluating = nn.Dropout(), nn.Dropout().eval()
+    agent = SimpleNamespace(training=True)
+    agent.train = lambda mode=True: setattr(agent, "training", mode)
+    with utils.eval_mode(training, evaluating, agent):
+        assert (training.training, evaluating.training, agent.training) == (False, False, False)
+    assert (training.training, evaluating.training, agent.training) == (True, False, True)
+    with pytest.raises(KeyError), utils.eval_mode(training):
+        raise KeyError
+    assert training.training
+
+
+@given(tau=st.floats(0, 1, width=32))
+def test_soft_update(tau):
+    torch.manual_seed(0)
+    net, target = (nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2)) for _ in range(2))
+    expected = [
+        tau * p.detach() + (1 - tau) * q.detach() for p, q in zip(net.parameters(), target.parameters(), strict=True)
+    ]
+    kept = [p.detach().clone() for p in net.parameters()]
+    held = list(target.parameters())
+    utils.soft_update_params(net, target, tau)
+    torch.testing.assert_close([p.detach() for p in target.parameters()], expected, rtol=1e-5, atol=1e-6)
+    assert all(a is b for a, b in zip(held, target.parameters(), strict=True))  # in place
+    assert all(torch.equal(a, b) for a, b in zip(kept, net.parameters(), strict=True))
+    assert all(p.grad is None and p.requires_grad for p in target.parameters())
+
+
+def test_to_torch_keeps_dtypes():
+    arrays = (np.zeros((2, 3), np.uint8), np.ones(2, np.float32), torch.arange(3))
+    tensors = utils.to_torch(arrays, "cpu")
+    assert isinstance(tensors, tuple)
+    assert [x.dtype for x in tensors] == [torch.uint8, torch.float32, torch.int64]
+    assert [tuple(x.shape) for x in tensors] == [(2, 3), (2,), (3,)]
+
+
+def test_weight_init():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 4), nn.Conv2d(3, 8, 3), nn.Linear(4, 4, bias=False), nn.LayerNorm(4)).apply(
+        utils.weight_init
+    )
+    linear, conv, _, norm = net
+    torch.testing.assert_close(linear.weight @ linear.weight.T, torch.eye(4), rtol=0, atol=1e-5)  # type: ignore[operator]
+    rows = conv.weight.flatten(1)  # type: ignore[operator]
+    torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(8), rtol=0, atol=1e-5)
+    assert linear.bias.abs().sum() == conv.bias.abs().sum() == 0  # type: ignore[operator]
+    assert norm.weight.sum() == 4  # type: ignore[operator]
+
+
+def allocate() -> None:
+    utils.keep_freed_memory()
+    for _ in range(3):
+        assert torch.ones(1_000_000).sum() == 1_000_000
+
+
+def test_keep_freed_memory():
+    child = multiprocessing.get_context("fork").Process(target=allocate)  # it holds for a whole process
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_nearest():
+    names = ["cartpole_balance", "cartpole_swingup", "cheetah_run", "walker_run"]
+    assert utils.nearest("cheeta_run", names)[0] == "cheetah_run"
+    assert len(utils.nearest("cartpole", [f"cartpole_{i}" for i in range(9)])) == 3
+    assert utils.nearest("xyz", names) == []
