@@ -394,18 +394,21 @@ class ReplayLoader:
     ) -> None:
         self._sampler = ReplaySampler(storage, batch_size, seed)
         self._buffer = buffer
-        self._loader = DataLoader(
-            buffer,
-            batch_size=None,  # a request is a whole batch
-            sampler=self._sampler,
-            num_workers=num_workers,
-            prefetch_factor=_PREFETCH if num_workers else None,
-            # Forked workers start at once; they touch files only, neither GL nor CUDA.
-            multiprocessing_context="fork" if num_workers else None,
-            worker_init_fn=_ignore_interrupts,
-            pin_memory=pin_memory,
-            generator=torch.Generator(),  # the loader draws a seed at each start: not from the run's generators
-        )
+        with warnings.catch_warnings():
+            # More workers than cores is the user's choice; the batches are the same.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            self._loader = DataLoader(
+                buffer,
+                batch_size=None,  # a request is a whole batch
+                sampler=self._sampler,
+                num_workers=num_workers,
+                prefetch_factor=_PREFETCH if num_workers else None,
+                # Forked workers start at once; they touch files only, neither GL nor CUDA.
+                multiprocessing_context="fork" if num_workers else None,
+                worker_init_fn=_ignore_interrupts,
+                pin_memory=pin_memory,
+                generator=torch.Generator(),  # the loader draws a seed at each start: not from the run's generators
+            )
         self._batches: Any = None
 
     def __iter__(self) -> ReplayLoader:

@@ -133,6 +133,8 @@ class Workspace:
 
     def train(self) -> None:
         """Step, learn and evaluate until num_train_frames; then evaluate and save once more."""
+        if not self.train_until_step(self.global_step):
+            print(f"nothing left to do: the run has had its num_train_frames={self.cfg.num_train_frames}; give more")
         while self.train_until_step(self.global_step):
             # the episode has ended: log it, start the next
             if self.time_step.last():
@@ -365,8 +367,9 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
     utils.keep_freed_memory()
     cfg.device = _resolve_device(cfg.device)
     free = shutil.disk_usage(work_dir).free / 1e9
+    renderer = envs.require_backend() if cfg.env._target_ is None else "the environment's own"
     print(f"run directory: {work_dir}")
-    print(f"device: {cfg.device}; renderer: {envs.require_backend()}; {free:.0f} GB free on disk")
+    print(f"device: {cfg.device}; renderer: {renderer}; {free:.0f} GB free on disk")
     workspace = Workspace(cfg, work_dir)
     try:
         workspace.train()
