@@ -180,11 +180,13 @@ class Timer:
         self._lap = 0.0
         self._total = total
         self._since = time.perf_counter()
+        self._running = True
 
     def _settle(self) -> None:
         now = time.perf_counter()
-        self._lap += now - self._since
-        self._total += now - self._since
+        if self._running:
+            self._lap += now - self._since
+            self._total += now - self._since
         self._since = now
 
     def reset(self) -> tuple[float, float]:
@@ -202,10 +204,12 @@ class Timer:
     def paused(self) -> Iterator[None]:
         """Context whose duration is not counted (evaluation, say)."""
         self._settle()
+        running, self._running = self._running, False
         try:
             yield
         finally:
-            self._since = time.perf_counter()
+            self._settle()
+            self._running = running
 
 
 class TruncatedNormal(Normal):
@@ -286,10 +290,10 @@ def schedule(schdl: str | float, step: int) -> float:
             f"schedule {text!r}: expected a number, linear(init,final,duration) or "
             "step_linear(init,final1,duration1,final2,duration2), durations in agent steps"
         )
+    if min(legs[1::2]) <= 0:
+        raise UserError(f"schedule {text!r}: a duration must be above 0 agent steps, got {min(legs[1::2]):g}")
     at = float(step)
     for final, duration in zip(legs[::2], legs[1::2], strict=True):
-        if duration <= 0:
-            raise UserError(f"schedule {text!r}: a duration must be above 0 agent steps, got {duration:g}")
         if at <= duration:
             mix = max(at / duration, 0.0)
             return (1.0 - mix) * init + mix * final

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.diagnostics import episode_diagnostics, gradient_norms
+from drqv2.diagnostics import diagnose, episode_diagnostics, gradient_norms
 
 GAMMA = 0.9
 STACK = 3
@@ -124,9 +124,10 @@ def test_networks_with_convolutions_or_without_a_relu() -> None:
 
 def test_gradient_norms() -> None:
     a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, 2))
+    groups: list[dict[str, Any]] = [{"params": [a]}, {"params": [b], "lr": 0.1}]
     c: list[torch.Tensor] = [nn.Parameter(torch.zeros(1))]
     agent = SimpleNamespace(
-        critic_opt=torch.optim.Adam([{"params": [a]}, {"params": [b], "lr": 0.1}]),
+        critic_opt=torch.optim.Adam(groups),
         alpha=torch.optim.SGD(c, lr=0.1),
         number=3,
     )
@@ -147,3 +148,27 @@ def test_gradient_norms_of_drqv2_are_those_of_its_last_step(agent: DrQV2Agent) -
         flat = torch.cat([p.grad.flatten() for p in net.parameters()])
         torch.testing.assert_close(norm, flat.norm())
         assert norm > 0
+
+
+def test_diagnose(agent: DrQV2Agent) -> None:
+    modes = []
+    agent.actor.register_forward_hook(lambda module, *_: modes.append(module.training))
+    agent.actor_opt.param_groups[0]["params"][0].grad = torch.ones(5, agent.encoder.repr_dim)
+    figures = diagnose(agent, episode(9), STACK, GAMMA, "cpu")
+    assert sorted(figures) == ["actor_grad_norm", "dormant_share", "mc_return_mean", "q_bias", "q_mean"]
+    assert modes == [False]
+    assert agent.training
+
+
+@pytest.mark.parametrize("error", [AssertionError, KeyError, TypeError, RuntimeError])
+def test_networks_that_are_called_in_another_way_only_warn(agent: DrQV2Agent, error: type[Exception]) -> None:
+    def fails(*_: object) -> None:
+        raise error("so")
+
+    agent.critic.register_forward_pre_hook(fails)
+    with pytest.warns(UserWarning, match="no diagnostics: .*so"):
+        assert diagnose(agent, episode(9), STACK, GAMMA, "cpu") == {}
+
+
+def test_an_agent_of_other_parts() -> None:
+    assert diagnose(SimpleNamespace(net=nn.Linear(1, 1)), episode(9), STACK, GAMMA, "cpu") == {}

@@ -221,6 +221,18 @@ def test_a_restored_storage_goes_on_as_if_nothing_had_been(lengths, more, unfini
         naive.check(ReplayBuffer(replay_dir, 3, 0.99)[request(naive.transitions())])
 
 
+def test_a_restored_storage_knows_no_earlier_pins(tmp_path):
+    """They may speak of episodes that the state does not hold."""
+    behind = storage_of(tmp_path, [4, 4])
+    behind.pin("batches", 0)
+    state = storage_of(tmp_path, [4, 4, 4], max_size=4).state_dict()
+    behind.load_state_dict(state)
+    assert behind.first_needed == behind.state_dict()["first"] == 2
+    behind.max_size = 4
+    add_all(make_episode(3, 4), behind)
+    assert on_disk(tmp_path) == [3]
+
+
 def test_an_episode_that_is_not_there_any_more(tmp_path):
     state = storage_of(tmp_path, [3, 3, 3]).state_dict()
     episode_path(tmp_path, 1).unlink()

@@ -41,9 +41,6 @@ from tests.naive_replay import (
     samples,
 )
 
-# A machine with fewer cores than workers is not what is tested here.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-
 FRAME_STACK = 2
 LONGEST = 12  # transitions of an episode
 # (time steps added, batches drawn): episodes end between draws, and are evicted at 40 transitions.

@@ -110,6 +110,11 @@ def test_timer_paused(clock):
         clock.now += 1000
     clock.now += 2
     assert timer.total_time() == 5
+    with timer.paused():
+        clock.now += 1000
+        assert timer.total_time() == 5
+        with timer.paused():
+            clock.now += 1000
 
     def fail() -> None:
         clock.now += 1000
@@ -225,7 +230,9 @@ def test_schedule_that_is_none(text):
         schedule(text, 0)
 
 
-@pytest.mark.parametrize("text", ["linear(1,0.1,0)", "linear(1,0.1,-5)", "step_linear(1,0.5,0,0.1,10)"])
+@pytest.mark.parametrize(
+    "text", ["linear(1,0.1,0)", "linear(1,0.1,-5)", "step_linear(1,0.5,0,0.1,10)", "step_linear(1,0.5,10,0.1,0)"]
+)
 def test_schedule_without_duration(text):
     with pytest.raises(UserError, match="a duration must be above 0 agent steps"):
         schedule(text, 0)

@@ -75,14 +75,16 @@ def settings(run_dir: Path) -> tuple[str, str]:
     """Return the run's task, and in one line the settings that a reader must know to compare its curve."""
     path = run_dir / "config.yaml"
     cfg: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True) if path.exists() else {}
-    size, agent = cfg.get("image_size"), cfg.get("agent", {})
+    agent, every = cfg.get("agent", {}), cfg.get("agent", {}).get("update_every_steps")
     said = {
-        f"{size}×{size} pixels": size,
-        f"batch {cfg.get('batch_size')}": cfg.get("batch_size"),
-        f"hidden {agent.get('hidden_dim')}": agent.get("hidden_dim"),
-        f"seed {cfg.get('seed')}": cfg.get("seed"),
+        "{0}×{0} pixels": cfg.get("image_size"),
+        "batch {}": cfg.get("batch_size"),
+        "hidden {}": agent.get("hidden_dim"),
+        "an update every {}": "step" if every == 1 else every and f"{every} steps",
+        "seed {}": cfg.get("seed"),
     }
-    return str(cfg.get("task_name", run_dir.name)), "  ·  ".join(text for text, value in said.items() if value)
+    line = "  ·  ".join(text.format(value) for text, value in said.items() if value is not None)
+    return str(cfg.get("task_name", run_dir.name)), line
 
 
 # --- learning curve ---------------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ def draw_curve(
         handles += axes.plot(x, mean, c=GREY, lw=1.8, label=label, zorder=2)
 
     axes.set_xlim(-0.012 * end, max(end, 1) * 1.012)
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0] if min(result) < 0 else 0.0), top=axes.get_ylim()[1])
+    axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
     axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_xlabel("environment frames", color=SOFT, labelpad=8)

@@ -45,6 +45,7 @@ class HuberAgent(DrQV2Agent):
         self.value_head = torch.nn.Linear(self.encoder.repr_dim, 1).to(device)
         self.value_head.apply(utils.weight_init)
         self.value_opt = torch.optim.Adam(self.value_head.parameters(), lr=lr)
+        self.num_updates = 0
         self.last_losses = np.zeros(4)
         # forks build parts by configuration, and by the public classes with positional arguments
         self.aug = hydra.utils.instantiate({"_target_": "drqv2.RandomShiftsAug", "pad": 2})
@@ -83,6 +84,7 @@ class HuberAgent(DrQV2Agent):
 
         self.last_losses = np.roll(self.last_losses, 1)
         self.last_losses[0] = critic_loss.item()
+        self.num_updates += 1
 
         return metrics
 

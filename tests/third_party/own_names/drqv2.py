@@ -28,6 +28,7 @@ class DrQV2Agent(nn.Module):
         self.to(device)
         self.opt = torch.optim.SGD(self.parameters(), lr=lr, momentum=0.9)
         self.sharpness = 1.0
+        self.num_updates = 0
 
     def act(self, obs, step, eval_mode):
         import drqv2  # this very file, also long after it was imported
@@ -51,4 +52,5 @@ class DrQV2Agent(nn.Module):
         loss.backward()
         self.opt.step()
         self.sharpness = self.sharpness * 0.9 + loss.item()
+        self.num_updates += 1
         return {"model_loss": loss.item(), "sharpness": self.sharpness}
