@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 from benchmarks.common import Row, main, time_ms
@@ -15,6 +17,7 @@ SIZE, STACK, REPEAT = 84, 3, 2
 
 def measure(quick: bool = False) -> list[Row]:
     """Return a row for each of a few tasks, from light to heavy physics."""
+    logging.getLogger("absl").setLevel(logging.ERROR)  # the model files' deprecated attributes
     return [measure_task(task, seconds=0.1 if quick else 2.0) for task in TASKS]
 
 

@@ -95,6 +95,7 @@ def test_a_driver_that_crashes_is_survived(monkeypatch, tmp_path):
 def test_what_draws_is_measured():
     found: dict = {}
     lines = {line.name: line for line in doctor.rendering(cfg(), found)}
+    assert "error" not in found, found
     assert found["ms"] > 0
     assert found["actions"] == 1
     assert lines["renderer"].status == ("warn" if machine.is_software(found["renderer"]) else "ok")

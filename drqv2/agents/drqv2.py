@@ -212,4 +212,4 @@ class DrQV2Agent:
 
     def _augment(self, obs: Tensor) -> Tensor:
         # A replaced `aug` may know floats only, as in the public implementation.
-        return self.aug(obs if isinstance(self.aug, RandomShiftsAug) else obs.float())
+        return self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float())

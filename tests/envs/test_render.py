@@ -87,7 +87,8 @@ def test_nothing_that_draws(monkeypatch):
     )
     assert "apt-get install -y libegl1 libgl1 libgl1-mesa-dri" in run(code)
     for name in ("MUJOCO_GL", "PYOPENGL_PLATFORM"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that what is chosen below is undone, even where neither was set
+        monkeypatch.delenv(name)
     monkeypatch.delitem(sys.modules, "dm_control._render", raising=False)
     assert render.choose_backend() is None
     assert "MUJOCO_GL" not in os.environ
