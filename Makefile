@@ -11,7 +11,7 @@ READY := .venv/.ready
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 # Without a GPU the small preset is used, unless ARGS chooses one or goes on with a run that has its own.
-CHOSEN = $(or $(filter preset=%,$(ARGS)),$(filter resume=%,$(ARGS)),$(filter --help -h,$(ARGS)))
+CHOSEN = $(or $(findstring preset=,$(ARGS)),$(findstring resume=,$(ARGS)),$(filter --help -h,$(ARGS)))
 PRESET = $(if $(CHOSEN),,$(shell nvidia-smi -L >/dev/null 2>&1 || echo preset=cpu))
 
 .NOTPARALLEL:

@@ -2,7 +2,7 @@
 
 python train.py                                     # cartpole_balance_sparse, the paper's settings
 python train.py task=cheetah_run seed=3             # another task; any key can be overridden
-python train.py preset=cpu                          # without a GPU: smaller images, batch and network
+python train.py preset=cpu                          # without a GPU: a short run
 python train.py -m task=walker_walk seed=1,2,3      # one run after another
 python train.py resume=latest                       # go on with the newest run, in its own directory
 python train.py resume=RUN_DIR num_train_frames=2e6 # go on with a run, for longer
@@ -55,6 +55,7 @@ class Workspace:
         self._last_eval_step = -1  # agent step of the newest evaluation
         self._episode_step = 0
         self._episode_reward = 0.0
+        self._filming = False  # whether the current episode is filmed
         self._saved_at = float("-inf")  # training seconds at the newest snapshot
         self._needed_by_snapshots: list[int] = []  # first episode that each of the two newest snapshots refers to
 
@@ -63,6 +64,7 @@ class Workspace:
             return
         if cfg.init_from:
             self._init_weights(Path(cfg.init_from))
+        self.replay_storage.delete()  # what a run left here that was stopped before its first snapshot
         OmegaConf.save(cfg, work_dir / "config.yaml")
         self._start_episode()
         self._save_snapshot_if_due()
@@ -208,7 +210,8 @@ class Workspace:
         self._episode_step = 0
         self._episode_reward = 0.0
         self.replay_storage.add(self.time_step)
-        self.train_video_recorder.init(self.time_step.observation, enabled=self.film_every_step(self.global_step))
+        self._filming = self.film_every_step(self.global_step)
+        self.train_video_recorder.init(self.time_step.observation, enabled=self._filming)
 
     def _finish_episode(self) -> None:
         self._global_episode += 1
@@ -237,7 +240,7 @@ class Workspace:
         snapshot.save(
             self.snapshot_path,
             {
-                "task_name": self.cfg.task_name,
+                "fixed": {key: self.cfg[key] for key in self._fixed},
                 "counters": {name: getattr(self, name) for name in self._counters},
                 "last_steps": {name: getattr(self, name).last_step for name in self._predicates},
                 "timer": self.timer.total_time(),
@@ -259,10 +262,11 @@ class Workspace:
             UserError: the snapshot is damaged, or does not fit the configuration or the files in the directory.
         """
         saved = snapshot.load(self.snapshot_path)
-        if saved["task_name"] != self.cfg.task_name:
+        changed = [f"{k}={v}, not {self.cfg[k]}" for k, v in saved["fixed"].items() if v != self.cfg[k]]
+        if changed:
             raise UserError(
-                f"{self.work_dir} holds a run of task_name={saved['task_name']}, not {self.cfg.task_name}: "
-                "give another hydra.run.dir"
+                f"{self.work_dir} holds a run with {'; '.join(changed)}\n"
+                "A run keeps these: leave the override out, or start a new run in another directory."
             )
         try:
             state.restore(self.agent, saved["agent"])
@@ -279,7 +283,7 @@ class Workspace:
         self.logger.load_state_dict(saved["logger"])
         self.time_step = self.train_env.restore(saved["train_env"])
         # The recorder holds no history: after a resume within an episode its video begins there.
-        self.train_video_recorder.init(self.time_step.observation, enabled=self.film_every_step.last_step is not None)
+        self.train_video_recorder.init(self.time_step.observation, enabled=self._filming)
         self.timer = utils.Timer(saved["timer"])
         self._saved_at = saved["timer"]
         self._keep_episodes_of_snapshot()
@@ -298,7 +302,9 @@ class Workspace:
         "_last_eval_step",
         "_episode_step",
         "_episode_reward",
+        "_filming",
     )
+    _fixed = ("task_name", "seed", "action_repeat", "frame_stack", "image_size")  # a run cannot change them
     _predicates = ("eval_every_step", "diagnose_every_step", "film_every_step")
 
     def _keep_episodes_of_snapshot(self) -> None:
@@ -334,22 +340,26 @@ class Workspace:
         try:
             state.restore(self.agent, snapshot.load(path)["agent"], weights_only=True)
         except RuntimeError as e:
-            raise UserError(f"init_from={path}: weights of another shape than the agent's: {_first(e)}") from e
-        print(f"weights from {path}; optimizers, counters and replay are new")
+            raise UserError(f"init_from={path}: its weights do not fit the agent: {_first(e)}") from e
+        print(f"agent's weights from {path}; counters and replay are new")
 
     def close(self) -> None:
-        """Close environments, workers and files; delete the replay of a run that has ended, if so configured."""
+        """Close environments, workers, recorders and files."""
         self.replay_loader.close()
         self.train_env.close()
         self.eval_env.close()
+        self.video_recorder.close()
+        self.train_video_recorder.close()
         self.logger.close()
-        if not self.train_until_step(self.global_step):
-            size = f"{self.replay_storage.nbytes() / 1e9:.2f} GB of replay in {self.replay_storage.replay_dir}"
-            if self.cfg.keep_replay:
-                print(f"kept {size} (keep_replay=false deletes it at the end)")
-            else:
-                self.replay_storage.delete()
-                print(f"deleted {size}; the snapshot's weights remain usable (init_from), the run cannot be resumed")
+
+    def dispose_of_replay(self) -> None:
+        """Keep or delete the episodes of a run that has ended for good, as configured, and say so."""
+        size = f"{self.replay_storage.nbytes() / 1e9:.2f} GB of replay in {self.replay_storage.replay_dir}"
+        if self.cfg.keep_replay:
+            print(f"kept {size} (keep_replay=false deletes it at the end)")
+        else:
+            self.replay_storage.delete()
+            print(f"deleted {size}; the snapshot's weights remain usable (init_from), the run cannot be resumed")
 
 
 def _first(error: Exception) -> str:
@@ -364,8 +374,14 @@ def _resolve_device(device: str) -> str:
 
 def main(cfg: DictConfig, work_dir: Path) -> None:
     """Run or go on with the run in `work_dir`."""
-    utils.keep_freed_memory()
     cfg.device = _resolve_device(cfg.device)
+    if cfg.device == "cpu":
+        utils.keep_freed_memory()
+    # The same seed gives the same bits, and fp32 is fp32 in convolutions too.
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = False
+    if cfg.agent_dir:
+        cfg.agent_dir = str(Path(cfg.agent_dir).resolve())  # to be found when the run is resumed from elsewhere
     free = shutil.disk_usage(work_dir).free / 1e9
     renderer = envs.require_backend() if cfg.env._target_ is None else "the environment's own"
     print(f"run directory: {work_dir}")
@@ -375,6 +391,7 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
         workspace.train()
     finally:
         workspace.close()
+    workspace.dispose_of_replay()
 
 
 if __name__ == "__main__":

@@ -211,6 +211,10 @@ class VideoRecorder:
         self._recording = _Recording(None if root_dir is None else Path(root_dir) / "eval_video", fps)
         self._size = render_size
 
+    def close(self) -> None:
+        """Throw away a video that was not saved, and end its encoder."""
+        self._recording.start(False)
+
     def init(self, env: Any, enabled: bool = True) -> None:
         """Begin a video with the environment's present picture; one that was not saved is thrown away."""
         self._recording.start(enabled)
@@ -268,6 +272,10 @@ class TrainVideoRecorder:
         self._recording = _Recording(None if root_dir is None else Path(root_dir) / "train_video", fps)
         self._size = render_size
         self._channels = frame_channels
+
+    def close(self) -> None:
+        """Throw away a video that was not saved, and end its encoder."""
+        self._recording.start(False)
 
     def init(self, obs: np.ndarray, enabled: bool = True) -> None:
         """Begin a video with `obs`; one that was not saved is thrown away."""

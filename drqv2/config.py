@@ -104,6 +104,11 @@ def _check_together(cfg: dict[str, Any]) -> None:
                 f"{name}={value}: shorter than one agent step of action_repeat={repeat} frames; "
                 f"must be at least {repeat} (frames)"
             )
+    if cfg["num_train_frames"] < repeat:
+        raise UserError(
+            f"num_train_frames={cfg['num_train_frames']}: shorter than one agent step of action_repeat={repeat} "
+            f"frames; must be at least {repeat} (frames)"
+        )
     if cfg["env._target_"] is not None:
         return  # nothing is known of someone's own environment
     task = cfg["task_name"]

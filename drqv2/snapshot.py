@@ -47,6 +47,8 @@ def save(path: Path, state: dict[str, Any]) -> None:
         path: where it goes.
         state: nested dicts and lists of tensors, numbers, strings and None.
     """
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        left.unlink()  # by a process that was killed while it wrote
     buffer = io.BytesIO()
     torch.save({"version": VERSION, **state}, buffer)
     write_atomically(path, buffer.getvalue())

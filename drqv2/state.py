@@ -55,7 +55,7 @@ def _capture(value: Any, name: str, above: tuple[int, ...]) -> Any:
             return _left_out(name, f"numpy's {value.dtype}")
         return {"kind": "array" if isinstance(value, np.ndarray) else "scalar", "value": data}
     if isinstance(value, torch.Generator):
-        return {"kind": "generator", "value": value.get_state()}
+        return {"kind": "generator", "value": value.get_state(), "device": value.device.type}
     if isinstance(value, nn.Module):
         owns = {path: _capture_attributes(own, _join(name, path), inside) for path, own in _own_attributes(value)}
         return {"kind": "module", "value": dict(value.state_dict()), "attributes": owns}
@@ -195,8 +195,11 @@ class _Restorer:
         if kind == "tensor":
             return self._restore_tensor(current, state, name)
         if kind == "generator":
-            generator = current if isinstance(current, torch.Generator) else torch.Generator()
-            generator.set_state(value)
+            generator = current if isinstance(current, torch.Generator) else torch.Generator(state["device"])
+            if generator.device.type == state["device"]:
+                generator.set_state(value)
+            else:
+                warnings.warn(f"{name} was on {state['device']}: on {generator.device} it starts anew", stacklevel=2)
             return generator
         if kind == "stateful":
             try:

@@ -154,11 +154,9 @@ class ReplayBufferStorage:
             del self._lengths[episode]
 
     def delete(self) -> None:
-        """Delete all episode files: the run has ended for good and is not to keep its replay."""
+        """Delete all episode files."""
         for path in [*self.replay_dir.glob(_PATTERN), *self.replay_dir.glob(_UNFINISHED)]:
             path.unlink(missing_ok=True)
-        if not any(self.replay_dir.iterdir()):
-            self.replay_dir.rmdir()
         self._lengths, self._window, self._size = {}, Window(0, 0), 0
 
     def nbytes(self) -> int:

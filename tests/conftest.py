@@ -4,11 +4,12 @@ import os
 import sys
 
 from absl import logging as absl_logging
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# No deadline: machines differ. In continuous integration the same examples each time.
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# No deadline: machines differ, and may be busy. In continuous integration the same examples each time.
+_busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", _busy)
+settings.register_profile("ci", _busy, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # Hydra closes every log handler that it finds, and absl's (dm_control's) closes its stream with it: that must not be

@@ -97,3 +97,10 @@ def test_imports_point_one_way(path):
     room = path.relative_to(ROOT / "drqv2").parts[0].removesuffix(".py")
     used = {name.split(".")[1] for name in names if name.startswith("drqv2.")} - {room}
     assert used <= MAY_USE.get(room, used) | BASE
+
+
+def test_links_in_the_documentation_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/**/*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
