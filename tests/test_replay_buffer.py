@@ -297,10 +297,6 @@ def test_delete_takes_the_episodes_and_nothing_else(tmp_path):
     assert [path.name for path in replay_dir.iterdir()] == ["notes.txt"]
     assert (len(storage), storage.nbytes()) == (0, 0)
 
-    storage = storage_of(tmp_path / "other", [3])
-    storage.delete()
-    assert not storage.replay_dir.exists()
-
 
 def test_hundreds_of_episodes_leave_no_open_files():
     with memory_dir() as replay_dir:
