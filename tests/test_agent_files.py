@@ -24,6 +24,7 @@ from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.envs import dmc
 from drqv2.launch import launch
 from drqv2.utils import UserError
+from tests.compare import assert_equal
 
 ROOT = Path(__file__).resolve().parents[1]
 THIRD_PARTY = Path(__file__).parent / "third_party"
@@ -474,22 +475,6 @@ def test_public_attributes_are_looked_at_when_they_are_needed() -> None:
     before = [p.clone() for p in agent.critic_target.parameters()]
     agent.update(some_batches(), 6)
     assert all(torch.equal(a, b) for a, b in zip(before, agent.critic_target.parameters(), strict=True))
-
-
-def assert_equal(a: Any, b: Any, where: str) -> None:
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            assert_equal(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, list):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_equal(x, y, f"{where}[{i}]")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    else:
-        assert a == b, where
 
 
 def agent_state(run_dir: Path) -> dict[str, Any]:

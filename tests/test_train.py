@@ -20,6 +20,7 @@ import replay_buffer
 import train
 from drqv2 import snapshot
 from drqv2.launch import launch
+from tests.compare import assert_equal
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = (
@@ -53,22 +54,6 @@ def assert_same(a: Path, b: Path, same_files: bool = True) -> None:
         assert files[0] == files[1]
     for file in files[0] & files[1]:
         assert (a / "buffer" / file).read_bytes() == (b / "buffer" / file).read_bytes()
-
-
-def assert_equal(a: Any, b: Any, where: str = "") -> None:
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            assert_equal(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, list):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_equal(x, y, f"{where}[{i}]")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    else:
-        assert a == b, where
 
 
 @pytest.fixture(scope="module")
