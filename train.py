@@ -21,7 +21,7 @@ import torch
 from dm_env import specs
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2 import envs, snapshot, state, utils
+from drqv2 import envs, machine, snapshot, state, utils
 from drqv2.agent_files import make_agent
 from drqv2.diagnostics import diagnose
 from drqv2.launch import launch
@@ -334,7 +334,8 @@ class Workspace:
             "device": str(self.device),
         }
         node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
-        return make_agent(node, Path(cfg.agent_dir) if cfg.agent_dir else None, found, {"seed": cfg.seed})
+        offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
+        return make_agent(node, Path(cfg.agent_dir) if cfg.agent_dir else None, found, offered)
 
     def _init_weights(self, path: Path) -> None:
         try:
@@ -375,6 +376,8 @@ def _resolve_device(device: str) -> str:
 def main(cfg: DictConfig, work_dir: Path) -> None:
     """Run or go on with the run in `work_dir`."""
     cfg.device = _resolve_device(cfg.device)
+    cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
+    cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
         utils.keep_freed_memory()
     # The same seed gives the same bits, and fp32 is fp32 in convolutions too.
@@ -385,7 +388,8 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
     free = shutil.disk_usage(work_dir).free / 1e9
     renderer = envs.require_backend() if cfg.env._target_ is None else "the environment's own"
     print(f"run directory: {work_dir}")
-    print(f"device: {cfg.device}; renderer: {renderer}; {free:.0f} GB free on disk")
+    compiled = "compiled" if cfg.compile else "not compiled"
+    print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}; {free:.0f} GB free on disk")
     workspace = Workspace(cfg, work_dir)
     try:
         workspace.train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,9 +27,36 @@ class RandomShiftsAug(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return shifted copies of `x`, [B, C, H, W] of any dtype, with the same shape and dtype."""
-        b, c, h, w = x.shape
-        shift = torch.randint(-self.pad, self.pad + 1, (2, b, 1), device=x.device, generator=self.generator)
-        rows = (torch.arange(h, device=x.device) + shift[0]).clamp(0, h - 1)  # [B, H]
-        cols = (torch.arange(w, device=x.device) + shift[1]).clamp(0, w - 1)  # [B, W]
-        x = x.gather(2, rows[:, None, :, None].expand(b, c, h, w))
-        return x.gather(3, cols[:, None, None, :].expand(b, c, h, w))
+        shift = torch.randint(-self.pad, self.pad + 1, (2, len(x)), device=x.device, generator=self.generator)
+        if x.device.type == "cpu" and x.dtype == torch.uint8:
+            return _shifted_by_slices(x, shift)
+        return _shifted_by_gather(x, shift)
+
+
+def _shifted_by_gather(x: Tensor, shift: Tensor) -> Tensor:
+    """Return each image of `x` with its first pixel at (shift[0], shift[1]) of it, int64 [2, B]."""
+    b, c, h, w = x.shape
+    rows = (torch.arange(h, device=x.device) + shift[0, :, None]).clamp(0, h - 1)  # [B, H]
+    cols = (torch.arange(w, device=x.device) + shift[1, :, None]).clamp(0, w - 1)  # [B, W]
+    x = x.gather(2, rows[:, None, :, None].expand(b, c, h, w))
+    return x.gather(3, cols[:, None, None, :].expand(b, c, h, w))
+
+
+def _shifted_by_slices(x: Tensor, shift: Tensor) -> Tensor:
+    """Do the same by copying rectangles: on a CPU several times faster than a gather."""
+    source = x.numpy()
+    target = np.empty_like(source, order="C")
+    h, w = source.shape[2:]
+    dys, dxs = shift[0].clamp(1 - h, h - 1).tolist(), shift[1].clamp(1 - w, w - 1).tolist()
+    for old, new, dy, dx in zip(source, target, dys, dxs, strict=True):
+        top, bottom, left, right = max(0, -dy), h - max(0, dy), max(0, -dx), w - max(0, dx)
+        new[:, top:bottom, left:right] = old[:, top + dy : bottom + dy, left + dx : right + dx]
+        if left:
+            new[:, top:bottom, :left] = new[:, top:bottom, left : left + 1]
+        if right < w:
+            new[:, top:bottom, right:] = new[:, top:bottom, right - 1 : right]
+        if top:
+            new[:, :top] = new[:, top : top + 1]
+        if bottom < h:
+            new[:, bottom:] = new[:, bottom - 1 : bottom]
+    return torch.from_numpy(target)

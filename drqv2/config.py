@@ -60,6 +60,9 @@ def _checked(key: Key, value: Any) -> Any:
                 raise UserError(f"{key.name}={show(value)}: {str(error).partition(': ')[2]}") from None
             if not math.isfinite(start) or re.search(r"(^|[(,])\s*-", str(value)):
                 raise UserError(f"{key.name}={show(value)}: a standard deviation must be 0 or above, and finite")
+        case "choice":
+            if value not in key.choices or isinstance(value, int) != isinstance(value, bool):
+                raise bad
         case "device":
             _check_device(key, value, bad)
         case _:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sysconfig
 from pathlib import Path
+
+from drqv2.errors import UserError
 
 
 def has_nvidia() -> bool:
@@ -29,6 +32,46 @@ def processor() -> tuple[str, bool]:
     text = info.read_text() if info.exists() else ""
     names = [row.partition(":")[2].strip() for row in text.splitlines() if row.startswith("model name")]
     return (names or ["CPU"])[0], any(flag in text.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def resolve_precision(precision: str, device: str) -> str:
+    """Return fp32 or bf16: for auto, bf16 where the hardware multiplies it natively.
+
+    Args:
+        precision: auto, fp32 or bf16.
+        device: where the agent lives.
+    """
+    if precision != "auto":
+        return precision
+    if device.startswith("cuda"):
+        import torch
+
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "bf16" if processor()[1] else "fp32"
+
+
+def resolve_compile(compile: str | bool, device: str) -> bool:
+    """Return whether to compile: for auto, on CUDA alone.
+
+    Args:
+        compile: auto, True or False.
+        device: where the agent lives.
+
+    Raises:
+        UserError: the networks are to be compiled for a CPU, and there is no C++ compiler or no Python.h.
+    """
+    if not isinstance(compile, bool):
+        return device.startswith("cuda")
+    if compile and not device.startswith("cuda"):
+        missing = [] if shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++") else ["a C++ compiler"]
+        if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+            missing.append("Python.h")
+        if missing:
+            raise UserError(
+                f"compile=true: {' and '.join(missing)} cannot be found; "
+                "apt-get install -y g++ python3-dev, or leave compile=auto, which does without on a CPU"
+            )
+    return compile
 
 
 def cores() -> float:

@@ -41,12 +41,27 @@ class Encoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, float32 [B, repr_dim], of images [B, C, H, W], uint8 or float in [0, 255]."""
-        h = self.convnet(obs / 255.0 - 0.5)  # [B, 32, 35, 35] for 84x84
+        h = self.convnet((obs / 255.0).sub_(0.5))  # [B, 32, 35, 35] for 84x84
         return h.flatten(1)
 
 
+class _Float32LayerNorm(nn.LayerNorm):
+    """Computes in fp32 under bf16 autocast too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float())
+
+
+class _Float32Linear(nn.Linear):
+    """Computes in fp32 under bf16 autocast too: bf16 knows whole numbers only up to 256, too coarse for a value."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
+
+
 def _trunk(repr_dim: int, feature_dim: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(repr_dim, feature_dim), nn.LayerNorm(feature_dim), nn.Tanh())
+    return nn.Sequential(nn.Linear(repr_dim, feature_dim), _Float32LayerNorm(feature_dim), nn.Tanh())
 
 
 def _mlp(in_dim: int, hidden_dim: int, out_dim: int) -> nn.Sequential:
@@ -55,7 +70,7 @@ def _mlp(in_dim: int, hidden_dim: int, out_dim: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(hidden_dim, hidden_dim),
         nn.ReLU(),
-        nn.Linear(hidden_dim, out_dim),
+        _Float32Linear(hidden_dim, out_dim),
     )
 
 
@@ -75,7 +90,7 @@ class Actor(nn.Module):
         self.policy = _mlp(feature_dim, hidden_dim, action_shape[0])
         self.apply(weight_init)
 
-    def forward(self, obs: Tensor, std: float) -> TruncatedNormal:
+    def forward(self, obs: Tensor, std: float | Tensor) -> TruncatedNormal:
         """Return the distribution over actions [B, A] for features [B, repr_dim] and a standard deviation."""
         mu = torch.tanh(self.policy(self.trunk(obs)))  # [B, A]
         return TruncatedNormal(mu, torch.ones_like(mu) * std)

@@ -32,7 +32,7 @@ class Key:
 
     Args:
         name: dotted name.
-        kind: int, float, bool, text, name (a dotted Python name), file, folder, device, schedule or shape.
+        kind: int, float, bool, text, name (a dotted Python name), file, folder, device, schedule, shape or choice.
         meaning: one line.
         unit: what a number counts.
         low: least value allowed, or the bound it must be above if `above`.
@@ -40,6 +40,7 @@ class Key:
         above: `low` itself is not allowed.
         even: only even numbers.
         null: null is allowed, with this meaning.
+        choices: the values of a choice.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Key:
     above: bool = False
     even: bool = False
     null: str = ""
+    choices: tuple[str | bool, ...] = ()
 
     @property
     def allowed(self) -> str:
@@ -65,6 +67,7 @@ class Key:
             "folder": "a directory that exists",
             "device": "auto, cpu, cuda or cuda:N",
             "schedule": "a number, linear(init,final,duration) or step_linear(init,final1,duration1,final2,duration2)",
+            "choice": ", ".join(map(show, self.choices[:-1])) + f" or {show(self.choices[-1])}" if self.choices else "",
             "shape": "left unset: it is taken from the environment",
         }[self.kind]
         if self.low is not None:
@@ -113,6 +116,20 @@ GROUPS: dict[str, tuple[Key, ...]] = {
     "Run": (
         Key("seed", "int", "Seed from which every random stream of the run is spawned.", "", 0, 2**32 - 1),
         Key("device", "device", "Where the agent lives; auto takes the GPU if there is one."),
+        Key(
+            "precision",
+            "choice",
+            "Precision of products in updates; auto takes bf16 where the hardware multiplies it natively. Of interest to "
+            "agents whose signature names it.",
+            choices=("auto", "fp32", "bf16"),
+        ),
+        Key(
+            "compile",
+            "choice",
+            "On a GPU, replay updates as one CUDA graph; on a CPU, compile the networks, which needs a C++ compiler. "
+            "auto: true on a GPU, false on a CPU, where it was measured to gain nothing.",
+            choices=("auto", True, False),
+        ),
         Key("experiment", "text", "A label of your own, stored with the run."),
         Key(
             "agent_dir",

@@ -89,9 +89,9 @@ class eval_mode:
 
 def soft_update_params(net: nn.Module, target_net: nn.Module, tau: float) -> None:
     """Move the target's parameters a share `tau` of the way to those of `net`, in place."""
+    params, targets = list(net.parameters()), list(target_net.parameters())
     with torch.no_grad():
-        for param, target in zip(net.parameters(), target_net.parameters(), strict=True):
-            target.lerp_(param, tau)
+        torch._foreach_lerp_(targets, params, tau)
 
 
 def to_torch(xs: Iterable[Any], device: torch.device | str) -> tuple[Tensor, ...]:

@@ -366,7 +366,7 @@ def allocate() -> None:
 
 
 def test_keep_freed_memory():
-    child = multiprocessing.get_context("fork").Process(target=allocate)  # it holds for a whole process
+    child = multiprocessing.get_context("spawn").Process(target=allocate)  # it holds for a whole process
     child.start()
     child.join()
     assert child.exitcode == 0

@@ -4,12 +4,15 @@ Deterministic policy gradients with clipped double Q-learning, n-step returns an
 a schedule, on features of a convolutional encoder that learns from the critic's loss alone. What makes it learn
 from pixels is the random shift of every image drawn from replay.
 
-This is the plain form, in the paper's order, in fp32: the reference for everything faster.
+The code below is the algorithm in the paper's order. What makes it fast leaves that order alone: bf16 products under
+autocast (`precision`), and the whole update as one CUDA graph (`compile`, see `drqv2.cuda_graph`). In fp32 without
+compile it is the reference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from torch import Tensor
 
 from drqv2 import utils
 from drqv2.augmentation import RandomShiftsAug
+from drqv2.cuda_graph import GraphedUpdate, graphed_update
 from drqv2.networks import Actor, Critic, Encoder
 
 Metrics = dict[str, Tensor]
@@ -40,6 +44,9 @@ class DrQV2Agent:
         stddev_schedule: standard deviation of the exploration noise over agent steps, see `utils.schedule`.
         stddev_clip: bound of the noise in updates.
         use_tb: whether `update` returns metrics.
+        precision: fp32; or bf16, in which updates multiply in bf16 and keep parameters, normalisation, the last layers,
+            losses and optimizers in fp32.
+        compile: on CUDA, whether updates are replayed as one graph; elsewhere, whether torch compiles the networks.
         seed: seeds the agent's own generators (exploration, learning). Without it they are torch's global ones.
     """
 
@@ -57,6 +64,8 @@ class DrQV2Agent:
         stddev_schedule: str | float,
         stddev_clip: float,
         use_tb: bool,
+        precision: str = "fp32",
+        compile: bool = False,
         seed: int | None = None,
     ) -> None:
         self.device = device
@@ -66,6 +75,8 @@ class DrQV2Agent:
         self.num_expl_steps = num_expl_steps
         self.stddev_schedule = stddev_schedule
         self.stddev_clip = stddev_clip
+        self.precision = precision
+        self.compile = compile
 
         self.encoder = Encoder(obs_shape).to(device)
         self.actor = Actor(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
@@ -73,9 +84,10 @@ class DrQV2Agent:
         self.critic_target = Critic(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
         self.critic_target.load_state_dict(self.critic.state_dict())
 
-        self.encoder_opt = torch.optim.Adam(self.encoder.parameters(), lr=lr)
-        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr)
-        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr)
+        adam = partial(torch.optim.Adam, lr=lr, fused=True, capturable=torch.device(device).type == "cuda")
+        self.encoder_opt = adam(self.encoder.parameters())
+        self.actor_opt = adam(self.actor.parameters())
+        self.critic_opt = adam(self.critic.parameters())
 
         self.aug: torch.nn.Module = RandomShiftsAug(pad=4)
         self.act_generator: torch.Generator | None = None
@@ -85,6 +97,12 @@ class DrQV2Agent:
             for i, generator in enumerate(generators):
                 generator.manual_seed(utils.spawn_seed(seed, utils.AGENT, i))
             self.act_generator, self.update_generator, self.aug.generator = generators
+
+        if compile and torch.device(device).type != "cuda":
+            for module in (self.encoder, self.actor, self.critic, self.critic_target):
+                module.compile(dynamic=False)
+        self._graphed: GraphedUpdate | None = None
+        self.graph_stddev: Tensor | None = None
 
         self.train()
         self.critic_target.train()
@@ -130,11 +148,19 @@ class DrQV2Agent:
         """
         if step % self.update_every_steps != 0:
             return {}
-        obs, action, reward, discount, next_obs = utils.to_torch(next(replay_iter), self.device)
+        batch = utils.to_torch(next(replay_iter), self.device)
+        if not (self.compile and self._as_published and torch.device(self.device).type == "cuda"):
+            return self._learn(batch, step)
+        if self._graphed is None:
+            self._graphed = graphed_update(self, batch, step)
+        return self._graphed(batch, utils.schedule(self.stddev_schedule, step))
 
-        features = self.encoder(self._augment(obs))  # [B, repr_dim]
-        with torch.no_grad():
-            next_features = self.encoder(self._augment(next_obs))
+    def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
+        obs, action, reward, discount, next_obs = batch
+        with self._autocast():
+            features = self.encoder(self._augment(obs)).float()  # [B, repr_dim]
+        with torch.no_grad(), self._autocast():
+            next_features = self.encoder(self._augment(next_obs)).float()
 
         metrics: Metrics = {"batch_reward": reward.mean()} if self.use_tb else {}
         metrics.update(self.update_critic(features, action, reward, discount, next_features, step))
@@ -158,13 +184,14 @@ class DrQV2Agent:
         Returns:
             Metrics as in `update`.
         """
-        with torch.no_grad():
-            dist = self.actor(next_obs, utils.schedule(self.stddev_schedule, step))
+        with torch.no_grad(), self._autocast():
+            dist = self.actor(next_obs, self._stddev(step))
             next_action = dist.sample(clip=self.stddev_clip, generator=self.update_generator)
             target_q1, target_q2 = self.critic_target(next_obs, next_action)
             target_q = reward + discount * torch.min(target_q1, target_q2)  # [B, 1]
 
-        q1, q2 = self.critic(obs, action)
+        with self._autocast():
+            q1, q2 = self.critic(obs, action)
         critic_loss = F.mse_loss(q1, target_q) + F.mse_loss(q2, target_q)
 
         self.encoder_opt.zero_grad(set_to_none=True)
@@ -192,9 +219,10 @@ class DrQV2Agent:
         Returns:
             Metrics as in `update`.
         """
-        dist = self.actor(obs, utils.schedule(self.stddev_schedule, step))
-        action = dist.sample(clip=self.stddev_clip, generator=self.update_generator)
-        q1, q2 = self.critic(obs, action)
+        with self._autocast():
+            dist = self.actor(obs, self._stddev(step))
+            action = dist.sample(clip=self.stddev_clip, generator=self.update_generator)
+            q1, q2 = self.critic(obs, action)
         actor_loss = -torch.min(q1, q2).mean()
 
         self.actor_opt.zero_grad(set_to_none=True)
@@ -213,3 +241,20 @@ class DrQV2Agent:
     def _augment(self, obs: Tensor) -> Tensor:
         # A replaced `aug` may know floats only, as in the public implementation.
         return self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float())
+
+    @property
+    def _as_published(self) -> bool:
+        """Whether nothing of the update has been replaced: what others wrote gets fp32, step by step."""
+        own = all(
+            getattr(type(self), name) is getattr(DrQV2Agent, name) for name in ("update", "update_critic", "update_actor")
+        )
+        return own and type(self.aug) is RandomShiftsAug
+
+    def _autocast(self) -> torch.autocast:
+        # A context of its own for each pass: inside one, autocast goes on using a parameter's first bf16 copy.
+        bf16 = self.precision == "bf16" and self._as_published
+        return torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=bf16)
+
+    def _stddev(self, step: int) -> float | Tensor:
+        """Return the noise's standard deviation; in a graph it is a tensor that is filled in before each replay."""
+        return utils.schedule(self.stddev_schedule, step) if self.graph_stddev is None else self.graph_stddev

@@ -1,0 +1,71 @@
+"""An agent's update as one CUDA graph: hundreds of kernels, one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+GraphedUpdate = Callable[[Sequence[Tensor], float], dict[str, Tensor]]
+
+_WARM_UP = 3  # updates on a side stream before the capture, as torch.cuda.graph asks for
+
+
+def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpdate:
+    """Record `agent._learn` and return a function that replays it.
+
+    The update reads its batch and the noise's standard deviation from fixed places, which the function fills in. All
+    parameters, optimizer states and generators are as before when this returns. Generators are registered with the
+    graph, so that their states go on from replay to replay and are in a snapshot as always.
+
+    Args:
+        agent: DrQV2Agent on a CUDA device.
+        batch: of the shapes to come.
+        step: agent steps so far.
+
+    Returns:
+        A function of (batch, standard deviation) that does one update and returns its metrics. A function, so that a
+        snapshot leaves it out: it holds no state of its own.
+    """
+    place = [x.clone() for x in batch]
+    agent.graph_stddev = stddev = torch.zeros((), device=place[0].device)
+    generators = [g for g in (agent.update_generator, agent.aug.generator) if g is not None]
+    modules = (agent.encoder, agent.actor, agent.critic, agent.critic_target)
+    optimizers = (agent.encoder_opt, agent.actor_opt, agent.critic_opt)
+    before = [{k: v.clone() for k, v in m.state_dict().items()} for m in modules]
+    states = [[{k: v.clone() for k, v in o.state[p].items()} for p in o.param_groups[0]["params"]] for o in optimizers]
+    draws = [g.get_state() for g in generators]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UP):
+            agent._learn(place, step)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        metrics = agent._learn(place, step)
+    agent.graph_stddev = None
+
+    with torch.no_grad():
+        for module, values in zip(modules, before, strict=True):
+            module.load_state_dict(values)
+        for optimizer, saved in zip(optimizers, states, strict=True):
+            for param, values in zip(optimizer.param_groups[0]["params"], saved, strict=True):
+                for name, value in optimizer.state[param].items():
+                    value.copy_(values[name] if values else torch.zeros_like(value))
+    for generator, state in zip(generators, draws, strict=True):
+        generator.set_state(state)
+
+    def replay(batch: Sequence[Tensor], std: float) -> dict[str, Tensor]:
+        for old, new in zip(place, batch, strict=True):
+            old.copy_(new, non_blocking=True)
+        stddev.fill_(std)
+        graph.replay()
+        return {name: value.clone() for name, value in metrics.items()}  # the next replay overwrites them
+
+    return replay
