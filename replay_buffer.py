@@ -10,118 +10,42 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from drqv2.returns import nstep_returns
+from drqv2.device_replay import DeviceReplay, choose_replay_device
+from drqv2.replay_files import Batch, ReplayBuffer, Request
+from drqv2.replay_ring import Ring
 from drqv2.storage import ReplayBufferStorage, Window, episode_path
 
 __all__ = [
     "LOOKAHEAD",
+    "Batch",
     "ReplayBuffer",
     "ReplayBufferStorage",
     "ReplayLoader",
     "ReplaySampler",
     "Request",
     "Window",
+    "choose_replay_device",
     "episode_path",
     "make_replay_loader",
 ]
 
 LOOKAHEAD = 16  # batches; at least every prefetch depth of the loader
 _PREFETCH = 2  # batches a worker prepares ahead: with at most 8 workers no more than LOOKAHEAD
-_MAPPED_EPISODES = 4096  # mapped files a process keeps; the kernel allows 65,530 mappings
-
-Batch = tuple[torch.Tensor, ...]
-
-
-class Request(NamedTuple):
-    """A batch to gather: for each sample the number of an episode, and the agent step in it (int64 [B] each)."""
-
-    first: int  # of the window: no later batch refers to an earlier episode
-    episode: np.ndarray
-    start: np.ndarray
-
-
-class _Episode(NamedTuple):
-    frame: Any  # a safetensors slice: [a:b] reads frames from the mapped file
-    action: np.ndarray  # [T + 1, A]
-    reward: np.ndarray  # n-step, [T]
-    discount: np.ndarray  # n-step, [T]
-
-
-class ReplayBuffer(Dataset[Batch]):
-    """Gathers requested batches from episode files; reads only, and holds nothing but mapped files.
-
-    Args:
-        replay_dir: where the episodes are.
-        nstep: agent steps in a return.
-        discount: gamma of an agent step.
-        frame_stack: frames in one observation.
-    """
-
-    def __init__(self, replay_dir: Path | str, nstep: int, discount: float, frame_stack: int = 3) -> None:
-        self._replay_dir = Path(replay_dir)
-        self._nstep = nstep
-        self._discount = discount
-        self._frame_stack = frame_stack
-        self._episodes: OrderedDict[int, _Episode] = OrderedDict()
-
-    def __getitem__(self, request: Request) -> Batch:
-        """Return (obs, action, reward, discount, next_obs), each [B, ...], for a request.
-
-        obs and next_obs are uint8 [B, frame_stack * C, H, W], action float32 [B, A], the n-step reward and discount
-        float32 [B, 1].
-        """
-        # The blocks of a file that was deleted are free again when nobody maps it any more.
-        for number in [e for e in self._episodes if e < request.first]:
-            del self._episodes[number]
-        rows = [(self._episode(e), t) for e, t in zip(request.episode.tolist(), request.start.tolist(), strict=True)]
-        _, channels, height, width = rows[0][0].frame.get_shape()
-        shape = (len(rows), self._frame_stack * channels, height, width)
-        obs, next_obs = np.empty(shape, np.uint8), np.empty(shape, np.uint8)
-        for i, (episode, t) in enumerate(rows):
-            self._stack(episode, t, out=obs[i])
-            self._stack(episode, min(t + self._nstep, len(episode.reward)), out=next_obs[i])
-        action = np.stack([episode.action[t + 1] for episode, t in rows])
-        reward = np.array([episode.reward[t] for episode, t in rows], np.float32)[:, None]
-        discount = np.array([episode.discount[t] for episode, t in rows], np.float32)[:, None]
-        return tuple(torch.from_numpy(x) for x in (obs, action, reward, discount, next_obs))
-
-    def close(self) -> None:
-        """Let go of all mapped files."""
-        self._episodes.clear()
-
-    def _stack(self, episode: _Episode, t: int, out: np.ndarray) -> None:
-        """Write the observation of agent step t; before the episode's first frames, that frame is repeated."""
-        frames = episode.frame[max(0, t + 1 - self._frame_stack) : t + 1]  # [n, C, H, W]
-        missing = self._frame_stack - len(frames)
-        out = out.reshape(self._frame_stack, *frames.shape[1:])
-        out[missing:] = frames
-        out[:missing] = frames[0]
-
-    def _episode(self, number: int) -> _Episode:
-        if number in self._episodes:
-            self._episodes.move_to_end(number)
-            return self._episodes[number]
-        f = safe_open(episode_path(self._replay_dir, number), framework="numpy")
-        reward, discount = f.get_tensor("reward")[1:, 0], f.get_tensor("discount")[1:, 0]
-        returns = nstep_returns(reward, discount, self._nstep, self._discount)
-        episode = _Episode(f.get_slice("frame"), f.get_tensor("action"), *returns)
-        self._episodes[number] = episode
-        if len(self._episodes) > _MAPPED_EPISODES:
-            self._episodes.popitem(last=False)
-        return episode
+# Batches that may be out at once without a slower one: handed over, still held from the last update, being requested;
+# with a GPU also those that it has yet to copy.
+_KEPT, _KEPT_BY_GPU = 3, 6
 
 
 class ReplaySampler(Sampler[Request]):
@@ -183,34 +107,81 @@ class ReplaySampler(Sampler[Request]):
             self._storage.pin("batches", min(w.first for w in self._windows))
 
 
-class ReplayLoader:
-    """Endless batches from replay, gathered by background workers; see `make_replay_loader`."""
+class _Gathering(Dataset[Batch | int]):
+    """What a worker does: it writes a batch to a slot and says which; where no slot was free, it sends the batch."""
+
+    def __init__(self, buffer: ReplayBuffer, ring: Ring) -> None:
+        self._buffer = buffer
+        self._ring = ring
+
+    def __getitem__(self, request: Request) -> Batch | int:
+        if request.slot is None:
+            return self._buffer[request]
+        self._buffer.gather(request, self._ring.arrays(request.slot))
+        return request.slot
+
+
+class _Workers:
+    """Batches gathered from files by background processes, or by this one, into the slots of a ring.
+
+    A learner that keeps more batches than there are slots gets further ones the ordinary way, which is slower.
+    """
 
     def __init__(
-        self,
-        storage: ReplayBufferStorage,
-        buffer: ReplayBuffer,
-        batch_size: int,
-        num_workers: int,
-        seed: int,
-        pin_memory: bool,
+        self, buffer: ReplayBuffer, num_workers: int, pin_memory: bool, device: torch.device | str | None
     ) -> None:
-        self._sampler = ReplaySampler(storage, batch_size, seed)
         self._buffer = buffer
-        with _any_number_of_workers():
-            self._loader = DataLoader(
-                buffer,
+        self._num_workers = num_workers
+        self._pin_memory = pin_memory
+        self._device = device
+        self._prepared: Any = None
+
+    def start(self, requests: Iterator[Request]) -> Iterator[Batch]:
+        """Start the workers and return the batches that are requested."""
+        first = next(requests)
+        kept = _KEPT_BY_GPU if self._pin_memory else _KEPT
+        ring = Ring(self._buffer.layout(first), self._num_workers * _PREFETCH + kept)
+        self._buffer.close()  # or else workers would inherit, and keep, what is mapped here
+        with warnings.catch_warnings():
+            # torch warns of more workers than cores; that is the user's choice, and the batches are the same.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            loader = DataLoader(
+                _Gathering(self._buffer, ring),
                 batch_size=None,  # a request is a whole batch
-                sampler=self._sampler,
-                num_workers=num_workers,
-                prefetch_factor=_PREFETCH if num_workers else None,
-                # Forked workers start at once; they touch files only, neither GL nor CUDA.
-                multiprocessing_context="fork" if num_workers else None,
+                sampler=(request._replace(slot=ring.take()) for request in chain([first], requests)),
+                num_workers=self._num_workers,
+                prefetch_factor=_PREFETCH if self._num_workers else None,
+                # Forked workers start at once, and share the ring; they touch files only, neither GL nor CUDA.
+                multiprocessing_context="fork" if self._num_workers else None,
                 worker_init_fn=_ignore_interrupts,
-                pin_memory=pin_memory,
                 generator=torch.Generator(),  # the loader draws a seed at each start: not from the run's generators
             )
-        self._batches: Any = None
+            self._prepared = iter(loader)
+        if self._pin_memory:
+            ring.page_lock(self._device)
+
+        def hand_over(prepared: Sequence[torch.Tensor] | int) -> Batch:
+            if isinstance(prepared, int):
+                return ring.batch(prepared)
+            return tuple(x.pin_memory() if self._pin_memory else x for x in prepared)
+
+        return map(hand_over, self._prepared)
+
+    def close(self) -> None:
+        """Stop the workers. The ring lives for as long as a batch of it; the next start makes another."""
+        if self._prepared is not None and self._num_workers:
+            self._prepared._shutdown_workers()  # now: an error's traceback would keep the iterator, and them, alive
+        self._prepared = None
+        self._buffer.close()
+
+
+class ReplayLoader:
+    """Endless batches from replay; see `make_replay_loader`."""
+
+    def __init__(self, sampler: ReplaySampler, source: _Workers | DeviceReplay) -> None:
+        self._sampler = sampler
+        self._source = source
+        self._batches: Iterator[Batch] | None = None
 
     def __iter__(self) -> ReplayLoader:
         return self
@@ -218,21 +189,18 @@ class ReplayLoader:
     def __next__(self) -> Batch:
         """Return the next batch: (obs, action, reward, discount, next_obs) as `ReplayBuffer` describes them."""
         with self._sampler.taking():
-            if self._batches is None:
-                with _any_number_of_workers():
-                    self._batches = iter(self._loader)
             try:
+                if self._batches is None:
+                    self._batches = self._source.start(iter(self._sampler))
                 return next(self._batches)
             except BaseException:  # an interrupt, too: what is gone on with is a new start at this very batch
                 self.close()
                 raise
 
     def close(self) -> None:
-        """Stop the workers; batches that they have prepared are prepared again when the loader goes on."""
-        if self._batches is not None and self._loader.num_workers:
-            self._batches._shutdown_workers()  # now: the traceback of an error would keep the iterator, and them, alive
+        """Stop the workers and let go of what was read; the loader can be gone on with, from the next batch."""
         self._batches = None
-        self._buffer.close()
+        self._source.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler's state, plain numbers only."""
@@ -242,14 +210,6 @@ class ReplayLoader:
         """Restore a `state_dict`: the next batch is the one that would have come next then."""
         self.close()
         self._sampler.load_state_dict(state)
-
-
-@contextmanager
-def _any_number_of_workers() -> Iterator[None]:
-    # torch warns of more workers than cores; that is the user's choice, and the batches are the same.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        yield
 
 
 def _ignore_interrupts(_: int) -> None:
@@ -270,6 +230,8 @@ def make_replay_loader(
     seed: int = 0,
     frame_stack: int = 3,
     pin_memory: bool = False,
+    replay_device: torch.device | str = "disk",
+    device: torch.device | str | None = None,
 ) -> ReplayLoader:
     """Return an endless iterator over batches of n-step transitions.
 
@@ -287,6 +249,9 @@ def make_replay_loader(
         seed: of the indices.
         frame_stack: frames in one observation.
         pin_memory: hand over batches in page-locked memory, for copies to a GPU.
+        replay_device: "disk", or the torch device on which a copy of the sampled episodes is kept and batches are
+            made, without workers; the batches are the same. `choose_replay_device` resolves "auto".
+        device: the learner's; by default torch's current one, of the kind that is needed.
 
     Raises:
         ValueError: `num_workers` is out of range.
@@ -296,5 +261,11 @@ def make_replay_loader(
     if storage is None:
         storage = ReplayBufferStorage((), replay_dir, max_size, frame_stack, existing=True)
     storage.max_size = max_size
-    buffer = ReplayBuffer(replay_dir, nstep, discount, frame_stack)
-    return ReplayLoader(storage, buffer, batch_size, num_workers, seed, pin_memory)
+    source: _Workers | DeviceReplay
+    if replay_device == "disk":
+        source = _Workers(ReplayBuffer(replay_dir, nstep, discount, frame_stack), num_workers, pin_memory, device)
+    else:
+        if device is not None and str(replay_device) == torch.device(device).type:
+            replay_device = device
+        source = DeviceReplay(storage, nstep, discount, frame_stack, replay_device)
+    return ReplayLoader(ReplaySampler(storage, batch_size, seed), source)

@@ -76,7 +76,7 @@ class ReplayBufferStorage:
         self._specs = tuple(data_specs)
         self.max_size = max_size
         self._frame_stack = frame_stack
-        self._current: dict[str, list[np.ndarray]] = {spec.name: [] for spec in self._specs}
+        self._current: dict[int, dict[str, list[np.ndarray]]] = {}  # unfinished episodes, by environment
         self._lengths: dict[int, int] = {}  # transitions of every episode whose file is on disk
         self._window = Window(0, 0)
         self._size = 0  # transitions in the window
@@ -102,15 +102,20 @@ class ReplayBufferStorage:
         """Return, for each episode of `window`, the number of transitions up to its end, int64 [episodes]."""
         return np.cumsum([self._lengths[e] for e in range(window.first, window.end)], dtype=np.int64)
 
-    def add(self, time_step: Any) -> None:
+    def length(self, episode: int) -> int:
+        """Return the transitions of an episode whose file is on disk."""
+        return self._lengths[episode]
+
+    def add(self, time_step: Any, env: int = 0) -> None:
         """Add a time step; the last one of an episode commits the episode.
 
         Args:
             time_step: dm_env time step with items named as the specs. The one of a reset starts an episode and drops
                 whatever was left of an unfinished one.
+            env: number of the environment that it comes from.
         """
-        if time_step.first():
-            self._current = {spec.name: [] for spec in self._specs}
+        if time_step.first() or env not in self._current:
+            self._current[env] = {spec.name: [] for spec in self._specs}
         for spec in self._specs:
             value = np.asarray(time_step[spec.name], dtype=spec.dtype)
             if spec.name == "observation":
@@ -118,14 +123,13 @@ class ReplayBufferStorage:
                 value = value[-channels:].copy()  # [C, H, W], the newest frame
             else:
                 value = np.broadcast_to(value, spec.shape).copy()
-            self._current[spec.name].append(value)
+            self._current[env][spec.name].append(value)
         if time_step.last():
-            self._commit()
+            self._commit(self._current.pop(env))
 
-    def _commit(self) -> None:
-        arrays = {name: np.stack(values) for name, values in self._current.items()}
+    def _commit(self, steps: dict[str, list[np.ndarray]]) -> None:
+        arrays = {name: np.stack(values) for name, values in steps.items()}
         arrays["frame"] = arrays.pop("observation")  # [T + 1, C, H, W]
-        self._current = {spec.name: [] for spec in self._specs}
         episode = self._window.end
         write_atomically(episode_path(self.replay_dir, episode), to_safetensors(arrays))
         self._lengths[episode] = len(arrays["reward"]) - 1
@@ -174,13 +178,16 @@ class ReplayBufferStorage:
         return min(self._window.first, self._pins.get("batches", self._window.first))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the window, the lengths of the episodes needed and the unfinished episode, as tensors and numbers."""
+        """Return the window, the lengths of the episodes needed and the unfinished episodes, as tensors and numbers."""
         first = self.first_needed
         return {
             "window": list(self._window),
             "first": first,
             "lengths": torch.tensor([self._lengths[e] for e in range(first, self._window.end)], dtype=torch.int64),
-            "current": {n: torch.from_numpy(np.stack(v)) for n, v in self._current.items() if v},
+            "current": {
+                env: {name: torch.from_numpy(np.stack(values)) for name, values in steps.items()}
+                for env, steps in self._current.items()
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -203,7 +210,10 @@ class ReplayBufferStorage:
         self._window = Window(*state["window"])
         self._size = sum(self._lengths[e] for e in range(*self._window))
         self._pins = {}
-        self._current = {s.name: list(state["current"].get(s.name, torch.empty(0)).numpy()) for s in self._specs}
+        self._current = {
+            env: {name: list(values.numpy()) for name, values in steps.items()}
+            for env, steps in state["current"].items()
+        }
         unknown = [path for path in self.replay_dir.glob(_PATTERN) if _number(path) not in lengths]
         for path in [*unknown, *self.replay_dir.glob(_UNFINISHED)]:
             path.unlink()

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import replay_buffer
+from drqv2 import replay_files
 from drqv2.envs.wrappers import ExtendedTimeStep
 from replay_buffer import ReplayBuffer, ReplayBufferStorage, Request, Window, episode_path
 from tests.naive_replay import HEIGHT, WIDTH, NaiveReplay, data_specs, make_episode, memory_dir, samples
@@ -311,7 +311,7 @@ def test_hundreds_of_episodes_leave_no_open_files():
 
 
 def test_mapped_files_are_limited(monkeypatch):
-    monkeypatch.setattr(replay_buffer, "_MAPPED_EPISODES", 5)
+    monkeypatch.setattr(replay_files, "_MAPPED_EPISODES", 5)
     with memory_dir() as replay_dir:
         storage, naive = ReplayBufferStorage(data_specs(), replay_dir), NaiveReplay()
         for number in range(12):
