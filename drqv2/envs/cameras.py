@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import dm_env
 import numpy as np
 from dm_env import TimeStep
 
 from drqv2.errors import UserError
+
+if TYPE_CHECKING:
+    from drqv2.envs.scene import Scene
 
 
 class Camera(Protocol):
@@ -22,45 +26,61 @@ class Camera(Protocol):
     shape: tuple[int, int, int]
 
     def __call__(self, time_step: TimeStep) -> np.ndarray:
-        """Return the image of `time_step`, the environment's current one, uint8 [H, W, C]."""
+        """Return the image of `time_step`, the environment's current one, uint8 [H, W, C].
+
+        The next call may fill the same array anew.
+        """
 
     def render(self, height: int, width: int) -> np.ndarray:
         """Return the current moment, uint8 [height, width, 3]."""
 
 
 class PhysicsCamera:
-    """A camera of MuJoCo's.
+    """A camera of MuJoCo's. Its pixels are those of dm_control's `physics.render`, to the last bit, unless `fast`.
 
     Args:
         env: has dm_control's `physics`.
         size: height and width of the image.
         camera: number or name.
+        fast: draw shadows with less detail, see `make`.
+        own: nobody else draws with this physics: its off-screen buffer becomes as small as the pictures asked for, and
+            its floor may cast a smaller shadow, see `scene.Scene`.
 
     Raises:
-        UserError: there is no such camera, or the image is larger than the model's off-screen buffer.
+        UserError: there is no such camera.
     """
 
-    def __init__(self, env: Any, size: int, camera: int | str) -> None:
+    def __init__(self, env: Any, size: int, camera: int | str, fast: bool = False, own: bool = False) -> None:
         model = env.physics.model
         names = [model.id2name(i, "camera") for i in range(model.ncam)]
         if camera not in names and not (isinstance(camera, int) and -1 <= camera < model.ncam):
             raise UserError(f"camera={camera!r}: must be -1 (free), 0 to {model.ncam - 1} or one of {names}")
-        largest = min(model.vis.global_.offwidth, model.vis.global_.offheight)
-        if size > largest:
-            raise UserError(f"image_size={size}: must be at most {largest}, the size of this model's off-screen buffer")
         self.shape = (size, size, 3)
         self._env = env
         self._camera = camera
+        self._fast = fast
+        self._own = own
+        self._pixels = np.empty(self.shape, np.uint8)
+        self._model: Callable[[], Any] = lambda: None
+        self._scene_now()  # before the first reset, at which some tasks open OpenGL
 
     def __call__(self, time_step: TimeStep) -> np.ndarray:
-        """Return what the camera sees, uint8 [size, size, 3]."""
-        return self.render(*self.shape[:2])
+        """Return what the camera sees, uint8 [size, size, 3], in an array that the next call fills anew."""
+        return self._scene_now().draw(self._env.physics, self._pixels)
 
     def render(self, height: int, width: int) -> np.ndarray:
         """Return what the camera sees, uint8 [height, width, 3]."""
-        # The physics is looked up each time: dm_control's composer makes a new one at every reset.
-        image: np.ndarray = self._env.physics.render(height, width, camera_id=self._camera)
-        return image
+        return self._scene_now().draw(self._env.physics, np.empty((height, width, 3), np.uint8))
+
+    def _scene_now(self) -> Scene:
+        # The model is looked up each time: dm_control's composer makes a new physics at every reset.
+        model = self._env.physics.model
+        if model is not self._model():
+            from drqv2.envs.scene import Scene  # only here: it imports mujoco
+
+            self._scene = Scene(self._env.physics, self._camera, self.shape[0], self._fast, self._own)
+            self._model = weakref.ref(model)
+        return self._scene
 
 
 class ObservationCamera:

@@ -63,6 +63,9 @@ TASKS = (
 )
 """The tasks of the paper's table. Every other task of dm_control's suite goes by `domain_task` too."""
 
+RENDERS = ("exact", "fast")
+"""The ways to draw, see `make`."""
+
 _DOMAIN_OF = {"cup": "ball_in_cup"}
 _CAMERA_OF = {"quadruped": 2}
 
@@ -114,16 +117,16 @@ def load(name: str, seed: int) -> tuple[dm_env.Environment, int | str]:
     return env, _CAMERA_OF.get(domain, 0)
 
 
-def _camera(env: Any, image_size: int, camera: int | str | None, own_pixels: bool) -> Camera:
+def _camera(env: Any, image_size: int, camera: int | str | None, fast: bool, own: bool) -> Camera:
     if getattr(env, "renders", False):
         return RenderCamera(env, image_size)
-    if own_pixels and has_pixels(env):
+    if not own and has_pixels(env):
         if camera is None:  # dm_control's own pixels wrapper says which camera the pixels are from
             camera = getattr(env, "_render_kwargs", {}).get("camera_id")
         film = None if camera is None or not hasattr(env, "physics") else PhysicsCamera(env, image_size, camera)
         return ObservationCamera(env, image_size, film)
     if hasattr(env, "physics"):
-        return PhysicsCamera(env, image_size, 0 if camera is None else camera)
+        return PhysicsCamera(env, image_size, 0 if camera is None else camera, fast, own)
     raise UserError(
         f"the observations of {type(env).__name__} are {env.observation_spec()}: must be a uint8 image "
         "[height, width, channels], or a dict that has one as `pixels`"
@@ -141,6 +144,7 @@ def make(
     factory: Callable[..., Any] | None = None,
     stream: int = TRAIN_ENV,
     index: int = 0,
+    render: str = "exact",
 ) -> Environment:
     """Make an environment from pixels (DrQ-v2, arXiv 2107.09645, section 4).
 
@@ -157,6 +161,9 @@ def make(
             dm_control environment without a pixels observation is rendered.
         stream: stream of random numbers (drqv2.utils): training and evaluation see different episodes.
         index: the environment's number in its stream.
+        render: "exact": MuJoCo's images are those of dm_control's `physics.render`, to the last bit. "fast": a shadow
+            map of 3/8 the width and height, which software OpenGL draws sooner. In the worst task, reach_duplo, 0.24 %
+            of the pixels differ on average, 0.5 % in single images.
 
     Returns:
         A dm_env.Environment of ExtendedTimeStep: observation uint8 [frame_stack * C, image_size, image_size], newest
@@ -168,6 +175,8 @@ def make(
     for key, value in (("frame_stack", frame_stack), ("action_repeat", action_repeat), ("image_size", image_size)):
         if value < 1:
             raise UserError(f"{key}={value}: must be at least 1")
+    if render not in RENDERS:
+        raise UserError(f"render={render!r}: must be one of {', '.join(RENDERS)}")
     if factory is None:
         check_task(name)
         require_backend()
@@ -177,5 +186,5 @@ def make(
         own_seed = spawn_seed(seed, stream, index)
         env = custom.build(factory, task_name=name, image_size=image_size, seed=own_seed, camera=camera)
     custom.check_action_spec(env.action_spec())
-    eye = _camera(env, image_size, camera, own_pixels=factory is not None)
+    eye = _camera(env, image_size, camera, fast=render == "fast", own=factory is None)
     return Environment(env, eye, frame_stack, action_repeat, seed, stream, index)
