@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing, facts about the machine, options, and how results are shown."""
+"""What the benchmarks share: facts about the machine, options, summaries, and how results are shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -19,32 +18,16 @@ from drqv2 import envs, machine
 Row = dict[str, Any]
 
 
-def time_ms(
-    call: Callable[[], Any], seconds: float, *, least: int = 3, most: int = 200, warm_up: int = 2, per: int = 1
-) -> Row:
-    """Call again and again and time each call.
+def quartiles(values: Sequence[float], name: str) -> Row:
+    """Return the median as `name` and the quartiles as `name`_25 and `name`_75."""
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {name: median, f"{name}_25": low, f"{name}_75": high}
 
-    Args:
-        call: what is measured.
-        seconds: time to spend, warm-up included.
-        least: repetitions in any case.
-        most: repetitions at most.
-        warm_up: calls before the first that counts.
-        per: units that one call does; the result is for one unit.
 
-    Returns:
-        Milliseconds a unit: the median `ms` and the quartiles `ms_25` and `ms_75`; and the number of `repetitions`.
-    """
-    end = time.perf_counter() + seconds
-    for _ in range(warm_up):
-        call()
-    times: list[float] = []
-    while len(times) < least or (len(times) < most and time.perf_counter() < end):
-        begin = time.perf_counter()
-        call()
-        times.append(1000 * (time.perf_counter() - begin) / per)
-    low, median, high = statistics.quantiles(times, n=4, method="inclusive")
-    return {"ms": median, "ms_25": low, "ms_75": high, "repetitions": len(times)}
+def against(baseline: Sequence[float], values: Sequence[float]) -> Row:
+    """Return quartiles of `ms`, of `ratio`, the baseline's time over this one's round by round, and `repetitions`."""
+    ratios = [slow / fast for slow, fast in zip(baseline, values, strict=True)]
+    return {**quartiles(values, "ms"), **quartiles(ratios, "ratio"), "repetitions": len(values)}
 
 
 def machine_facts() -> Row:
@@ -78,6 +61,8 @@ def show_rows(name: str, about: str, rows: Sequence[Row]) -> None:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return "-"
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -87,7 +72,7 @@ def options(description: str | None) -> argparse.Namespace:
     """Read --json and --quick from the command line."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--quick", action="store_true", help="only see that it runs: few repetitions, short limits")
+    parser.add_argument("--quick", action="store_true", help="only see that it runs: few repetitions, small sizes")
     return parser.parse_args()
 
 

@@ -2,46 +2,140 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from benchmarks.common import Row, main, time_ms
-from drqv2 import envs
+from benchmarks.baseline import pixels
+from benchmarks.baseline.pixels import REPEAT, SIZE, STACK
+from benchmarks.common import Row, main, quartiles
+from benchmarks.turns import Side, alternate, timed_ms
+from drqv2 import envs, utils
 from drqv2.envs.dmc import load
 
-ABOUT = "one agent step (2 frames, one image); render_ms: that image alone; physics_ms: MuJoCo's steps alone"
-TASKS = ("cartpole_balance_sparse", "cheetah_run", "quadruped_walk", "humanoid_walk")
-SIZE, STACK, REPEAT = 84, 3, 2
+ABOUT = (
+    "one agent step (2 frames, one image); ratio: dm_control's pixels wrapper over this; fast: render=fast; "
+    "limit_ms: MuJoCo's steps and a bare mjr_render of a scene that stays"
+)
+QUICK = ("cartpole_balance", "cheetah_run")
+SEED = 1
+STEPS = 10  # in a figure
+WARM_UP = 5  # steps of each task
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for each of a few tasks, from light to heavy physics."""
-    logging.getLogger("absl").setLevel(logging.ERROR)  # the model files' deprecated attributes
-    return [measure_task(task, seconds=0.1 if quick else 2.0) for task in TASKS]
+    """Return a row for each task of the paper, and the geometric mean."""
+    tasks, rounds = (QUICK, 2) if quick else (envs.TASKS, 8)
+    sides: dict[str, Side] = {name: partial(times, name, tasks, rounds) for name in ("baseline", "ours")}
+    if "render" in inspect.signature(envs.make).parameters:
+        sides["fast"] = partial(times, "fast", tasks, rounds)
+    # Each side ends by itself. What goes before a task's first figure is no part of any.
+    figures = alternate({**sides, "limit": partial(limits, tasks, rounds)}, float("inf"), warm_up=0)
+    rows = [
+        task_row(task, {name: values[i * rounds : (i + 1) * rounds] for name, values in figures.items()})
+        for i, task in enumerate(tasks)
+    ]
+    means = {key: statistics.geometric_mean([row[key] for row in rows]) for key in rows[0] if key != "task"}
+    return [*rows, {"task": "geometric mean", **means}]
 
 
-def measure_task(task: str, seconds: float) -> Row:
-    """Return the times of a task under random actions."""
-    env = envs.make(task, STACK, REPEAT, seed=1, image_size=SIZE)
-    spec, rng = env.action_spec(), np.random.default_rng(0)
+def task_row(task: str, figures: dict[str, list[Any]]) -> Row:
+    """Return the medians of a task's figures, in milliseconds, and the ratios round by round."""
+    median, baseline = statistics.median, figures["baseline"]
+    row = {"task": task, "baseline_ms": median(baseline), "ms": median(figures["ours"])}
+    row |= quartiles([slow / own for slow, own in zip(baseline, figures["ours"], strict=True)], "ratio")
+    if "fast" in figures:
+        ratios = [slow / own for slow, own in zip(baseline, figures["fast"], strict=True)]
+        row |= {"fast_ms": median(figures["fast"]), "fast_ratio": median(ratios)}
+    render, physics = (median(values) for values in zip(*figures["limit"], strict=True))
+    row |= {"render_ms": render, "limit_ms": render + physics}
+    return {**row, "times_limit": row["ms"] / row["limit_ms"]}
+
+
+def make(side: str, task: str) -> Any:
+    """Return a task's environment: `baseline`, `ours` or `fast`. Their first episodes are the same."""
+    if side == "baseline":
+        return pixels.make(task, utils.spawn_seed(SEED, utils.TRAIN_ENV, 0, 0))
+    fast: dict[str, Any] = {"render": "fast"} if side == "fast" else {}
+    return envs.make(task, STACK, REPEAT, SEED, image_size=SIZE, **fast)
+
+
+def times(side: str, tasks: Sequence[str], rounds: int) -> Iterator[float]:
+    """Yield `rounds` times of a step for each task, under the same random actions on every side."""
+    _quiet()
+    for task in tasks:
+        yield from task_times(make(side, task), rounds)
+
+
+def task_times(env: Any, rounds: int) -> Iterator[float]:
+    """Yield `rounds` times of a step, then close the environment."""
+    rng, shape = np.random.default_rng(0), env.action_spec().shape
     env.reset()
-    step = time_ms(lambda: env.step(rng.uniform(-1, 1, spec.shape)), seconds, warm_up=10)
-    render = time_ms(lambda: env.render(SIZE, SIZE), seconds / 4)
+
+    def step() -> None:
+        env.step(rng.uniform(-1, 1, shape).astype(np.float32))
+
+    timed_ms(step, WARM_UP)
+    for _ in range(rounds):
+        yield timed_ms(step, STEPS)
     env.close()
 
-    bare, _ = load(task, seed=1)
-    bare.reset()
-    low, high = bare.action_spec().minimum, bare.action_spec().maximum
-    substeps = REPEAT * round(bare.control_timestep() / bare.physics.timestep())
+
+def limits(tasks: Sequence[str], rounds: int) -> Iterator[tuple[float, float]]:
+    """Yield `rounds` times of one image and of an agent step's physics for each task, by MuJoCo's own functions."""
+    _quiet()
+    for task in tasks:
+        yield from task_limits(*load(task, SEED), rounds)
+
+
+def task_limits(env: Any, camera: int | str, rounds: int) -> Iterator[tuple[float, float]]:
+    """Yield `rounds` times of one image and of an agent step's physics, then free the simulation."""
+    env.reset()
+    physics, rng, spec = env.physics, np.random.default_rng(0), env.action_spec()
+    substeps = REPEAT * round(env.control_timestep() / physics.timestep())
+    physics.model.vis.global_.offwidth = physics.model.vis.global_.offheight = SIZE
+    draw = drawing(physics, camera)
 
     def advance() -> None:
-        bare.physics.set_control(rng.uniform(low, high))
-        bare.physics.step(substeps)
+        physics.set_control(rng.uniform(spec.minimum, spec.maximum))
+        physics.step(substeps)
 
-    physics = time_ms(advance, seconds / 4, warm_up=10)
-    bare.physics.free()
-    return {"task": task, "image_size": SIZE, **step, "render_ms": render["ms"], "physics_ms": physics["ms"]}
+    timed_ms(draw, WARM_UP)
+    for _ in range(rounds):
+        both = [(timed_ms(draw), timed_ms(advance)) for _ in range(STEPS)]
+        image, moving = (statistics.fmean(values) for values in zip(*both, strict=True))
+        yield image, moving
+    pixels.free(env)
+
+
+def drawing(physics: Any, camera: int | str) -> Callable[[], None]:
+    """Return what draws the simulation into an array that stays, with a scene that stays and nothing around it."""
+    import mujoco
+    from dm_control.mujoco.engine import Camera
+
+    eye = Camera(physics, SIZE, SIZE, camera)
+    room = np.empty((SIZE, SIZE, 3), np.uint8)
+    rect, context = mujoco.MjrRect(0, 0, SIZE, SIZE), physics.contexts
+
+    def draw() -> None:
+        eye.update()
+        mujoco.mjr_render(rect, eye.scene.ptr, context.mujoco.ptr)
+        mujoco.mjr_readPixels(room, None, rect, context.mujoco.ptr)
+
+    def in_context() -> None:
+        with context.gl.make_current() as gl:
+            gl.call(draw)
+
+    return in_context
+
+
+def _quiet() -> None:
+    logging.getLogger("absl").setLevel(logging.ERROR)  # the model files' deprecated attributes
 
 
 if __name__ == "__main__":

@@ -2,51 +2,154 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from benchmarks.common import Row, main, time_ms
+from benchmarks.baseline.learner import PlainDrQV2
+from benchmarks.common import Row, against, main
+from benchmarks.turns import Side, alternate, timed_ms
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.doctor import compose
 
-ABOUT = "one DrQV2Agent.update, the batch's way to the device included"
-ACTIONS = 6  # dimensions of an action, as cheetah_run has
+ABOUT = (
+    "one update, the batch's way to the device included; ratio: the baseline's time over this one; limit_ms: the same "
+    "multiplications at the rate of a product of two 2048x2048 matrices"
+)
+
+
+class Shapes(NamedTuple):
+    """Sizes of an update."""
+
+    batch_size: int
+    channels: int
+    image_size: int
+    feature_dim: int
+    hidden_dim: int
+    actions: int  # dimensions of an action
+
+
+PAPER = Shapes(256, 9, 84, 50, 1024, 6)  # six actions, as cheetah_run has
+SMALL = Shapes(8, 9, 40, 8, 32, 2)
+PRODUCT = 2048  # rows and columns
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for the paper's shapes and one for those of preset=cpu."""
-    utils.keep_freed_memory()  # as train.py does
-    return [measure_preset(preset, seconds=0.0 if quick else 10.0) for preset in ("paper", "cpu")]
-
-
-def measure_preset(preset: str, seconds: float) -> Row:
-    """Return the time of an update on random pixels, with the preset's shapes."""
-    cfg = compose("cartpole_balance_sparse", preset)
+    """Return a row for the baseline and for each precision, on CUDA for each precision as a graph too."""
+    shapes, seconds = (SMALL, 0.0) if quick else (PAPER, 70.0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    size, batch, keys = cfg["image_size"], cfg["batch_size"], cfg["agent"]
-    shape = (3 * cfg["frame_stack"], size, size)
-    own = ("_target_", "obs_shape", "action_shape", "device")
-    agent = DrQV2Agent(shape, (ACTIONS,), device, **{k: v for k, v in keys.items() if k not in own})
-    obs, next_obs = (torch.randint(0, 256, (batch, *shape), dtype=torch.uint8) for _ in range(2))
-    action, reward = torch.rand(batch, ACTIONS) * 2 - 1, torch.rand(batch, 1)
-    batches = repeat((obs, action, reward, torch.full((batch, 1), 0.97), next_obs))
+    updates: dict[str, Side] = {"baseline": partial(plain_updates, shapes, device)}
+    for compile in (False, True) if device == "cuda" else (False,):
+        for precision in ("fp32", "bf16"):
+            updates[precision + " graph" * compile] = partial(updates_in, shapes, device, precision, compile)
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    products: dict[str, Side] = {f"product {name}": partial(product, device, d) for name, d in dtypes.items()}
+    times = alternate(updates | products, seconds, warm_up=2)
 
-    def update() -> None:
-        agent.update(batches, 0)
-        if device == "cuda":
-            torch.cuda.synchronize()
+    flop = update_flop(shapes)
+    rows = []
+    for name in updates:
+        precision = "bf16" if "bf16" in name else "fp32"
+        flop_per_ms = 2 * PRODUCT**3 / statistics.median(times[f"product {precision}"])
+        row = {"side": name, "device": device, "batch_size": shapes.batch_size, "gflop": flop / 1e9}
+        row |= against(times["baseline"], times[name])
+        rows.append({**row, "limit_ms": flop / flop_per_ms, "times_limit": row["ms"] * flop_per_ms / flop})
+    return rows
 
-    return {
-        "preset": preset,
-        "device": device,
-        "batch_size": batch,
-        "image_size": size,
-        "feature_dim": keys["feature_dim"],
-        "hidden_dim": keys["hidden_dim"],
-        **time_ms(update, seconds),
-    }
+
+def plain_updates(shapes: Shapes, device: str) -> Iterator[float]:
+    """Yield the times of the baseline's updates."""
+    agent = PlainDrQV2(_obs_shape(shapes), shapes.actions, device, shapes.feature_dim, shapes.hidden_dim)
+    yield from _times(agent.update, shapes, device)
+
+
+def updates_in(shapes: Shapes, device: str, precision: str, compile: bool) -> Iterator[float]:
+    """Yield the times of our updates in a precision."""
+    if device == "cpu":
+        utils.keep_freed_memory()  # as train.py does
+    agent = DrQV2Agent(
+        obs_shape=_obs_shape(shapes),
+        action_shape=(shapes.actions,),
+        device=device,
+        lr=1e-4,
+        feature_dim=shapes.feature_dim,
+        hidden_dim=shapes.hidden_dim,
+        critic_target_tau=0.01,
+        num_expl_steps=0,
+        update_every_steps=1,
+        stddev_schedule="linear(1.0,0.1,100000)",
+        stddev_clip=0.3,
+        use_tb=True,
+        precision=precision,
+        compile=compile,
+    )
+    yield from _times(agent.update, shapes, device)
+
+
+def product(device: str, dtype: torch.dtype) -> Iterator[float]:
+    """Yield the times of a matrix product."""
+    a, b = (torch.randn(PRODUCT, PRODUCT, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(a)
+
+    def multiply() -> None:
+        torch.mm(a, b, out=out)
+        _wait(device)
+
+    while True:
+        yield min(timed_ms(multiply) for _ in range(3))
+
+
+def update_flop(shapes: Shapes) -> float:
+    """Return the multiplications and additions of one update.
+
+    The backward pass of a layer costs a forward pass for its weights and another for its inputs.
+    """
+    size, inputs, layers = shapes.image_size, shapes.channels, []
+    for stride in (2, 1, 1, 1):
+        size = (size - 3) // stride + 1
+        layers.append(2 * 9 * inputs * 32 * size**2)
+        inputs = 32
+    trunk = 2 * 32 * size**2 * shapes.feature_dim
+    hidden = shapes.hidden_dim
+    policy = 2 * hidden * (shapes.feature_dim + hidden + shapes.actions)
+    values = 2 * 2 * hidden * (shapes.feature_dim + shapes.actions + hidden + 1)  # Q1 and Q2
+    encoder = 4 * sum(layers) - layers[0]  # obs and next_obs, and backward through the former, but not to the images
+    critic = (trunk + policy) + (trunk + values) + 3 * (trunk + values)  # next action; target; forward and backward
+    actor = (2 * trunk + 3 * policy) + (trunk + 2 * values)  # no gradient for features and critic's weights
+    return float(shapes.batch_size * (encoder + critic + actor))
+
+
+def _times(update: Callable[..., Any], shapes: Shapes, device: str) -> Iterator[float]:
+    batches = repeat(random_batch(shapes))
+
+    def call() -> None:
+        update(batches, 0)
+        _wait(device)
+
+    while True:
+        yield timed_ms(call)
+
+
+def random_batch(shapes: Shapes) -> tuple[Tensor, ...]:
+    """Return (obs, action, reward, discount, next_obs) of random pixels."""
+    size = (shapes.batch_size, *_obs_shape(shapes))
+    obs, next_obs = (torch.randint(0, 256, size, dtype=torch.uint8) for _ in range(2))
+    action, reward = torch.rand(shapes.batch_size, shapes.actions) * 2 - 1, torch.rand(shapes.batch_size, 1)
+    return obs, action, reward, torch.full((shapes.batch_size, 1), 0.97), next_obs
+
+
+def _obs_shape(shapes: Shapes) -> tuple[int, int, int]:
+    return (shapes.channels, shapes.image_size, shapes.image_size)
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

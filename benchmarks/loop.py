@@ -1,58 +1,80 @@
-"""Frames a second of `train.py` as a whole: `python -m benchmarks.loop [--json]`."""
+"""Frames a second of training as a whole: `python -m benchmarks.loop [--json]`."""
 
 from __future__ import annotations
 
 import csv
-import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from benchmarks.common import Row, main
+from benchmarks.baseline import loop, pixels
+from benchmarks.baseline.learner import PlainDrQV2
+from benchmarks.baseline.pixels import EPISODE, REPEAT
+from benchmarks.common import Row, main, quartiles
+from benchmarks.turns import alternate
 
-ABOUT = "frames a second of train.py before (collecting) and after (learning) the first update"
+ABOUT = "frames a second once updates have begun, the paper's settings; ratio: this over the baseline"
 ROOT = Path(__file__).resolve().parents[1]
-EPISODE, COLLECTING, LEARNING = 100, 3, 4  # frames of an episode; episodes without and with updates
-
-
-def short_cartpole() -> Any:
-    """Return cartpole_balance_sparse with episodes of EPISODE frames (0.01 s each), so that a few take seconds."""
-    from dm_control import suite  # not before drqv2.envs has chosen which OpenGL draws
-
-    return suite.load("cartpole", "balance_sparse", task_kwargs={"time_limit": EPISODE * 0.01})
+COLLECTING, LEARNING = 3, 2  # episodes without and with updates; the last one counts
+WORKERS = 1  # two cores have no room for the paper's four
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for a run of a few short episodes; the first of either kind is warm-up."""
-    preset = "debug" if quick else "cpu"
-    frames = EPISODE * (COLLECTING + LEARNING)
+    """Return a row for the baseline and one for train.py with precision=auto."""
+    steps = 2 if quick else 12  # agent steps of the baseline in a figure
+    sides = {"baseline": partial(plain_fps, quick, steps), "train.py": partial(own_fps, quick)}
+    fps = alternate(sides, seconds=0.0, warm_up=0, least=2 if quick else 3)
+    rows = []
+    for name, values in fps.items():
+        ratios = [own / slow for slow, own in zip(fps["baseline"], values, strict=True)]
+        row = {"side": name, "task": "cartpole_balance_sparse", "batch_size": 16 if quick else 256}
+        rows.append({**row, **quartiles(values, "fps"), **quartiles(ratios, "ratio"), "repetitions": len(values)})
+    return rows
+
+
+def plain_fps(quick: bool, steps: int) -> Iterator[float]:
+    """Yield the baseline's frames a second, over `steps` agent steps each, in one run that waits in between."""
+    env = pixels.wrap(pixels.short_cartpole(), camera=0)
+    agent = PlainDrQV2((9, pixels.SIZE, pixels.SIZE), 1, hidden_dim=32 if quick else 1024)
     with tempfile.TemporaryDirectory() as folder:
-        train(
-            Path(folder),
-            f"preset={preset}",
-            "action_repeat=2",
-            "env._target_=benchmarks.loop.short_cartpole",
-            f"num_seed_frames={EPISODE * COLLECTING}",
-            f"num_train_frames={frames}",
-            f"eval_every_frames={frames}",  # evaluation takes no part in the figures
-            "num_eval_episodes=1",
-            "save_video=false",
-            "save_train_video=false",
-        )
-        with (Path(folder) / "train.csv").open(newline="") as f:
-            fps = [float(row["fps"]) for row in csv.DictReader(f)]
-    return [
-        {
-            "preset": preset,
-            "task": "cartpole_balance_sparse",
-            "episode_frames": EPISODE,
-            "frames": frames,
-            "collecting_fps": statistics.median(fps[1:COLLECTING]),
-            "learning_fps": statistics.median(fps[COLLECTING + 1 :]),
-        }
-    ]
+        seed_steps = COLLECTING * EPISODE // REPEAT
+        run = loop.train(env, agent, Path(folder), 16 if quick else 256, WORKERS, seed_steps)
+        for _ in range(4):  # warm-up
+            next(run)
+        while True:
+            begin = time.perf_counter()
+            for _ in range(steps):
+                next(run)
+            yield REPEAT * steps / (time.perf_counter() - begin)
+
+
+def own_fps(quick: bool) -> Iterator[float]:
+    """Yield the frames a second of train.py, each of a run of its own, over the last of its episodes.
+
+    Its environment comes from a factory, which costs it what `envs.make` saves on floors of its own making.
+    """
+    frames = EPISODE * (COLLECTING + LEARNING)
+    small = ("preset=debug", "image_size=84", "action_repeat=2") if quick else ("preset=paper",)
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            train(
+                Path(folder),
+                *small,
+                f"replay_buffer_num_workers={WORKERS}",
+                "env._target_=benchmarks.baseline.pixels.short_cartpole",
+                f"num_seed_frames={EPISODE * COLLECTING}",
+                f"num_train_frames={frames}",
+                f"eval_every_frames={frames}",  # evaluation takes no part in the figures
+                "num_eval_episodes=1",
+                "save_video=false",
+                "save_train_video=false",
+            )
+            with (Path(folder) / "train.csv").open(newline="") as f:
+                yield [float(row["fps"]) for row in csv.DictReader(f)][-1]
 
 
 def train(run_dir: Path, *overrides: str) -> None:

@@ -2,70 +2,109 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from dm_env import StepType, specs
 
-from benchmarks.common import Row, main, time_ms
+from benchmarks.baseline.loader import plain_loader, save_episode
+from benchmarks.common import Row, against, main
+from benchmarks.turns import Side, alternate, timed_ms
 from drqv2.envs import ExtendedTimeStep
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 
-ABOUT = "one batch from make_replay_loader, files in the page cache, nothing else running; copy_ms: copying its bytes"
+ABOUT = (
+    "one batch, files in the page cache, nothing else running; ratio: the time of the baseline with one worker over "
+    "this one; limit_ms: copying its bytes"
+)
 SIZE, STACK, BATCH, ACTIONS = 84, 3, 256, 6
-LENGTH = 500  # transitions of an episode
-BLOCK = 4  # batches timed together: with workers single ones come unevenly
+AHEAD = 16  # batches that a loader may hold ready while the others are measured
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for each number of workers."""
-    seconds = 0.5 if quick else 4.0
+    """Return a row for each loader and number of background workers."""
+    seconds, episodes, block = (0.0, 2, 2) if quick else (60.0, 10, 16)
     with tempfile.TemporaryDirectory() as folder:
-        storage = fill(Path(folder), episodes=2 if quick else 10)
-        return [measure_workers(storage, workers, seconds) for workers in (0, 1)]
+        storage = fill(Path(folder), episodes, length=50 if quick else 500)
+        stack_episodes(storage)
+        loaders: dict[str, Side] = {
+            **{f"baseline/{n}": partial(plain_batches, Path(folder), n, block) for n in (1, 2)},
+            **{f"ours/{n}": partial(batches, Path(folder), n, block) for n in (0, 1, 2)},
+        }
+        times = alternate({**loaders, "copy": copies}, seconds, warm_up=2)
+    limit = statistics.median(times["copy"])
+    rows = []
+    for name in loaders:
+        side, workers = name.split("/")
+        row = {"side": side, "workers": int(workers), "batch_size": BATCH}
+        row |= against(times["baseline/1"], times[name])
+        rows.append({**row, "limit_ms": limit, "times_limit": row["ms"] / limit})
+    return rows
 
 
-def fill(replay_dir: Path, episodes: int) -> ReplayBufferStorage:
-    """Write episodes of random pixels, which no file system can compress."""
+def fill(replay_dir: Path, episodes: int, length: int) -> ReplayBufferStorage:
+    """Write episodes of `length` transitions, every frame of random pixels and unlike any other."""
     observation = specs.BoundedArray((3 * STACK, SIZE, SIZE), np.uint8, 0, 255, "observation")
     action = specs.BoundedArray((ACTIONS,), np.float32, -1, 1, "action")
     scalars = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
     storage = ReplayBufferStorage((observation, action, *scalars), replay_dir, frame_stack=STACK)
     rng = np.random.default_rng(0)
+    obs = np.zeros(observation.shape, np.uint8)
     for _ in range(episodes):
-        for t in range(LENGTH + 1):
-            kind = StepType.FIRST if t == 0 else StepType.LAST if t == LENGTH else StepType.MID
-            obs = rng.integers(0, 256, observation.shape, np.uint8)
-            storage.add(ExtendedTimeStep(kind, 1.0, 1.0, obs, np.zeros(ACTIONS, np.float32)))
+        for t in range(length + 1):
+            kind = StepType.FIRST if t == 0 else StepType.LAST if t == length else StepType.MID
+            obs[-3:] = np.frombuffer(rng.bytes(3 * SIZE**2), np.uint8).reshape(3, SIZE, SIZE)  # the newest is kept
+            action_taken = rng.uniform(-1, 1, ACTIONS).astype(np.float32)
+            storage.add(ExtendedTimeStep(kind, float(rng.random()), 1.0, obs, action_taken))
     return storage
 
 
-def measure_workers(storage: ReplayBufferStorage, workers: int, seconds: float) -> Row:
-    """Return the time of a batch with `workers` background workers."""
-    loader = make_replay_loader(
-        storage.replay_dir, None, BATCH, workers, False, 3, 0.99, storage=storage, frame_stack=STACK
-    )
-    batch = [array.numpy() for array in next(loader)]
-    room = [np.empty_like(array) for array in batch]
+def stack_episodes(storage: ReplayBufferStorage) -> None:
+    """Write the same episodes once more beside them, as the baseline keeps them: every observation whole."""
+    for number in range(storage.num_episodes):
+        episode = storage.load_episode(number)
+        frames = episode.pop("frame")  # [T + 1, 3, H, W]
+        padded = np.concatenate([frames[:1]] * (STACK - 1) + [frames])
+        stacks = np.concatenate([padded[i : i + len(frames)] for i in range(STACK)], axis=1)
+        save_episode(storage.replay_dir / f"{number:08d}.npz", {"observation": stacks, **episode})
 
-    def take() -> None:
-        for _ in range(BLOCK):
-            next(loader)
+
+def plain_batches(replay_dir: Path, workers: int, block: int) -> Iterator[float]:
+    """Yield the times of a batch from the baseline's loader."""
+    yield from _times(iter(plain_loader(replay_dir, BATCH, workers)), block)
+
+
+def batches(replay_dir: Path, workers: int, block: int) -> Iterator[float]:
+    """Yield the times of a batch from our loader."""
+    loader = make_replay_loader(replay_dir, None, BATCH, workers, False, 3, 0.99, frame_stack=STACK)
+    try:
+        yield from _times(iter(loader), block)
+    finally:
+        loader.close()
+
+
+def copies() -> Iterator[float]:
+    """Yield the times of a copy of a batch's images."""
+    source = [np.random.default_rng(0).integers(0, 256, (BATCH, 3 * STACK, SIZE, SIZE), np.uint8) for _ in range(2)]
+    target = [np.empty_like(images) for images in source]
 
     def copy() -> None:
-        for target, source in zip(room, batch, strict=True):
-            np.copyto(target, source)
+        for to, images in zip(target, source, strict=True):
+            np.copyto(to, images)
 
-    taken = time_ms(take, seconds, per=BLOCK)
-    loader.close()
-    return {
-        "workers": workers,
-        "batch_size": BATCH,
-        "megabytes": sum(array.nbytes for array in batch) / 1e6,
-        **taken,
-        "copy_ms": time_ms(copy, seconds / 4)["ms"],
-    }
+    while True:
+        yield timed_ms(copy, times=10)
+
+
+def _times(loader: Iterator[object], block: int) -> Iterator[float]:
+    while True:
+        for _ in range(AHEAD):  # what was made ready while nobody asked
+            next(loader)
+        yield timed_ms(lambda: next(loader), times=block)
 
 
 if __name__ == "__main__":

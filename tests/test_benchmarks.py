@@ -1,35 +1,245 @@
-"""Each benchmark runs and prints what it promises. No figure is compared with anything: machines differ."""
+"""Each benchmark runs and prints what it promises, and its baseline computes what it is compared with.
+
+No figure is compared with anything: machines differ.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import common, env, learner, memory, replay
+from benchmarks.baseline import learner as plain
+from benchmarks.baseline.loader import EpisodeStream, plain_loader
+from benchmarks.turns import alternate
+from drqv2 import envs
+from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.augmentation import RandomShiftsAug
+from drqv2.utils import TruncatedNormal
+from replay_buffer import ReplayBuffer, Request
 
 ROOT = Path(__file__).resolve().parents[1]
 MACHINE = {"cpu", "cores", "torch_threads", "gpu", "renderer", "load", "python", "torch", "mujoco", "dm-control"}
-TIMED = {"ms", "ms_25", "ms_75", "repetitions"}
+NETS = ("encoder", "actor", "critic", "critic_target")
+
+
+class TestAlternate:
+    def test_figures_come_round_by_round_and_warm_up_does_not_count(self) -> None:
+        found = alternate({"a": partial(count, 1), "b": partial(count, 10, 10)}, 0.0, warm_up=2)
+        assert found == {"a": [3, 4, 5], "b": [30, 40, 50]}
+
+    def test_a_side_that_ends_ends_all(self) -> None:
+        found = alternate({"a": partial(count, 1), "b": partial(iter, (1, 2, 3))}, float("inf"), warm_up=1)
+        assert found == {"a": [2, 3], "b": [2, 3]}
+
+    def test_each_side_has_one_process_of_its_own(self) -> None:
+        where = partial(iter, os.getpid, None)
+        found = alternate({"a": where, "b": where}, 0.0)
+        assert len(set(found["a"])) == len(set(found["b"])) == 1
+        assert set(found["a"]) != set(found["b"])
+
+    def test_a_side_that_fails_is_named(self, capfd: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(RuntimeError, match="second"):
+            alternate({"first": partial(count, 1), "second": partial(map, int, ["1", "no number"])}, 0.0)
+        assert "no number" in capfd.readouterr().err
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    row = common.against([2.0, 40.0, 6.0], [1.0, 10.0, 1.0])
+    assert row["ms"] == 1.0
+    assert (row["ratio_25"], row["ratio"], row["ratio_75"]) == (3.0, 4.0, 5.0)
+    assert row["repetitions"] == 3
+
+
+SHAPES = learner.Shapes(batch_size=8, channels=9, image_size=40, feature_dim=10, hidden_dim=24, actions=3)
+
+
+def two_agents(pad: int, stddev: float) -> tuple[plain.PlainDrQV2, DrQV2Agent]:
+    """The baseline and ours, with the same weights."""
+    torch.manual_seed(0)
+    shape = (SHAPES.channels, SHAPES.image_size, SHAPES.image_size)
+    ours = DrQV2Agent(
+        shape, (SHAPES.actions,), "cpu", 1e-4, SHAPES.feature_dim, SHAPES.hidden_dim, 0.01, 0, 1, stddev, 0.3, True
+    )
+    ours.aug = RandomShiftsAug(pad)
+    baseline = plain.PlainDrQV2(
+        shape, SHAPES.actions, "cpu", SHAPES.feature_dim, SHAPES.hidden_dim, stddev=stddev, pad=pad
+    )
+    with torch.no_grad():
+        for param in ours.critic_target.parameters():  # a target of its own, or else a wrong choice would not show
+            param.mul_(0.9)
+    for net in NETS:
+        getattr(baseline, net).load_state_dict(getattr(ours, net).state_dict())
+    return baseline, ours
+
+
+class TestLearner:
+    def test_the_baseline_makes_the_same_update(self) -> None:
+        baseline, ours = two_agents(pad=0, stddev=0.0)
+        before = {net: [p.clone() for p in getattr(ours, net).parameters()] for net in NETS}
+        for step in range(3):
+            batch = learner.random_batch(SHAPES)
+            expected = {name: float(value) for name, value in ours.update(iter([batch]), step).items()}
+            got = baseline.update(iter([batch]), step)
+            compared = {k for k in expected if np.isfinite(expected[k])}  # without noise a density is infinite
+            assert {"critic_loss", "actor_loss", "critic_target_q"} <= compared
+            assert {k: got[k] for k in compared} == pytest.approx({k: expected[k] for k in compared}, rel=1e-4)
+        for net in NETS:
+            pairs = zip(getattr(ours, net).named_parameters(), getattr(baseline, net).parameters(), strict=True)
+            for old, ((name, param), plain_param) in zip(before[net], pairs, strict=True):
+                moved = (param - old).abs().sum()
+                assert moved > 0, (net, name)
+                assert (param - plain_param).abs().sum() < 1e-2 * moved, (net, name)
+
+    def test_noise_is_alike(self) -> None:
+        mean = torch.linspace(-1, 1, 60).reshape(20, 3).requires_grad_()
+        for clip in (None, 0.3):
+            torch.manual_seed(1)
+            ours = TruncatedNormal(mean, torch.full_like(mean, 0.4)).sample(clip=clip)
+            torch.manual_seed(1)
+            noisy = plain.noisy(mean, 0.4, clip)
+            torch.testing.assert_close(noisy, ours)
+            for sample in (ours, noisy):
+                (grad,) = torch.autograd.grad(sample.sum(), mean)
+                assert torch.equal(grad, torch.ones_like(mean))
+
+    def test_shifts_are_crops_of_the_padded_image(self) -> None:
+        images = torch.randint(0, 256, (81, 9, 84, 84)).float()
+        offsets = torch.cartesian_prod(torch.arange(9), torch.arange(9))
+        shifted = plain.shifted(images, 4, offsets)
+        padded = np.pad(images.numpy(), ((0, 0), (0, 0), (4, 4), (4, 4)), mode="edge")
+        for image, result, (right, down) in zip(padded, shifted, offsets.tolist(), strict=True):
+            crop = torch.from_numpy(image[:, down : down + 84, right : right + 84])
+            torch.testing.assert_close(result, crop, rtol=0.0, atol=0.01)  # grey levels
+        torch.manual_seed(0)
+        changed = plain.random_shift(images[:40], 4).sub(images[:40]).abs().amax(dim=(1, 2, 3)) > 1
+        assert changed.sum() > 30
+
+    def test_the_noise_shrinks_on_the_schedule(self) -> None:
+        agent = plain.PlainDrQV2((9, 40, 40), 1, feature_dim=4, hidden_dim=8)
+        assert [agent.stddev_at(s) for s in (0, 50_000, 100_000, 200_000)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+
+    def test_the_work_of_an_update_is_what_torch_counts(self) -> None:
+        baseline, _ = two_agents(pad=4, stddev=0.2)
+        batch = learner.random_batch(SHAPES)
+        with FlopCounterMode(display=False) as counter:
+            baseline.update(iter([batch]), 0)
+        # The baseline has the actor's loss collect gradients for the critic's weights too, which nobody uses.
+        weights = sum(p.numel() for p in baseline.critic.parameters() if p.ndim == 2)
+        assert counter.get_total_flops() == learner.update_flop(SHAPES) + 2 * SHAPES.batch_size * weights
+
+    def test_the_papers_update(self) -> None:
+        assert learner.update_flop(learner.PAPER) == pytest.approx(101e9, rel=0.01)
+
+
+class TestReplay:
+    def test_the_baseline_gives_the_same_samples(self, tmp_path: Path) -> None:
+        storage = replay.fill(tmp_path, episodes=2, length=7)
+        replay.stack_episodes(storage)
+        stream = EpisodeStream(tmp_path)
+        stream.load(0, 1)
+        buffer = ReplayBuffer(tmp_path, nstep=3, discount=0.99)
+        for number, episode in enumerate(stream.episodes.values()):
+            for t in range(5):
+                ours = buffer[Request(0, np.array([number]), np.array([t]))]
+                for got, expected in zip(stream.sample(episode, t), ours, strict=True):
+                    assert got.dtype == expected[0].numpy().dtype
+                    np.testing.assert_allclose(got, expected[0].numpy(), rtol=1e-6)
+
+    def test_batches_and_shares(self, tmp_path: Path) -> None:
+        replay.stack_episodes(replay.fill(tmp_path, episodes=3, length=5))
+        obs, action, reward, discount, next_obs = next(iter(plain_loader(tmp_path, 4, workers=0)))
+        assert (obs.shape, obs.dtype) == ((4, 9, 84, 84), torch.uint8) == (next_obs.shape, next_obs.dtype)
+        assert (action.shape, reward.shape, discount.shape) == ((4, 6), (4, 1), (4, 1))
+        seen = [EpisodeStream(tmp_path) for _ in range(2)]
+        for number, stream in enumerate(seen):
+            stream.load(number, 2)
+        assert [[path.stem for path in stream.episodes] for stream in seen] == [["00000000", "00000002"], ["00000001"]]
+
+    def test_frames_are_all_different(self, tmp_path: Path) -> None:
+        storage = replay.fill(tmp_path, episodes=2, length=20)
+        frames = np.concatenate([storage.load_episode(e)["frame"] for e in range(2)])
+        assert len({frame.tobytes() for frame in frames}) == len(frames) == 42
+
+
+# Small and large physics, another camera, another suite; all of them under `slow`.
+@pytest.mark.parametrize("task", ["cartpole_balance"])
+def test_the_baselines_pixels_are_ours(task: str) -> None:
+    same_pixels(task)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [task for task in envs.TASKS if task != "cartpole_balance"])
+def test_the_baselines_pixels_are_ours_in_every_task(task: str) -> None:
+    same_pixels(task)
+
+
+def same_pixels(task: str) -> None:
+    baseline, ours = env.make("baseline", task), env.make("ours", task)
+    rng = np.random.default_rng(0)
+    pairs = [(baseline.reset(), ours.reset())]
+    for _ in range(6):
+        action = rng.integers(-64, 65, ours.action_spec().shape).astype(np.float32) / 64
+        pairs.append((baseline.step(action), ours.step(action)))
+    assert not np.array_equal(pairs[0][0].observation, pairs[-1][0].observation)
+    for plain_step, step in pairs:
+        np.testing.assert_array_equal(plain_step.observation, step.observation)
+        assert plain_step.reward is None or plain_step.reward == pytest.approx(step.reward, rel=1e-6)
+    baseline.close()
+    ours.close()
+
+
+def test_memory_is_that_of_all_processes() -> None:
+    before = memory.resident_mb()["RssAnon"]
+    code = "x = bytearray(200_000_000); x[::4096] = b'1' * len(x[::4096]); print(flush=True); input()"
+    command = ["sh", "-c", f'{sys.executable} -c "{code}"; exit 0']  # a grandchild
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        during = memory.resident_mb()["RssAnon"]
+        process.stdin.close()
+    assert 195 < during - before < 260
+    room = np.ones(100_000_000, np.uint8)
+    assert memory.resident_mb()["RssAnon"] - before > 95
+    del room
+
+
+TIMED = {"ms", "ms_25", "ms_75", "ratio", "ratio_25", "ratio_75", "repetitions", "limit_ms", "times_limit"}
+SPEED = {"fps", "fps_25", "fps_75", "ratio", "ratio_25", "ratio_75", "repetitions"}
+LEARNERS = ["baseline", "fp32", "bf16", *(["fp32 graph", "bf16 graph"] if torch.cuda.is_available() else [])]
 KEYS = {
-    "learner": {"preset", "device", "batch_size", "image_size", "feature_dim", "hidden_dim"} | TIMED,
-    "replay": {"workers", "batch_size", "megabytes", "copy_ms"} | TIMED,
-    "env": {"task", "image_size", "render_ms", "physics_ms"} | TIMED,
-    "loop": {"preset", "task", "episode_frames", "frames", "collecting_fps", "learning_fps"},
+    "learner": {"side", "device", "batch_size", "gflop"} | TIMED,
+    "replay": {"side", "workers", "batch_size"} | TIMED,
+    "env": {"task", "baseline_ms", "ms", "ratio", "ratio_25", "ratio_75", "render_ms", "limit_ms", "times_limit"},
+    "loop": {"side", "task", "batch_size"} | SPEED,
+    "memory": {"side", "transitions", "workers", "batches", "seconds", "anonymous_mb", "growth_mb", "shared_mb"},
+    "cold": {"state", "stored_mb", "limit_mb", "batch_size", "ms", "ms_25", "ms_75", "disk_mb", "repetitions"},
 }
 CASES = {
-    "learner": ("preset", ["paper", "cpu"]),
-    "replay": ("workers", [0, 1]),
-    "env": ("task", ["cartpole_balance_sparse", "cheetah_run", "quadruped_walk", "humanoid_walk"]),
-    "loop": ("preset", ["debug"]),
+    "learner": [LEARNERS],
+    "replay": [["baseline", "baseline", "ours", "ours", "ours"]],
+    "env": [["cartpole_balance", "cheetah_run", "geometric mean"]],
+    "loop": [["baseline", "train.py"]],
+    "memory": [["replay", "replay and learner"]],
+    "cold": [["warm", "evicted"], ["warm", "evicted", "limited"]],
 }
 
 
 def bench(module: str, *options: str) -> str:
     command = [sys.executable, "-m", module, "--quick", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -38,12 +248,16 @@ def check(results: dict[str, Any], names: set[str]) -> None:
     assert set(results) == {"machine", *names}
     assert set(results["machine"]) >= MACHINE
     for name in names:
-        column, cases = CASES[name]
-        assert [row[column] for row in results[name]] == cases
-        for row in results[name]:
-            assert set(row) == KEYS[name]
-            assert all(value > 0 for key, value in row.items() if key.endswith(("ms", "_25", "_75", "fps")))
-            assert row.get("ms_25", 0) <= row.get("ms", 0) <= row.get("ms_75", 0)
+        rows = results[name]
+        assert [next(iter(row.values())) for row in rows] in CASES[name]
+        for row in rows:
+            assert set(row) - {"fast_ms", "fast_ratio"} == KEYS[name]
+            measured = {key: value for key, value in row.items() if key.endswith(("ms", "ratio", "fps"))}
+            assert all(value > 0 for value in measured.values())
+            for key in set(measured) & {k.removesuffix("_25") for k in row if k.endswith("_25")}:
+                assert row[f"{key}_25"] <= row[key] <= row[f"{key}_75"]
+        if name in ("learner", "loop", "replay"):
+            assert rows[0]["ratio"] == 1.0
 
 
 @pytest.mark.slow
@@ -58,7 +272,13 @@ def test_one_table_for_people() -> None:
     assert lines[0].startswith("cpu ")
     header = lines.index(next(line for line in lines if line.startswith("replay: "))) + 1
     assert set(lines[header].split()) == KEYS["replay"]
-    assert [line.split()[0] for line in lines[header + 1 :]] == ["0", "1"]
+    assert [line.split()[:2] for line in lines[header + 1 :]] == [
+        ["baseline", "1"],
+        ["baseline", "2"],
+        ["ours", "0"],
+        ["ours", "1"],
+        ["ours", "2"],
+    ]
 
 
 @pytest.mark.slow

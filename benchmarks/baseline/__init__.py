@@ -1,0 +1,6 @@
+"""DrQ-v2 written straight from the paper (arXiv 2107.09645), with no thought of speed: the benchmarks' baseline.
+
+It shares no algorithm's code with the project, and computes the same: tests/test_benchmarks.py holds the two together.
+"""
+
+import drqv2.envs  # noqa: F401 (settles which OpenGL draws, which has to come before dm_control)

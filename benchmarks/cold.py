@@ -1,0 +1,127 @@
+"""A buffer larger than the page cache may be: `python -m benchmarks.cold [--json]`.
+
+Writes 1.8 GB of distinct frames into the directory for temporary files (TMPDIR chooses another) and deletes them at
+the end. Takes about a minute.
+
+`limited` is a process that may have 600 MB in all, its page cache included, in a cgroup (v2) of its own or by
+systemd-run; where neither can be had the row is left out. `evicted` needs no such thing: the files' pages are dropped
+before each figure, which is then what the first batches after a restart cost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.common import Row, main, quartiles
+from benchmarks.replay import BATCH, STACK, fill
+from benchmarks.turns import timed_ms
+from replay_buffer import make_replay_loader
+
+ABOUT = "one batch, gathered in the foreground; disk_mb: what is read from the disk for it, read-ahead included"
+LIMIT = 600_000_000  # bytes
+BLOCK = 4  # batches in a figure
+WARM_UP = 24  # batches
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def measure(quick: bool = False) -> list[Row]:
+    """Return a row for files in the page cache, for files just evicted, and for more of them than it may hold."""
+    episodes, length, figures = (2, 50, 2) if quick else (170, 500, 12)
+    with tempfile.TemporaryDirectory() as folder:
+        stored = fill(Path(folder), episodes, length).nbytes() / 1e6
+        rows = [measure_state(folder, state, figures, stored, []) for state in ("warm", "evicted")]
+        with memory_limit() as prefix:
+            if prefix is None:
+                print("limited: neither a cgroup (v2) nor systemd can limit memory here, left out", file=sys.stderr)
+            else:
+                rows.append(measure_state(folder, "limited", figures, stored, prefix))
+    return rows
+
+
+def measure_state(folder: str, state: str, figures: int, stored: float, prefix: list[str]) -> Row:
+    """Measure in a process of its own, its command after `prefix`."""
+    code = f"from benchmarks.cold import show; show({folder!r}, {state!r}, {figures})"
+    command = [*prefix, sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    limit = LIMIT / 1e6 if state == "limited" else None
+    found: Row = json.loads(done.stdout)
+    return {"state": state, "stored_mb": stored, "limit_mb": limit, "batch_size": BATCH, **found}
+
+
+def show(folder: str, state: str, figures: int) -> None:
+    """Print the times of a batch in this process, and what they read from the disk, as JSON."""
+    loader = make_replay_loader(folder, None, BATCH, 0, False, 3, 0.99, frame_stack=STACK)
+    for _ in range(WARM_UP):
+        next(loader)
+    times, read = [], 0
+    for _ in range(figures):
+        if state == "evicted":
+            loader.close()  # pages that are mapped stay
+            evict(Path(folder))
+        before = bytes_read()
+        times.append(timed_ms(lambda: next(loader), times=BLOCK))
+        read += bytes_read() - before
+    loader.close()
+    print(json.dumps({**quartiles(times, "ms"), "disk_mb": read / 1e6 / BLOCK / figures, "repetitions": figures}))
+
+
+def evict(folder: Path) -> None:
+    """Drop the pages of the files in `folder` from the page cache."""
+    for path in folder.iterdir():
+        file = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def bytes_read() -> int:
+    """Return the bytes that this process has had read from the disk."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["read_bytes"])
+
+
+@contextmanager
+def memory_limit() -> Iterator[list[str] | None]:
+    """Yield what put before a command leaves it LIMIT bytes, its page cache included; None where nothing does."""
+    group = limited_group()
+    if group:
+        try:
+            yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+        finally:
+            group.rmdir()
+    elif shutil.which("systemd-run") and Path("/run/systemd/system").exists():
+        user = [] if os.geteuid() == 0 else ["--user"]
+        yield ["systemd-run", "--quiet", "--scope", *user, "-p", f"MemoryMax={LIMIT}", "-p", "MemorySwapMax=0"]
+    else:
+        yield None
+
+
+def limited_group() -> Path | None:
+    """Make a cgroup (v2) of LIMIT bytes inside our own; None where that is not for us to do."""
+    root = Path("/sys/fs/cgroup")
+    if not (root / "cgroup.controllers").exists():
+        return None
+    own = Path("/proc/self/cgroup").read_text().strip().removeprefix("0::/")
+    group = root / own / f"benchmark_{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        return None
+    try:
+        with (group / "memory.max").open("r+") as f:
+            f.write(str(LIMIT))
+    except OSError:  # our own group does not hand the memory controller down
+        group.rmdir()
+        return None
+    return group
+
+
+if __name__ == "__main__":
+    main("cold", ABOUT, measure)
