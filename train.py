@@ -12,6 +12,8 @@ python train.py --help                              # every key, its default and
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, machine, snapshot, state, utils
 from drqv2.agent_files import make_agent
+from drqv2.device_replay import choose_replay_device, needed_bytes
 from drqv2.diagnostics import diagnose
+from drqv2.envs.worker import InProcess, Worker
+from drqv2.evaluation import play
 from drqv2.launch import launch
 from drqv2.logger import Logger
 from drqv2.utils import UserError
@@ -51,11 +56,12 @@ class Workspace:
         self._global_step = 0
         self._global_episode = 0
         self._num_evals = 0
-        self.time_step: envs.ExtendedTimeStep
         self._last_eval_step = -1  # agent step of the newest evaluation
-        self._episode_step = 0
-        self._episode_reward = 0.0
-        self._filming = False  # whether the current episode is filmed
+        self._last_row_step = 0  # agent step of the newest row of train.csv
+        self.time_steps: list[envs.ExtendedTimeStep] = []  # one for each environment
+        self._episode_steps = [0] * cfg.num_envs
+        self._episode_rewards = [0.0] * cfg.num_envs
+        self._filming = False  # whether the current episode of the first environment is filmed
         self._saved_at = float("-inf")  # training seconds at the newest snapshot
         self._needed_by_snapshots: list[int] = []  # first episode that each of the two newest snapshots refers to
 
@@ -66,25 +72,30 @@ class Workspace:
             self._init_weights(Path(cfg.init_from))
         self.replay_storage.delete()  # what a run left here that was stopped before its first snapshot
         OmegaConf.save(cfg, work_dir / "config.yaml")
-        self._start_episode()
+        self._start_episodes(range(cfg.num_envs))
         self._save_snapshot_if_due()
 
     def setup(self) -> None:
         """Make environments, replay, logger, recorders and predicates; nothing of it has a history yet."""
         cfg = self.cfg
         self.logger = Logger(self.work_dir, use_tb=cfg.use_tb)
-        self.train_env = self._make_env(utils.TRAIN_ENV)
-        self.eval_env = self._make_env(utils.EVAL_ENV)
+        self.train_envs = [self._make_env(utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
+        self.eval_envs = [self._make_env(utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+        env = self.train_envs[0]
 
         data_specs = (
-            self.train_env.observation_spec(),
-            self.train_env.action_spec(),
+            env.observation_spec(),
+            env.action_spec(),
             specs.Array((1,), np.float32, "reward"),
             specs.Array((1,), np.float32, "discount"),
         )
         self.replay_storage = ReplayBufferStorage(
             data_specs, self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
         )
+        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
+        needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
+        cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(self.device), free, needed)
+        print(f"replay: {cfg.replay_device} ({why})")
         self.replay_loader = make_replay_loader(
             self.work_dir / "buffer",
             cfg.replay_buffer_size,
@@ -97,11 +108,13 @@ class Workspace:
             seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
             frame_stack=cfg.frame_stack,
             pin_memory=self.device.type == "cuda",
+            replay_device=cfg.replay_device,
+            device=self.device,
         )
         self.replay_iter = iter(self.replay_loader)
 
-        fps = 1 / self.train_env.step_seconds if self.train_env.step_seconds else 20.0
-        frame_channels = self.train_env.observation_spec().shape[0] // cfg.frame_stack
+        fps = 1 / env.step_seconds if env.step_seconds else 20.0
+        frame_channels = env.observation_spec().shape[0] // cfg.frame_stack
         self.video_recorder = VideoRecorder(self.work_dir if cfg.save_video else None, cfg.render_size, fps)
         self.train_video_recorder = TrainVideoRecorder(
             self.work_dir if cfg.save_train_video else None, cfg.render_size, fps, frame_channels
@@ -138,10 +151,10 @@ class Workspace:
         if not self.train_until_step(self.global_step):
             print(f"nothing left to do: the run has had its num_train_frames={self.cfg.num_train_frames}; give more")
         while self.train_until_step(self.global_step):
-            # the episode has ended: log it, start the next
-            if self.time_step.last():
-                self._finish_episode()
-                self._start_episode()
+            # episodes have ended: log them, start the next
+            if ended := self._ended():
+                self._finish_episodes(ended)
+                self._start_episodes(ended)
                 self._save_snapshot_if_due()
 
             # try to evaluate
@@ -149,87 +162,120 @@ class Workspace:
                 self.logger.log("eval/total_time", self.timer.total_time(), self.global_frame)
                 self.eval()
 
-            # choose an action
-            with torch.no_grad(), utils.eval_mode(self.agent):
-                action = self.agent.act(self.time_step.observation, self.global_step, eval_mode=False)
+            # choose actions; with them the environments begin to step
+            for env, action in zip(self.train_envs, self._act(), strict=True):
+                env.start("step", action)
 
-            # try to update the agent
+            # try to update the agent meanwhile: the transitions under way are not in the replay yet
             if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
-                for _ in range(self.cfg.updates_per_step):
-                    metrics = self.agent.update(self.replay_iter, self.global_step)
-                    self.logger.log_metrics(metrics, self.global_frame, ty="train")
+                self._update()
 
-            # step the environment
-            self.time_step = self.train_env.step(action)
-            self._episode_reward += self.time_step.reward
-            self.replay_storage.add(self.time_step)
-            self.train_video_recorder.record(self.time_step.observation)
-            self._episode_step += 1
-            self._global_step += 1
+            # see where the environments have come to
+            self.time_steps = [env.finish() for env in self.train_envs]
+            for i, time_step in enumerate(self.time_steps):
+                self._record(i, time_step)
+            self._global_step += self.cfg.num_envs
 
-        if self.time_step.last():
-            self._finish_episode()
-            self._start_episode()
+        if ended := self._ended():
+            self._finish_episodes(ended)
+            self._start_episodes(ended)
         if self._last_eval_step != self.global_step:
             self.logger.log("eval/total_time", self.timer.total_time(), self.global_frame)
             self.eval()
         if self.cfg.save_snapshot:
             self.save_snapshot()
 
+    @torch.no_grad()
+    def _act(self) -> Sequence[np.ndarray]:
+        observations = [time_step.observation for time_step in self.time_steps]
+        with utils.eval_mode(self.agent):
+            if len(observations) > 1 and hasattr(self.agent, "act_batch"):
+                actions: Sequence[np.ndarray] = self.agent.act_batch(
+                    np.stack(observations), self.global_step, eval_mode=False
+                )
+                return actions
+            return [self.agent.act(obs, self.global_step, eval_mode=False) for obs in observations]
+
+    def _update(self) -> None:
+        for step in range(self.global_step, self.global_step + self.cfg.num_envs):
+            for _ in range(self.cfg.updates_per_step):
+                metrics = self.agent.update(self.replay_iter, step)
+                self.logger.log_metrics(metrics, self.global_frame, ty="train")
+
+    def _record(self, i: int, time_step: envs.ExtendedTimeStep) -> None:
+        self._episode_rewards[i] += time_step.reward
+        self._episode_steps[i] += 1
+        self.replay_storage.add(time_step, i)
+        if i == 0:
+            self.train_video_recorder.record(time_step.observation)
+
     def eval(self) -> None:
         """Run num_eval_episodes without exploration; log their mean return and film the first.
 
         Episode j of evaluation n is seeded by (seed, n, j), whatever was evaluated before.
         """
-        returns, steps = [], 0
-        with self.timer.paused():
-            for episode in range(self.cfg.num_eval_episodes):
-                time_step = self.eval_env.begin(self._num_evals, episode)
-                self.video_recorder.init(self.eval_env, enabled=episode == 0)
-                episode_return = 0.0
-                while not time_step.last():
-                    with torch.no_grad(), utils.eval_mode(self.agent):
-                        action = self.agent.act(time_step.observation, self.global_step, eval_mode=True)
-                    time_step = self.eval_env.step(action)
-                    self.video_recorder.record(self.eval_env)
-                    episode_return += time_step.reward
-                    steps += 1
-                returns.append(episode_return)
-                self.video_recorder.save(f"{self.global_frame}.mp4")
+
+        def film(episode: int, env: Any, time_step: envs.ExtendedTimeStep) -> None:
+            if episode == 0:
+                self.video_recorder.init(env) if time_step.first() else self.video_recorder.record(env)
+                if time_step.last():
+                    self.video_recorder.save(f"{self.global_frame}.mp4")
+
+        with self.timer.paused(), torch.no_grad(), utils.eval_mode(self.agent):
+            results = play(
+                self.eval_envs,
+                self._num_evals,
+                self.cfg.num_eval_episodes,
+                lambda obs: self.agent.act(obs, self.global_step, eval_mode=True),
+                film,
+            )
         self._num_evals += 1
         self._last_eval_step = self.global_step
 
+        returns, steps = zip(*results, strict=True)
         with self.logger.log_and_dump_ctx(self.global_frame, ty="eval") as log:
             log("episode_reward", float(np.mean(returns)))
-            log("episode_length", steps * self.cfg.action_repeat / len(returns))
+            log("episode_length", float(np.mean(steps)) * self.cfg.action_repeat)
             log("episode", self.global_episode)
             log("step", self.global_step)
 
-    def _start_episode(self) -> None:
-        self.time_step = self.train_env.reset()
-        self._episode_step = 0
-        self._episode_reward = 0.0
-        self.replay_storage.add(self.time_step)
-        self._filming = self.film_every_step(self.global_step)
-        self.train_video_recorder.init(self.time_step.observation, enabled=self._filming)
+    def _ended(self) -> list[int]:
+        return [i for i, time_step in enumerate(self.time_steps) if time_step.last()]
 
-    def _finish_episode(self) -> None:
-        self._global_episode += 1
-        self.train_video_recorder.save(f"{self.global_frame}.mp4")
+    def _start_episodes(self, numbers: Iterable[int]) -> None:
+        """Start the next episode in the environments of these numbers; all of them, if it is the first."""
+        for i in numbers:
+            self.train_envs[i].start("reset")
+        for i in numbers:
+            time_step = self.train_envs[i].finish()
+            self.time_steps[i : i + 1] = [time_step]
+            self._episode_steps[i], self._episode_rewards[i] = 0, 0.0
+            self.replay_storage.add(time_step, i)
+            if i == 0:
+                self._filming = self.film_every_step(self.global_step)
+                self.train_video_recorder.init(time_step.observation, enabled=self._filming)
+
+    def _finish_episodes(self, numbers: Sequence[int]) -> None:
+        """Log the episodes that have ended in the environments of these numbers, a row each."""
         elapsed_time, total_time = self.timer.reset()
-        episode_frame = self._episode_step * self.cfg.action_repeat
+        fps = (self.global_step - self._last_row_step) * self.cfg.action_repeat / elapsed_time
+        self._last_row_step = self.global_step
+        if 0 in numbers:
+            self.train_video_recorder.save(f"{self.global_frame}.mp4")
         if self.diagnose_every_step(self.global_step):
             episode = self.replay_storage.load_episode(self.replay_storage.num_episodes - 1)
             figures = diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
             self.logger.log_metrics(figures, self.global_frame, ty="train")
-        with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
-            log("fps", episode_frame / elapsed_time)
-            log("total_time", total_time)
-            log("episode_reward", self._episode_reward)
-            log("episode_length", episode_frame)
-            log("episode", self.global_episode)
-            log("buffer_size", len(self.replay_storage))
-            log("step", self.global_step)
+        for i in numbers:
+            self._global_episode += 1
+            with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
+                log("fps", fps)
+                log("total_time", total_time)
+                log("episode_reward", self._episode_rewards[i])
+                log("episode_length", self._episode_steps[i] * self.cfg.action_repeat)
+                log("episode", self.global_episode)
+                log("buffer_size", len(self.replay_storage))
+                log("step", self.global_step)
 
     def _save_snapshot_if_due(self) -> None:
         if self.cfg.save_snapshot and self.timer.total_time() - self._saved_at >= self.cfg.snapshot_every_seconds:
@@ -246,7 +292,7 @@ class Workspace:
                 "timer": self.timer.total_time(),
                 "agent": state.capture(self.agent),
                 "rng": state.rng_state(),
-                "train_env": self.train_env.state(),
+                "train_envs": [env.state() for env in self.train_envs],
                 "replay_storage": self.replay_storage.state_dict(),
                 "replay_loader": self.replay_loader.state_dict(),
                 "logger": self.logger.state_dict(),
@@ -281,9 +327,11 @@ class Workspace:
             getattr(self, name).last_step = saved["last_steps"][name]
         self.replay_loader.load_state_dict(saved["replay_loader"])
         self.logger.load_state_dict(saved["logger"])
-        self.time_step = self.train_env.restore(saved["train_env"])
+        for env, env_state in zip(self.train_envs, saved["train_envs"], strict=True):
+            env.start("restore", env_state)
+        self.time_steps = [env.finish() for env in self.train_envs]
         # The recorder holds no history: after a resume within an episode its video begins there.
-        self.train_video_recorder.init(self.time_step.observation, enabled=self._filming)
+        self.train_video_recorder.init(self.time_steps[0].observation, enabled=self._filming)
         self.timer = utils.Timer(saved["timer"])
         self._saved_at = saved["timer"]
         self._keep_episodes_of_snapshot()
@@ -300,37 +348,48 @@ class Workspace:
         "_global_episode",
         "_num_evals",
         "_last_eval_step",
-        "_episode_step",
-        "_episode_reward",
+        "_last_row_step",
+        "_episode_steps",
+        "_episode_rewards",
         "_filming",
     )
-    _fixed = ("task_name", "seed", "action_repeat", "frame_stack", "image_size")  # a run cannot change them
+    # A run cannot change these.
+    _fixed = ("task_name", "seed", "num_envs", "render", "action_repeat", "frame_stack", "image_size")
     _predicates = ("eval_every_step", "diagnose_every_step", "film_every_step")
 
     def _keep_episodes_of_snapshot(self) -> None:
         self._needed_by_snapshots = [*self._needed_by_snapshots[-1:], self.replay_storage.first_needed]
         self.replay_storage.pin("snapshots", min(self._needed_by_snapshots))
 
-    def _make_env(self, stream: int) -> Any:
+    def _make_env(self, stream: int, index: int) -> Any:
+        """Return environment `index` of a stream; a process of its own where it can step while others do something."""
         cfg = self.cfg
         factory = None
         if cfg.env._target_ is not None:
             factory = hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all")
-        return envs.make(
+        make = partial(
+            envs.make,
             cfg.task_name,
             cfg.frame_stack,
             cfg.action_repeat,
             cfg.seed,
             image_size=cfg.image_size,
+            render=cfg.render,
             factory=factory,
             stream=stream,
+            index=index,
         )
+        alone = (cfg.num_envs if stream == utils.TRAIN_ENV else cfg.num_eval_envs) == 1
+        if alone and (stream == utils.EVAL_ENV or not cfg.overlap):
+            return InProcess(make)
+        room = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a picture
+        return Worker(make, room, index)
 
     def _make_agent(self) -> Any:
         cfg = self.cfg
         found = {
-            "obs_shape": tuple(self.train_env.observation_spec().shape),
-            "action_shape": tuple(self.train_env.action_spec().shape),
+            "obs_shape": tuple(self.train_envs[0].observation_spec().shape),
+            "action_shape": tuple(self.train_envs[0].action_spec().shape),
             "device": str(self.device),
         }
         node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
@@ -347,8 +406,8 @@ class Workspace:
     def close(self) -> None:
         """Close environments, workers, recorders and files."""
         self.replay_loader.close()
-        self.train_env.close()
-        self.eval_env.close()
+        for env in (*self.train_envs, *self.eval_envs):
+            env.close()
         self.video_recorder.close()
         self.train_video_recorder.close()
         self.logger.close()

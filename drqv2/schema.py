@@ -83,6 +83,13 @@ GROUPS: dict[str, tuple[Key, ...]] = {
         Key("frame_stack", "int", "Images stacked into one observation, newest last.", "images", 1),
         Key("action_repeat", "int", "Environment frames for which each action is held.", "frames", 1),
         Key("image_size", "int", "Side of the square images that the agent sees.", "pixels", SMALLEST_IMAGE),
+        Key(
+            "render",
+            "choice",
+            "How dm_control's tasks are drawn: pixel for pixel as dm_control does, or faster with coarser shadows, "
+            "which changes up to 0.3 % of the pixels.",
+            choices=("exact", "fast"),
+        ),
         Key("discount", "float", "Discount (gamma) of one agent step.", "", 0, 1, above=True),
         Key(
             "env._target_",
@@ -90,6 +97,19 @@ GROUPS: dict[str, tuple[Key, ...]] = {
             "Your own environment: a function or class that returns a dm_env or gymnasium environment; "
             "+env.x=1 hands it an argument.",
             null="the dm_control task task_name",
+        ),
+        Key(
+            "num_envs",
+            "int",
+            "Environments that are stepped side by side, each in a process of its own. Another number is another run: "
+            "with more, an update knows less of the newest steps.",
+            "environments",
+            1,
+        ),
+        Key(
+            "overlap",
+            "bool",
+            "Step a single environment in a process of its own while the agent learns; the results are the same.",
         ),
     ),
     "Length": (
@@ -99,10 +119,24 @@ GROUPS: dict[str, tuple[Key, ...]] = {
     "Evaluation": (
         Key("eval_every_frames", "int", "Interval between evaluations; at least action_repeat.", "frames", 1),
         Key("num_eval_episodes", "int", "Episodes of one evaluation.", "episodes", 1),
+        Key(
+            "num_eval_envs",
+            "int",
+            "Environments that play them side by side; the results are the same for any number.",
+            "environments",
+            1,
+        ),
     ),
     "Replay": (
         Key("replay_buffer_size", "int", "Capacity; at least one episode.", "transitions", 1),
         Key("replay_buffer_num_workers", "int", "Processes that load batches; 0 loads them in line.", "", 0, 8),
+        Key(
+            "replay_device",
+            "choice",
+            "Where batches are gathered from: episode files through the page cache, or a copy of their frames in the "
+            "GPU's memory. auto: the GPU's, if the learner is there and they take at most 60 % of what is free.",
+            choices=("auto", "disk", "cuda"),
+        ),
         Key("nstep", "int", "Rewards summed before the bootstrap.", "agent steps", 1),
         Key("batch_size", "int", "Transitions in one update.", "transitions", 1),
         Key("keep_replay", "bool", "Keep the stored episodes when the run ends for good."),
@@ -119,7 +153,7 @@ GROUPS: dict[str, tuple[Key, ...]] = {
         Key(
             "precision",
             "choice",
-            "Precision of products in updates; auto takes bf16 where the hardware multiplies it natively. Of interest to "
+            "Precision of products in updates; auto takes bf16 where the hardware multiplies it natively. Handed to "
             "agents whose signature names it.",
             choices=("auto", "fp32", "bf16"),
         ),

@@ -12,7 +12,7 @@ import torch
 
 from drqv2.errors import UserError
 
-VERSION = 1
+VERSION = 2
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -89,7 +89,8 @@ class eval_mode:
 
 def soft_update_params(net: nn.Module, target_net: nn.Module, tau: float) -> None:
     """Move the target's parameters a share `tau` of the way to those of `net`, in place."""
-    params, targets = list(net.parameters()), list(target_net.parameters())
+    params: list[Tensor] = list(net.parameters())
+    targets: list[Tensor] = list(target_net.parameters())
     with torch.no_grad():
         torch._foreach_lerp_(targets, params, tau)
 

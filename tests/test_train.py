@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SHORT = (
     "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=480 "
     "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
-    "snapshot_every_seconds=0 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20"
+    "snapshot_every_seconds=0 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
+    "overlap=false"
 ).split()
 TIMES = ("fps", "total_time")
 
@@ -98,6 +99,24 @@ def test_other_seed_other_run(reference: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_change_nothing(reference: Path, tmp_path: Path, workers: int) -> None:
     assert_same(reference, run(tmp_path / "run", f"replay_buffer_num_workers={workers}"))
+
+
+@pytest.mark.parametrize("override", ["overlap=true", "num_eval_envs=3"])
+def test_processes_change_nothing(tmp_path: Path, override: str) -> None:
+    several = ["num_eval_episodes=4", "num_train_frames=240"]
+    assert_same(run(tmp_path / "a", *several, override), run(tmp_path / "b", *several))
+
+
+def test_several_environments(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", "num_envs=3", "num_train_frames=480")
+    assert [r["frame"] for r in rows(whole, "train")[:3]] == ["180"] * 3  # three episodes of 60 frames side by side
+    assert float(rows(whole, "train")[-1]["critic_loss"]) > 0
+    parts = run(tmp_path / "parts", "num_envs=3", "num_train_frames=300")  # ends within episodes
+    launch(train.main, "cfgs", argv=[f"resume={parts}", "num_train_frames=480"])
+    assert rows(whole, "train") == rows(parts, "train")
+    saved = [snapshot.load(d / "snapshot.pt") for d in (whole, parts)]
+    assert_equal(saved[0]["agent"], saved[1]["agent"])
+    assert_equal(saved[0]["train_envs"], saved[1]["train_envs"])
 
 
 @pytest.mark.parametrize("step", [75, 130])  # a few steps into an episode, before and after the first eviction

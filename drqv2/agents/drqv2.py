@@ -113,7 +113,6 @@ class DrQV2Agent:
         for module in (self.encoder, self.actor, self.critic):
             module.train(training)
 
-    @torch.no_grad()
     def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action.
 
@@ -125,7 +124,13 @@ class DrQV2Agent:
         Returns:
             float32 [A] in [-1, 1].
         """
-        features = self.encoder(torch.as_tensor(obs, device=self.device).unsqueeze(0))  # [1, repr_dim]
+        action: np.ndarray = self.act_batch(obs[None], step, eval_mode)[0]
+        return action
+
+    @torch.no_grad()
+    def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+        """Choose an action for each of several observations, uint8 [N, C, H, W]; see `act`. Returns float32 [N, A]."""
+        features = self.encoder(torch.as_tensor(obs, device=self.device))  # [N, repr_dim]
         dist = self.actor(features, utils.schedule(self.stddev_schedule, step))
         if eval_mode:
             action = dist.mean
@@ -133,7 +138,7 @@ class DrQV2Agent:
             action = torch.empty_like(dist.mean).uniform_(-1.0, 1.0, generator=self.act_generator)
         else:
             action = dist.sample(clip=None, generator=self.act_generator)
-        return action[0].cpu().numpy()
+        return action.cpu().numpy()
 
     def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
         """Learn from one batch, every `update_every_steps` agent steps; otherwise do nothing.
@@ -246,7 +251,8 @@ class DrQV2Agent:
     def _as_published(self) -> bool:
         """Whether nothing of the update has been replaced: what others wrote gets fp32, step by step."""
         own = all(
-            getattr(type(self), name) is getattr(DrQV2Agent, name) for name in ("update", "update_critic", "update_actor")
+            getattr(type(self), name) is getattr(DrQV2Agent, name)
+            for name in ("update", "update_critic", "update_actor")
         )
         return own and type(self.aug) is RandomShiftsAug
 

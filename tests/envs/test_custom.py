@@ -200,7 +200,7 @@ def test_what_cannot_be_used_is_refused(factory, words):
 
 def test_wrong_arguments_are_refused():
     for key in ("frame_stack", "action_repeat", "image_size"):
-        arguments = {"frame_stack": 3, "action_repeat": 2, "image_size": 8, key: 0}
+        arguments: dict[str, Any] = {"frame_stack": 3, "action_repeat": 2, "image_size": 8, key: 0}
         with pytest.raises(UserError, match=f"{key}=0"):
             make("own", seed=1, factory=Counter, **arguments)
 

@@ -1,0 +1,253 @@
+"""Environments that step while something else is computed: in a process each, or in this one, with one interface.
+
+`start` asks for something, `finish` waits for the answer. Episodes are seeded by their numbers, so an environment's
+whole state is (index, episode, actions so far). That is kept here: a process that dies or hangs is replaced, and its
+episode played again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.sharedctypes import RawArray
+from typing import Any
+
+import numpy as np
+
+from drqv2.envs.episode import Environment
+from drqv2.envs.wrappers import ExtendedTimeStep
+from drqv2.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE = 60.0  # seconds for an answer; beyond that a process is taken for dead
+_STARTING = 300.0  # seconds for a process to import mujoco and open OpenGL
+_ATTEMPTS = 3  # processes that may fail over one request
+
+
+class InProcess:
+    """An environment of this process; `start` only notes what `finish` does.
+
+    Args:
+        make: makes the environment.
+    """
+
+    def __init__(self, make: Callable[[], Environment]) -> None:
+        self._env = make()
+        self._asked: tuple[str, tuple[Any, ...]] | None = None
+        self.observation_spec = self._env.observation_spec
+        self.action_spec = self._env.action_spec
+        self.step_seconds = self._env.step_seconds
+
+    def start(self, name: str, *args: Any) -> None:
+        """Ask for a method of the environment; what it returns is for `finish` to fetch."""
+        self._asked = name, args
+
+    def finish(self) -> Any:
+        """Return what was asked for."""
+        assert self._asked is not None, "nothing was asked for"
+        (name, args), self._asked = self._asked, None
+        return getattr(self._env, name)(*args)
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Ask, and return the answer."""
+        self.start(name, *args)
+        return self.finish()
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Return the present picture, uint8 [height, width, 3]."""
+        picture: np.ndarray = self.call("render", height, width)
+        return picture
+
+    def state(self) -> dict[str, Any]:
+        """Return the environment's state, see `Environment.state`."""
+        state: dict[str, Any] = self.call("state")
+        return state
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+class Worker(InProcess):
+    """An environment in a process of its own, which opens OpenGL there and leaves when this process is gone.
+
+    Args:
+        make: makes the environment; can be pickled.
+        room: bytes of shared memory through which arrays come back; larger ones are pickled.
+        index: number of the environment that `make` makes.
+        threads: of software rendering in the process; None leaves that to OpenGL.
+        patience: seconds for an answer.
+
+    Raises:
+        UserError: what `make` raises in the process.
+        RuntimeError: the process dies or hangs again and again.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Environment],
+        room: int,
+        index: int = 0,
+        threads: int | None = None,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self._make = make
+        self._room = room
+        self._threads = threads
+        self._patience = patience
+        self._asked = None
+        self._begun = index, -1  # environment and episode, as in `Environment`
+        self._actions: list[np.ndarray] = []
+        self._open()
+
+    def _open(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["drqv2.envs"])
+        self._shared = RawArray("B", self._room)
+        self._pipe, theirs = context.Pipe()
+        args = (theirs, self._shared, self._make, self._threads)
+        self._process = context.Process(target=_serve, args=args, name="environment", daemon=True)
+        self._process.start()
+        theirs.close()
+        observation, action, self.step_seconds = self._receive(_STARTING)
+        self.observation_spec = lambda: observation
+        self.action_spec = lambda: action
+
+    def start(self, name: str, *args: Any) -> None:
+        """Ask for a method of the environment; what it returns is for `finish` to fetch."""
+        self._asked = name, args
+        with contextlib.suppress(OSError):  # where it is gone, `finish` replaces it
+            self._pipe.send(self._asked)
+
+    def finish(self) -> Any:
+        """Return what was asked for, from a new process if the old one is dead or hangs."""
+        assert self._asked is not None, "nothing was asked for"
+        asked = self._asked
+        for attempt in range(_ATTEMPTS):
+            try:
+                if attempt:
+                    self._replace()
+                    self._pipe.send(asked)
+                answer = self._receive(self._patience)
+                break
+            except _Gone as reason:
+                _log.warning("An environment's process %s; it is replaced and its episode played again.", reason)
+        else:
+            raise RuntimeError(f"{_ATTEMPTS} processes of an environment failed at {asked[0]}{asked[1]!r:.100}")
+        self._asked = None
+        self._remember(*asked)
+        return answer
+
+    def _remember(self, name: str, args: tuple[Any, ...]) -> None:
+        if name == "step":
+            self._actions.append(np.array(args[0], np.float32))
+        elif name == "reset":
+            self._begun, self._actions = (self._begun[0], self._begun[1] + 1), []
+        elif name == "begin":
+            self._begun, self._actions = (args[0], args[1]), []
+        elif name == "restore":
+            self._begun = args[0]["index"], max(args[0]["episode"], 0)
+            self._actions = list(np.asarray(args[0]["actions"], np.float32))
+
+    def _replace(self) -> None:
+        self._end()
+        self._open()
+        if self._begun[1] >= 0:
+            self._pipe.send(("restore", (self.state(),)))
+            self._receive(self._patience)
+
+    def state(self) -> dict[str, Any]:
+        """Return the environment's state, see `Environment.state`."""
+        import torch
+
+        index, episode = self._begun
+        actions = np.stack(self._actions) if self._actions else np.zeros((0, *self.action_spec().shape), np.float32)
+        return {"index": index, "episode": episode, "actions": torch.from_numpy(actions)}
+
+    def _receive(self, patience: float) -> Any:
+        ready = wait([self._pipe, self._process.sentinel], patience)
+        if not ready:
+            raise _Gone(f"has not answered for {patience:.0f} seconds")
+        try:
+            if not self._pipe.poll():
+                raise EOFError
+            kind, value, shape = self._pipe.recv()
+        except (EOFError, OSError) as e:
+            self._process.join(1.0)
+            raise _Gone(f"ended with status {self._process.exitcode}") from e
+        if kind == "error":
+            raise value
+        if shape is None:
+            return value
+        array = np.frombuffer(self._shared, np.uint8, int(np.prod(shape))).reshape(shape).copy()
+        return value._replace(observation=array) if isinstance(value, ExtendedTimeStep) else array
+
+    def _end(self) -> None:
+        self._pipe.close()
+        self._process.join(0.0 if self._asked else 5.0)
+        self._process.kill()
+        self._process.join()
+
+    def close(self) -> None:
+        """End the process."""
+        self._end()
+
+
+class _Gone(Exception):
+    """A process has died or hangs."""
+
+
+def _serve(pipe: Connection, shared: Any, make: Callable[[], Environment], threads: int | None) -> None:
+    """Answer requests until the pipe's other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches all processes of a terminal: the main one decides
+    if threads is not None:
+        os.environ["LP_NUM_THREADS"] = str(threads)  # read by Mesa when OpenGL is opened
+    room = np.frombuffer(shared, np.uint8)
+    env: Environment | None = None
+    try:
+        while True:
+            try:
+                if env is None:
+                    env = make()
+                    answer: Any = (env.observation_spec(), env.action_spec(), env.step_seconds)
+                else:
+                    name, args = pipe.recv()
+                    answer = getattr(env, name)(*args)
+                pipe.send(("answer", *_parted(answer, room)))
+            except (EOFError, BrokenPipeError):
+                return
+            except Exception as error:
+                pipe.send(("error", _portable(error), None))
+                if env is None:
+                    return
+    finally:
+        if env is not None:
+            env.close()
+
+
+def _parted(answer: Any, room: np.ndarray) -> tuple[Any, tuple[int, ...] | None]:
+    """Put an answer's uint8 array into `room`; return the rest, and the array's shape, None where none was put."""
+    array = answer.observation if isinstance(answer, ExtendedTimeStep) else answer
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.size > room.size:
+        return answer, None
+    room[: array.size] = array.reshape(-1)
+    return (answer._replace(observation=None) if isinstance(answer, ExtendedTimeStep) else None), array.shape
+
+
+def _portable(error: Exception) -> Exception:
+    """Return `error` with the place it comes from, in a form that crosses a pipe."""
+    if not isinstance(error, UserError):
+        error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
