@@ -162,7 +162,7 @@ def make(
         stream: stream of random numbers (drqv2.utils): training and evaluation see different episodes.
         index: the environment's number in its stream.
         render: "exact": MuJoCo's images are those of dm_control's `physics.render`, to the last bit. "fast": a shadow
-            map of 3/8 the width and height, which software OpenGL draws sooner. In the worst task, reach_duplo, 0.24 %
+            map of 3/8 the width and height, which software OpenGL draws sooner. In the worst task, reach_duplo, 0.25 %
             of the pixels differ on average, 0.5 % in single images.
 
     Returns:

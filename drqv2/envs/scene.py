@@ -14,9 +14,8 @@ from dm_control.mujoco import wrapper
 
 _FAST = 3 / 8  # of the shadow map's width and height
 _OPAQUE = 0.995  # above this, MuJoCo draws shadows on a thing
-_MARKS = (mujoco.mjtObj.mjOBJ_SITE, mujoco.mjtObj.mjOBJ_TENDON)
 _LEVEL = np.eye(3).ravel()
-_NEAR = 0.1  # of the camera's distance: 8 pixels in an image of 84 x 84 with a field of view of 45 degrees
+_PLANE, _GEOM = mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtObj.mjOBJ_GEOM
 
 
 class Scene:
@@ -26,7 +25,8 @@ class Scene:
         physics: dm_control's.
         camera: number or name.
         size: height and width of the pictures most often drawn.
-        fast: make the shadow map smaller. Without effect once the physics has opened OpenGL.
+        fast: make the shadow map smaller, and have the floor cast no shadow at all if `own`. The map's size is without
+            effect once the physics has opened OpenGL.
         own: nobody else draws with this physics: its off-screen buffer is made for `size`, and grows with larger
             pictures; its floor may cast a smaller shadow, see `_Floor`.
     """
@@ -46,7 +46,7 @@ class Scene:
             mujoco.mjv_defaultFreeCamera(model.ptr, self._camera)
         else:
             self._camera.type, self._camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, number
-        self._floor = _find_floor(physics) if own else None
+        self._floor = _find_floor(physics, exact=not fast) if own else None
 
     def draw(self, physics: Any, out: np.ndarray) -> np.ndarray:
         """Draw into `out`, uint8 [H, W, 3], whose rows come from the bottom up, and return it the right way up."""
@@ -62,7 +62,7 @@ class Scene:
             self._scene,
         )
         if self._floor is not None:
-            self._floor.confine_shadow(model.ptr, data.ptr, self._scene)
+            self._floor.confine_shadow(model.ptr, data.ptr, self._scene, height)
         rect, context = mujoco.MjrRect(0, 0, width, height), contexts.mujoco.ptr
 
         def render() -> None:
@@ -83,52 +83,84 @@ class Scene:
 
 
 class _Floor:
-    """A level floor that casts a shadow only around what is near it.
+    """A level floor that casts a shadow only where something could be seen in it.
 
-    With software OpenGL, a wide plane in the shadow map takes a good part of the whole image's time. Its shadow darkens
-    what lies below it, and a camera above sees that in few pixels: where the outline of something that touches the
-    floor runs through a pixel, and the pixel's centre, which decides about the shadow, belongs to a point below the
-    floor. So the plane itself is taken for decoration, which `mjr_render` leaves out of the shadow map and otherwise
-    treats like all else, and an invisible plane, as wide as what is near the floor, casts a shadow in its place.
+    With software OpenGL, a wide plane in the shadow map takes a good part of an image's time. Its shadow darkens what
+    lies below it, and a camera above sees little of that: only pixels on an outline, as the point that decides about
+    the shadow is where the ray through the pixel's centre meets the surface, or the surface's extension: maybe below
+    the floor. So the plane itself is taken for decoration, which `mjr_render` leaves out of the shadow map and
+    otherwise treats like all else, and an invisible plane casts a shadow in its place. That one is as wide as it takes
+    for the points below the floor on all rays from the camera to anything but the floor.
 
     Args:
         model: MuJoCo's, without flexes and skins.
         geom: number of the plane: level and finite (all planes are static).
+        exact: whether any shadow is cast in its place.
     """
 
-    def __init__(self, model: Any, geom: int) -> None:
+    def __init__(self, model: Any, geom: int, exact: bool) -> None:
         self._geom = geom
+        self._exact = exact
         shown = np.asarray(wrapper.MjvOption().geomgroup)[model.geom_group] != 0
-        (self._others,) = np.nonzero((model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE) & shown)
-        self._middle, self._half = np.split(model.geom_aabb[self._others], 2, axis=1)  # [N, 3] in the geoms' frames
+        (self._solids,) = np.nonzero((model.geom_type != _PLANE) & shown)
+        self._middle, self._half = np.split(model.geom_aabb[self._solids], 2, axis=1)  # [N, 3] in the geoms' frames
+        (self._lights,) = np.nonzero(model.light_castshadow)
+        self._directional = model.light_type[self._lights] == mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
 
-    def confine_shadow(self, model: Any, data: Any, scene: Any) -> None:
-        """Have a smaller plane cast the floor's shadow in an updated scene, if that changes no pixel."""
-        floor, size, eye = data.geom_xpos[self._geom], model.geom_size[self._geom, :2], scene.camera[0].pos
-        # Above the floor is what it hides from the camera; light from the side throws shadows far.
-        if eye[2] <= floor[2] or (data.light_xpos[:, 2] <= floor[2]).any() or (data.light_xdir[:, 2] > -0.7).any():
+    def confine_shadow(self, model: Any, data: Any, scene: Any, height: int) -> None:
+        """Have a smaller plane cast the floor's shadow in an updated scene, for an image of this height."""
+        floor, size, camera = data.geom_xpos[self._geom], model.geom_size[self._geom, :2], scene.camera[0]
+        lights, down = data.light_xpos[self._lights], data.light_xdir[self._lights, 2]
+        lowest = lights[:, 2].min(initial=camera.pos[2])
+        if camera.orthographic or lowest <= floor[2] or (down > -0.9999).any():
             return
-        low, high = self._bounds(data, scene)  # [N, 3] each
-        near = _NEAR * np.linalg.norm(eye - (low + high).mean(0) / 2)
-        plane = next((g for g in scene.geoms if g.objid == self._geom and g.objtype == mujoco.mjtObj.mjOBJ_GEOM), None)
-        if plane is None or plane.rgba[3] < _OPAQUE or (low[:, 2] < floor[2] - near).any():
+        plane = next((g for g in scene.geoms if g.type == _PLANE and g.objid == self._geom), None)
+        if plane is None or plane.rgba[3] < _OPAQUE:
             return
+        start, stop = self._seen_below(floor, size, data, scene, height) if self._exact else (floor[:2], floor[:2])
+        start, stop = np.maximum(start, floor[:2] - size), np.minimum(stop, floor[:2] + size)
+        if (stop - start >= 2 * size).all():
+            return  # all of it is needed
         plane.category = mujoco.mjtCatBit.mjCAT_DECOR
-        close = low[:, 2] < floor[2] + near
-        if close.any():
-            start = np.maximum(low[close, :2].min(0) - near, floor[:2] - size)
-            stop = np.minimum(high[close, :2].max(0) + near, floor[:2] + size)
-            if (start < stop).all():
-                self._cast(scene, (*(start + stop) / 2, floor[2]), (*(stop - start) / 2, 1.0))
+        if (start < stop).all():
+            self._cast(scene, (*(start + stop) / 2, floor[2]), (*(stop - start) / 2, 1.0))
+
+    def _seen_below(
+        self, floor: np.ndarray, size: np.ndarray, data: Any, scene: Any, height: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the corners, [2] each, of the part of the floor whose shadow could be seen."""
+        lights, camera = data.light_xpos[self._lights], scene.camera[0]
+        eye, pixel = camera.pos.astype(float), 2 * camera.frustum_top / camera.frustum_near / height
+        low, high = self._bounds(data, scene)  # [N, 3]
+        distance = np.linalg.norm(np.maximum(high - eye, eye - low), axis=1).max(initial=0)
+        margin = max(1.5 * pixel, 0.01) * distance
+        if (low[:, 2] < floor[2] - margin).any():  # the floor's own edges may be seen on it
+            return floor[:2] - size, floor[:2] + size
+        low, high = low - margin, high + margin
+        low, high = low[low[:, 2] < eye[2]], high[low[:, 2] < eye[2]]  # rays that rise never meet the floor
+        if not len(low):
+            return eye[:2], eye[:2]
+        # Where rays through the corners of the boxes meet the floor, seen from its point below the camera.
+        depth = eye[2] - np.stack([low[:, 2], np.minimum(high[:, 2], eye[2] - 1e-6)])  # [2, N]
+        scale = ((eye[2] - floor[2]) / depth)[..., None]  # [2, N, 1]
+        near, far = ((low - eye)[:, :2] * scale).min((0, 1)), ((high - eye)[:, :2] * scale).max((0, 1))
+        # As a point follows its ray down from there, its shadow comes from a point of the floor that moves straight
+        # away from the camera, towards the one that a parallel ray from the light meets.
+        reach = np.where(self._directional, 1e6, (lights[:, 2] - floor[2]) / (eye[2] - floor[2]))[:, None]  # [L, 1]
+        foot = np.where(self._directional[:, None], eye[:2], lights[:, :2])  # [L, 2]
+        start = np.concatenate([(eye[:2] + near)[None], foot + reach * near]).min(0) - margin
+        stop = np.concatenate([(eye[:2] + far)[None], foot + reach * far]).max(0) + margin
+        return start, stop
 
     def _bounds(self, data: Any, scene: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the corners of boxes along the axes around all on which a shadow is seen, planes apart."""
-        axes = data.geom_xmat[self._others].reshape(-1, 3, 3)
-        middle = data.geom_xpos[self._others] + np.einsum("nij,nj->ni", axes, self._middle)
+        """Return the corners of boxes along the axes around all things but the floor on which shadows are seen."""
+        axes = data.geom_xmat[self._solids].reshape(-1, 3, 3)
+        middle = data.geom_xpos[self._solids] + np.einsum("nij,nj->ni", axes, self._middle)
         half = np.einsum("nij,nj->ni", np.abs(axes), self._half)
-        marks = [g for g in scene.geoms if g.objtype in _MARKS and g.rgba[3] >= _OPAQUE]
-        at = np.array([g.pos for g in marks]).reshape(-1, 3)
-        reach = np.array([np.linalg.norm(g.size) for g in marks]).reshape(-1, 1)
+        others = [g for g in scene.geoms if g.objtype != _GEOM or (g.type == _PLANE and g.objid != self._geom)]
+        others = [g for g in others if g.rgba[3] >= _OPAQUE]  # sites, tendons, walls
+        at = np.array([g.pos for g in others]).reshape(-1, 3)
+        reach = np.array([np.linalg.norm(g.size) for g in others]).reshape(-1, 1)
         return np.concatenate([middle - half, at - reach]), np.concatenate([middle + half, at + reach])
 
     @staticmethod
@@ -136,15 +168,15 @@ class _Floor:
         """Add an invisible plane, which casts a shadow all the same."""
         scene.ngeom += 1
         plane = scene.geoms[-1]
-        mujoco.mjv_initGeom(plane, mujoco.mjtGeom.mjGEOM_PLANE, size, at, _LEVEL, np.zeros(4, np.float32))
+        mujoco.mjv_initGeom(plane, _PLANE, size, at, _LEVEL, np.zeros(4, np.float32))
         plane.category = mujoco.mjtCatBit.mjCAT_STATIC
 
 
-def _find_floor(physics: Any) -> _Floor | None:
+def _find_floor(physics: Any, exact: bool) -> _Floor | None:
     """Return the only level plane, if it is fit for `_Floor`."""
-    model, level = physics.model.ptr, (physics.data.ptr.geom_xmat == _LEVEL).all(1)
-    (found,) = np.nonzero(level & (model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
-    if len(found) != 1 or model.nflex or model.nskin:
+    model = physics.model.ptr
+    (planes,) = np.nonzero(model.geom_type == _PLANE)
+    level = planes[(physics.data.ptr.geom_xmat[planes] == _LEVEL).all(1)]
+    if len(level) != 1 or (model.geom_size[planes, :2] <= 0).any() or model.nflex or model.nskin:
         return None
-    finite = (model.geom_size[found[0], :2] > 0).all()
-    return _Floor(model, int(found[0])) if finite else None
+    return _Floor(model, int(level[0]), exact)
