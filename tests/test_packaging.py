@@ -70,7 +70,7 @@ MAY_USE = {
     "networks": {"utils", "config"},
     "augmentation": {"utils", "config"},
     "returns": {"utils", "config"},
-    "agents": {"utils", "config", "networks", "augmentation", "returns"},
+    "agents": {"utils", "config", "networks", "augmentation", "cuda_graph", "returns"},
     "envs": {"utils"},
     "logger": {"utils"},
     "snapshot": {"utils"},
