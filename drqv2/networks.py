@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from drqv2.utils import TruncatedNormal, weight_init
 
 _STRIDES = (2, 1, 1, 1)
+_IN_CACHE = 8  # images: intermediate results of so many stay in a core's cache
 
 
 def _conv_output(size: int) -> int:
@@ -40,9 +41,24 @@ class Encoder(nn.Module):
         self.apply(weight_init)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return features, float32 [B, repr_dim], of images [B, C, H, W], uint8 or float in [0, 255]."""
-        h = self.convnet((obs / 255.0).sub_(0.5))  # [B, 32, 35, 35] for 84x84
+        """Return features [B, repr_dim] of images [B, C, H, W], uint8 or float in [0, 255].
+
+        They are float32, and bfloat16 under bf16 autocast.
+        """
+        h = self.convnet(_centred(obs))  # [B, 32, 35, 35] for 84x84
         return h.flatten(1)
+
+
+def _centred(obs: Tensor) -> Tensor:
+    """Return pixels as numbers in [-0.5, 0.5], of the type that convolutions multiply in."""
+    device = obs.device.type
+    if device != "cpu" or torch.compiler.is_compiling():
+        return (obs / 255.0).sub_(0.5)
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.get_default_dtype()
+    out = torch.empty_like(obs, dtype=dtype)
+    for some, source in zip(out.split(_IN_CACHE), obs.split(_IN_CACHE), strict=True):
+        some.copy_((source / 255.0).sub_(0.5))
+    return out
 
 
 class _Float32LayerNorm(nn.LayerNorm):

@@ -203,7 +203,7 @@ def same_pixels(task: str) -> None:
 
 def test_memory_is_that_of_all_processes() -> None:
     before = memory.resident_mb()["RssAnon"]
-    code = "x = bytearray(200_000_000); x[::4096] = b'1' * len(x[::4096]); print(flush=True); __import__('sys').stdin.read()"
+    code = "import sys; x = bytearray(200_000_000); x[::4096] = b'1' * 48829; print(flush=True); sys.stdin.read()"
     command = ["sh", "-c", f'{sys.executable} -c "{code}"; exit 0']  # a grandchild
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin

@@ -163,9 +163,9 @@ class DrQV2Agent:
     def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         obs, action, reward, discount, next_obs = batch
         with self._autocast():
-            features = self.encoder(self._augment(obs)).float()  # [B, repr_dim]
+            features = self.encoder(self._augment(obs))  # [B, repr_dim]
         with torch.no_grad(), self._autocast():
-            next_features = self.encoder(self._augment(next_obs)).float()
+            next_features = self.encoder(self._augment(next_obs))
 
         metrics: Metrics = {"batch_reward": reward.mean()} if self.use_tb else {}
         metrics.update(self.update_critic(features, action, reward, discount, next_features, step))
@@ -179,11 +179,11 @@ class DrQV2Agent:
         """Fit both Q functions, and the encoder through them, to the n-step target (paper, equation 1).
 
         Args:
-            obs: features with a graph to the encoder, float32 [B, repr_dim].
+            obs: features with a graph to the encoder, [B, repr_dim], float32 or in the precision of `update`.
             action: float32 [B, A].
             reward: n-step reward, float32 [B, 1].
             discount: factor on the bootstrap value, float32 [B, 1].
-            next_obs: features n steps later, without gradient, float32 [B, repr_dim].
+            next_obs: features n steps later, without gradient, [B, repr_dim].
             step: agent steps so far.
 
         Returns:
@@ -218,7 +218,7 @@ class DrQV2Agent:
         """Move the policy towards actions of higher value (paper, equation 2).
 
         Args:
-            obs: features without gradient, float32 [B, repr_dim].
+            obs: features without gradient, [B, repr_dim].
             step: agent steps so far.
 
         Returns:
