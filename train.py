@@ -48,6 +48,8 @@ class Workspace:
         self.cfg = cfg
         self.work_dir = work_dir
         self.device = torch.device(_resolve_device(cfg.device))
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # streams and graphs are made on the current one
         utils.set_seed_everywhere(cfg.seed)
         self.setup()
         self.agent = self._make_agent()
@@ -189,7 +191,7 @@ class Workspace:
     def _act(self) -> Sequence[np.ndarray]:
         observations = [time_step.observation for time_step in self.time_steps]
         with utils.eval_mode(self.agent):
-            if len(observations) > 1 and hasattr(self.agent, "act_batch"):
+            if len(observations) > 1 and _acts_on_batches(self.agent):
                 actions: Sequence[np.ndarray] = self.agent.act_batch(
                     np.stack(observations), self.global_step, eval_mode=False
                 )
@@ -314,6 +316,8 @@ class Workspace:
                 f"{self.work_dir} holds a run with {'; '.join(changed)}\n"
                 "A run keeps these: leave the override out, or start a new run in another directory."
             )
+        own = getattr(self.agent, "__dict__", {})
+        chosen = {name: own[name] for name in self._of_this_start if name in own}
         try:
             state.restore(self.agent, saved["agent"])
             self.replay_storage.load_state_dict(saved["replay_storage"])
@@ -321,6 +325,8 @@ class Workspace:
             raise UserError(f"{self.snapshot_path} is of another agent than the configuration's: {_first(e)}") from e
         except FileNotFoundError as e:
             raise UserError(f"{e}: the run cannot be gone on with (was it run with keep_replay=false?)") from e
+        for name, value in chosen.items():
+            setattr(self.agent, name, value)
         for name in self._counters:
             setattr(self, name, saved["counters"][name])
         for name in self._predicates:
@@ -355,6 +361,8 @@ class Workspace:
     )
     # A run cannot change these.
     _fixed = ("task_name", "seed", "num_envs", "render", "action_repeat", "frame_stack", "image_size")
+    # An agent's attributes that follow the configuration of each start, not the snapshot.
+    _of_this_start = ("device", "precision", "compile")
     _predicates = ("eval_every_step", "diagnose_every_step", "film_every_step")
 
     def _keep_episodes_of_snapshot(self) -> None:
@@ -379,11 +387,13 @@ class Workspace:
             stream=stream,
             index=index,
         )
-        alone = (cfg.num_envs if stream == utils.TRAIN_ENV else cfg.num_eval_envs) == 1
-        if alone and (stream == utils.EVAL_ENV or not cfg.overlap):
+        training = stream == utils.TRAIN_ENV
+        number = cfg.num_envs if training else cfg.num_eval_envs
+        if number == 1 and not (training and cfg.overlap):
             return InProcess(make)
         room = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a picture
-        return Worker(make, room, index)
+        beside = training and self.device.type == "cpu"  # the learner needs cores meanwhile
+        return Worker(make, room, index, machine.render_threads(number + beside))
 
     def _make_agent(self) -> Any:
         cfg = self.cfg
@@ -420,6 +430,12 @@ class Workspace:
         else:
             self.replay_storage.delete()
             print(f"deleted {size}; the snapshot's weights remain usable (init_from), the run cannot be resumed")
+
+
+def _acts_on_batches(agent: Any) -> bool:
+    """Return whether the agent's `act_batch` is that of its `act`, not one inherited from a class below it."""
+    owners = [{"act", "act_batch"} & vars(kind).keys() for kind in type(agent).__mro__]
+    return "act_batch" in next(filter(None, owners), set())
 
 
 def _first(error: Exception) -> str:

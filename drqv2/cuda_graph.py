@@ -37,6 +37,8 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
     before = [{k: v.clone() for k, v in m.state_dict().items()} for m in modules]
     states = [[{k: v.clone() for k, v in o.state[p].items()} for p in o.param_groups[0]["params"]] for o in optimizers]
     draws = [g.get_state() for g in generators]
+    device = place[0].device
+    global_draw = torch.cuda.get_rng_state(device)  # the warm-up of what has no generator of its own draws from there
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -60,6 +62,7 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
                     value.copy_(values[name] if values else torch.zeros_like(value))
     for generator, state in zip(generators, draws, strict=True):
         generator.set_state(state)
+    torch.cuda.set_rng_state(global_draw, device)
 
     def replay(batch: Sequence[Tensor], std: float) -> dict[str, Tensor]:
         for old, new in zip(place, batch, strict=True):

@@ -24,7 +24,6 @@ _INSTALL = "make setup    (or: pip install -e .)"
 _DOCTOR = "python -m drqv2.doctor"
 _PIP = f"{sys.executable} -m pip install"
 _LONG = 24.0  # hours of a run that are worth a warning
-_PREFETCH = 2  # batches that each worker of the replay holds ready
 _OTHER_FILES = 2e9  # bytes of a run's snapshots, videos and logs
 _LEAST_MEMORY = 4e9  # bytes for the learner, the workers and both environments
 
@@ -192,7 +191,7 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Line]:
 
 
 def space(cfg: dict[str, Any], folder: Path) -> Iterator[Line]:
-    """Disk, memory and shared memory against what the replay needs."""
+    """Disk and memory against what the replay needs."""
     place = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.is_dir())
     elsewhere = "python train.py hydra.run.dir=/path/on/a/larger/disk"
     need, free = replay_bytes(cfg), shutil.disk_usage(place).free
@@ -215,13 +214,6 @@ def space(cfg: dict[str, Any], folder: Path) -> Iterator[Line]:
         yield Line("warn", "memory", text, ("on a local SSD: python train.py hydra.run.dir=/path/on/it",))
     else:
         yield Line("ok", "memory", text)
-
-    if Path("/dev/shm").is_dir():
-        batch = 2 * cfg["batch_size"] * 3 * cfg["frame_stack"] * cfg["image_size"] ** 2  # obs and next_obs
-        free, need = shutil.disk_usage("/dev/shm").free, cfg["replay_buffer_num_workers"] * _PREFETCH * batch
-        text = f"{_gb(free)} free in /dev/shm, prepared batches take {_gb(need)}"
-        advice = ("in a container: docker run --shm-size=2g ...", "python train.py replay_buffer_num_workers=0")
-        yield Line("fail", "shared memory", text, advice) if free < need else Line("ok", "shared memory", text)
 
 
 def _gb(size: float) -> str:

@@ -83,6 +83,15 @@ def cores() -> float:
     return count
 
 
+def render_threads(shares: int) -> int | None:
+    """Return the threads for software rendering in one of several processes; None where LP_NUM_THREADS is set.
+
+    Args:
+        shares: processes among which the cores are parted.
+    """
+    return None if "LP_NUM_THREADS" in os.environ else max(1, int(cores() / shares))
+
+
 def memory() -> tuple[float, float]:
     """Return the bytes of memory, and those of it that are available."""
     total = available = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -72,12 +72,22 @@ def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
     """
     import torch
 
+    from drqv2 import machine, utils
     from drqv2.agents.drqv2 import DrQV2Agent
 
     shape, batch = (3 * cfg["frame_stack"], cfg["image_size"], cfg["image_size"]), cfg["batch_size"]
     own = {"_target_", "obs_shape", "action_shape", "device"}
     keys = {name: value for name, value in cfg["agent"].items() if name not in own}
-    agent = DrQV2Agent(shape, (actions,), device, **keys)
+    if device == "cpu":
+        utils.keep_freed_memory()  # as train.py does
+    agent = DrQV2Agent(
+        shape,
+        (actions,),
+        device,
+        precision=machine.resolve_precision(cfg["precision"], device),
+        compile=machine.resolve_compile(cfg["compile"], device),
+        **keys,
+    )
     obs, next_obs = (torch.randint(0, 256, (batch, *shape), dtype=torch.uint8) for _ in range(2))
     sample = (obs, torch.rand(batch, actions) * 2 - 1, torch.rand(batch, 1), torch.full((batch, 1), 0.97), next_obs)
     times: list[float] = []

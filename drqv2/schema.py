@@ -87,7 +87,7 @@ GROUPS: dict[str, tuple[Key, ...]] = {
             "render",
             "choice",
             "How dm_control's tasks are drawn: pixel for pixel as dm_control does, or faster with coarser shadows, "
-            "which changes up to 0.3 % of the pixels.",
+            "which changes, on average over a task, up to 0.3 % of the pixels.",
             choices=("exact", "fast"),
         ),
         Key("discount", "float", "Discount (gamma) of one agent step.", "", 0, 1, above=True),

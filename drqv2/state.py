@@ -127,6 +127,10 @@ def restore(current: Any, state: Any, weights_only: bool = False, name: str = "a
     return restored
 
 
+# An optimizer's switches that depend on where its parameters are, not on what was learnt.
+_OF_THE_DEVICE = ("foreach", "fused", "capturable")
+
+
 class _Restorer:
     """One restoration. `device` is where tensors go that are not there yet, unless they were on the CPU."""
 
@@ -202,10 +206,13 @@ class _Restorer:
                 warnings.warn(f"{name} was on {state['device']}: on {generator.device} it starts anew", stacklevel=2)
             return generator
         if kind == "stateful":
+            own = [{k: g[k] for k in _OF_THE_DEVICE if k in g} for g in getattr(current, "param_groups", [])]
             try:
                 current.load_state_dict(self.restore(None, value, name))
             except (KeyError, ValueError) as e:  # what torch's optimizers raise for other parameters
                 raise RuntimeError(f"{name}: {e}") from e
+            for group, switches in zip(getattr(current, "param_groups", []), own, strict=True):
+                group.update(switches)
             return current
         array = value.numpy().copy()
         return array if kind == "array" else array[()]

@@ -155,14 +155,6 @@ def test_a_disk_too_small_fails_with_advice(tmp_path):
     assert {line.name: line.status for line in doctor.space(cfg(), tmp_path)}["disk"] in ("ok", "warn")
 
 
-def test_shared_memory_too_small_fails_with_advice(tmp_path):
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("no /dev/shm here")
-    lines = {line.name: line for line in doctor.space(cfg(batch_size=10**9), tmp_path)}
-    assert lines["shared memory"].status == "fail"
-    assert "--shm-size" in lines["shared memory"].advice[0]
-
-
 def test_a_check_that_breaks_is_a_finding(capsys):
     def broken():
         yield doctor.Line("ok", "first", "fine")

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 import replay_buffer
 import train
 from drqv2 import snapshot
+from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.launch import launch
 from tests.compare import assert_equal
 
@@ -158,6 +159,28 @@ def test_resuming_a_finished_run_changes_nothing(reference: Path, tmp_path: Path
     assert_same(reference, run_dir, same_files=False)
 
 
+def test_a_resume_chooses_its_precision(tmp_path: Path) -> None:
+    run_dir = run(tmp_path / "run", "precision=bf16", "num_train_frames=160")
+    launch(train.main, "cfgs", argv=[f"resume={run_dir}", "precision=fp32", "num_train_frames=200"])
+    agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["value"]
+    assert agent["precision"] == "fp32"
+
+
+class OwnAct(DrQV2Agent):
+    def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+        return np.zeros(1, np.float32)
+
+
+class OwnBoth(OwnAct):
+    def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+        return np.zeros((len(obs), 1), np.float32)
+
+
+@pytest.mark.parametrize(("kind", "batched"), [(DrQV2Agent, True), (OwnAct, False), (OwnBoth, True)])
+def test_batches_of_observations_only_for_the_agent_that_acts(kind: type, batched: bool) -> None:
+    assert train._acts_on_batches(object.__new__(kind)) is batched
+
+
 def test_init_from_takes_weights_alone(reference: Path, tmp_path: Path) -> None:
     cfg: Any = OmegaConf.load(reference / "config.yaml")
     cfg.init_from = str(reference / "snapshot.pt")
@@ -238,9 +261,11 @@ def test_updates_per_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_in_real_processes(reference: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlap", ["true", "false"])
+def test_killed_and_resumed_in_real_processes(reference: Path, tmp_path: Path, overlap: str) -> None:
     run_dir = tmp_path / "a run, with = in its name"
-    command = [sys.executable, "train.py", *SHORT, f"hydra.run.dir={run_dir}", "replay_buffer_num_workers=2"]
+    processes = ["replay_buffer_num_workers=2", f"overlap={overlap}"]
+    command = [sys.executable, "train.py", *SHORT, f"hydra.run.dir={run_dir}", *processes]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
     table = run_dir / "train.csv"
     while process.poll() is None and not (table.exists() and table.read_text().count("\n") > 4):

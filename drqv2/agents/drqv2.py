@@ -98,7 +98,7 @@ class DrQV2Agent:
                 generator.manual_seed(utils.spawn_seed(seed, utils.AGENT, i))
             self.act_generator, self.update_generator, self.aug.generator = generators
 
-        if compile and torch.device(device).type != "cuda":
+        if compile and self._as_published and torch.device(device).type != "cuda":
             for module in (self.encoder, self.actor, self.critic, self.critic_target):
                 module.compile(dynamic=False)
         self._graphed: GraphedUpdate | None = None

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 60.0  # seconds for an answer; beyond that a process is taken for dead
 _STARTING = 300.0  # seconds for a process to import mujoco and open OpenGL
 _ATTEMPTS = 3  # processes that may fail over one request
+_ADVICE = "overlap=false (and num_envs=1) steps the environment in the main process, without a time limit"
 
 
 class InProcess:
@@ -48,6 +49,7 @@ class InProcess:
 
     def start(self, name: str, *args: Any) -> None:
         """Ask for a method of the environment; what it returns is for `finish` to fetch."""
+        assert self._asked is None, "the last answer has not been fetched"
         self._asked = name, args
 
     def finish(self) -> Any:
@@ -106,9 +108,11 @@ class Worker(InProcess):
         self._asked = None
         self._begun = index, -1  # environment and episode, as in `Environment`
         self._actions: list[np.ndarray] = []
-        self._open()
+        self._process: Any = None
+        self._answer(None)
 
     def _open(self) -> None:
+        """Start a process, and bring its environment to where the last one was."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["drqv2.envs"])
         self._shared = RawArray("B", self._room)
@@ -120,31 +124,42 @@ class Worker(InProcess):
         observation, action, self.step_seconds = self._receive(_STARTING)
         self.observation_spec = lambda: observation
         self.action_spec = lambda: action
+        if self._begun[1] >= 0:
+            self._send(("restore", (self.state(),)))
+            self._receive(_STARTING)  # plays the episode's actions again
 
     def start(self, name: str, *args: Any) -> None:
         """Ask for a method of the environment; what it returns is for `finish` to fetch."""
-        self._asked = name, args
-        with contextlib.suppress(OSError):  # where it is gone, `finish` replaces it
-            self._pipe.send(self._asked)
+        super().start(name, *args)
+        with contextlib.suppress(_Gone):  # `finish` replaces it
+            self._send((name, args))
 
     def finish(self) -> Any:
         """Return what was asked for, from a new process if the old one is dead or hangs."""
         assert self._asked is not None, "nothing was asked for"
-        asked = self._asked
-        for attempt in range(_ATTEMPTS):
+        try:
+            answer = self._answer(self._asked)
+            self._remember(*self._asked)
+        finally:
+            self._asked = None
+        return answer
+
+    def _answer(self, asked: tuple[str, tuple[Any, ...]] | None) -> Any:
+        """Return the answer to what was asked, from new processes where one dies or hangs; only start one for None."""
+        for _ in range(_ATTEMPTS):
             try:
-                if attempt:
-                    self._replace()
-                    self._pipe.send(asked)
-                answer = self._receive(self._patience)
-                break
+                if self._process is None:
+                    self._open()
+                    if asked is not None:
+                        self._send(asked)
+                if asked is None:
+                    return None
+                return self._receive(_STARTING if asked[0] == "restore" else self._patience)
             except _Gone as reason:
                 _log.warning("An environment's process %s; it is replaced and its episode played again.", reason)
-        else:
-            raise RuntimeError(f"{_ATTEMPTS} processes of an environment failed at {asked[0]}{asked[1]!r:.100}")
-        self._asked = None
-        self._remember(*asked)
-        return answer
+                self._end()
+        what = "its start" if asked is None else f"{asked[0]}{asked[1]!r:.100}"
+        raise RuntimeError(f"{_ATTEMPTS} processes of an environment failed at {what}; {_ADVICE}")
 
     def _remember(self, name: str, args: tuple[Any, ...]) -> None:
         if name == "step":
@@ -157,13 +172,6 @@ class Worker(InProcess):
             self._begun = args[0]["index"], max(args[0]["episode"], 0)
             self._actions = list(np.asarray(args[0]["actions"], np.float32))
 
-    def _replace(self) -> None:
-        self._end()
-        self._open()
-        if self._begun[1] >= 0:
-            self._pipe.send(("restore", (self.state(),)))
-            self._receive(self._patience)
-
     def state(self) -> dict[str, Any]:
         """Return the environment's state, see `Environment.state`."""
         import torch
@@ -171,6 +179,12 @@ class Worker(InProcess):
         index, episode = self._begun
         actions = np.stack(self._actions) if self._actions else np.zeros((0, *self.action_spec().shape), np.float32)
         return {"index": index, "episode": episode, "actions": torch.from_numpy(actions)}
+
+    def _send(self, asked: tuple[str, tuple[Any, ...]]) -> None:
+        try:
+            self._pipe.send(asked)
+        except OSError as e:
+            raise _Gone("has left") from e
 
     def _receive(self, patience: float) -> Any:
         ready = wait([self._pipe, self._process.sentinel], patience)
@@ -190,15 +204,17 @@ class Worker(InProcess):
         array = np.frombuffer(self._shared, np.uint8, int(np.prod(shape))).reshape(shape).copy()
         return value._replace(observation=array) if isinstance(value, ExtendedTimeStep) else array
 
-    def _end(self) -> None:
+    def _end(self, patience: float = 0.0) -> None:
         self._pipe.close()
-        self._process.join(0.0 if self._asked else 5.0)
+        self._process.join(patience)
         self._process.kill()
-        self._process.join()
+        self._process.join(5.0)  # one that hangs in a driver cannot be killed, and is left behind
+        self._process = None
 
     def close(self) -> None:
         """End the process."""
-        self._end()
+        if self._process is not None:
+            self._end(0.0 if self._asked else 5.0)
 
 
 class _Gone(Exception):
@@ -208,6 +224,7 @@ class _Gone(Exception):
 def _serve(pipe: Connection, shared: Any, make: Callable[[], Environment], threads: int | None) -> None:
     """Answer requests until the pipe's other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches all processes of a terminal: the main one decides
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
     if threads is not None:
         os.environ["LP_NUM_THREADS"] = str(threads)  # read by Mesa when OpenGL is opened
     room = np.frombuffer(shared, np.uint8)

@@ -123,6 +123,30 @@ def test_one_that_dies_again_and_again_is_given_up() -> None:
     with pytest.raises(RuntimeError, match="3 processes"):
         worker.call("step", np.zeros(1, np.float32))
 
+    with pytest.raises(RuntimeError, match="its start; overlap=false"):
+        Worker(exit_at_once, ROOM)
+
+
+def test_one_that_dies_at_its_start_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    play_both(Worker(partial(make_at_second_try, tmp_path / "tried"), ROOM))
+    assert caplog.text.count("is replaced") == 1
+
+
+def make_at_second_try(tried: Path) -> Any:
+    if not tried.exists():
+        tried.touch()
+        os._exit(3)
+    return make()
+
+
+def test_asking_twice_is_refused() -> None:
+    for env in (Worker(make, ROOM), InProcess(make)):
+        env.start("reset")
+        with pytest.raises(AssertionError, match="has not been fetched"):
+            env.start("reset")
+        assert env.finish().first()
+        env.close()
+
 
 def exit_at_once() -> Any:
     os._exit(3)
