@@ -117,7 +117,7 @@ def _check_together(cfg: dict[str, Any]) -> None:
     task = cfg["task_name"]
     for name in ("image_size", "render_size"):
         if cfg[name] > LARGEST_RENDER:
-            raise UserError(f"{name}={cfg[name]}: dm_control's models render at most {LARGEST_RENDER} pixels")
+            raise UserError(f"{name}={cfg[name]}: must be at most {LARGEST_RENDER} (pixels)")
     frames = 250 if task == "reach_duplo" else 1000  # reach_duplo: 10 s at 25 Hz
     least = math.ceil(frames / repeat)
     if cfg["replay_buffer_size"] < least:

@@ -23,7 +23,7 @@ def encoder_side(image_size: int) -> int:
 
 
 SMALLEST_IMAGE = next(size for size in range(3, 99) if encoder_side(size) >= 1)
-LARGEST_RENDER = 480  # pixels: the off-screen buffer of dm_control's models is 640 x 480
+LARGEST_RENDER = 2048  # pixels: what OpenGL drivers can be counted on to draw off-screen
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,11 @@ def soft_update_params(net: nn.Module, target_net: nn.Module, tau: float) -> Non
 
 
 def to_torch(xs: Iterable[Any], device: torch.device | str) -> tuple[Tensor, ...]:
-    """Return the arrays or tensors `xs` as tensors on `device`, dtypes unchanged."""
-    return tuple(torch.as_tensor(x, device=device) for x in xs)
+    """Return the arrays or tensors `xs` as tensors on `device`, dtypes unchanged.
+
+    From page-locked memory the GPU copies while this goes on; what comes next on its stream waits for the copy.
+    """
+    return tuple(torch.as_tensor(x).to(device, non_blocking=True) for x in xs)
 
 
 def weight_init(m: nn.Module) -> None:
