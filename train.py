@@ -392,8 +392,7 @@ class Workspace:
         if number == 1 and not (training and cfg.overlap):
             return InProcess(make)
         room = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a picture
-        beside = training and self.device.type == "cpu"  # the learner needs cores meanwhile
-        return Worker(make, room, index, machine.render_threads(number + beside))
+        return Worker(make, room, index, machine.render_threads(number))
 
     def _make_agent(self) -> Any:
         cfg = self.cfg

@@ -10,7 +10,9 @@ before each figure, which is then what the first batches after a restart cost.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
 import shutil
 import subprocess
@@ -19,6 +21,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from benchmarks.common import Row, main, quartiles
 from benchmarks.replay import BATCH, STACK, fill
@@ -59,18 +64,28 @@ def measure_state(folder: str, state: str, figures: int, stored: float, prefix: 
 def show(folder: str, state: str, figures: int) -> None:
     """Print the times of a batch in this process, and what they read from the disk, as JSON."""
     loader = make_replay_loader(folder, None, BATCH, 0, False, 3, 0.99, frame_stack=STACK)
+    source: Any = loader._source
     for _ in range(WARM_UP):
         next(loader)
     times, read = [], 0
     for _ in range(figures):
         if state == "evicted":
-            loader.close()  # pages that are mapped stay
+            for episode in source._buffer._episodes.values():
+                unmap_pages(episode.frame)  # a page stays in the cache for as long as it is mapped
             evict(Path(folder))
         before = bytes_read()
         times.append(timed_ms(lambda: next(loader), times=BLOCK))
         read += bytes_read() - before
     loader.close()
     print(json.dumps({**quartiles(times, "ms"), "disk_mb": read / 1e6 / BLOCK / figures, "repetitions": figures}))
+
+
+def unmap_pages(array: np.ndarray) -> None:
+    """Forget the pages of an array that maps a file; the next touch maps them again."""
+    first = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    length = array.ctypes.data + array.nbytes - first
+    if ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_DONTNEED):
+        raise OSError("madvise failed")
 
 
 def evict(folder: Path) -> None:

@@ -83,13 +83,12 @@ def cores() -> float:
     return count
 
 
-def render_threads(shares: int) -> int | None:
-    """Return the threads for software rendering in one of several processes; None where LP_NUM_THREADS is set.
+def render_threads(processes: int) -> int | None:
+    """Return the threads for software rendering in each of several processes that share the cores.
 
-    Args:
-        shares: processes among which the cores are parted.
+    None where LP_NUM_THREADS is set. Threads of a learner are not counted: it does not slow down.
     """
-    return None if "LP_NUM_THREADS" in os.environ else max(1, int(cores() / shares))
+    return None if "LP_NUM_THREADS" in os.environ else max(1, int(cores() / processes))
 
 
 def memory() -> tuple[float, float]:
