@@ -263,6 +263,8 @@ def _portable(error: Exception) -> Exception:
     """Return `error` with the place it comes from, in a form that crosses a pipe."""
     if not isinstance(error, UserError):
         error.add_note("".join(traceback.format_exception(error)))
+    # Some exceptions cannot be pickled, others not be made again; how they fail, their classes decide. What is loaded
+    # here was dumped in the same line. The text of such an error goes across in its place: nothing is lost.
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
