@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from drqv2.utils import TruncatedNormal, weight_init
 
 _STRIDES = (2, 1, 1, 1)
-_IN_CACHE = 8  # images: intermediate results of so many stay in a core's cache
+_IN_CACHE = 32  # images: intermediate results of so many stay in the cache
 
 
 def _conv_output(size: int) -> int:
@@ -36,29 +36,49 @@ class Encoder(nn.Module):
         self.repr_dim = 32 * _conv_output(height) * _conv_output(width)
         layers: list[nn.Module] = []
         for in_channels, stride in zip((channels, 32, 32, 32), _STRIDES, strict=True):
-            layers += [nn.Conv2d(in_channels, 32, 3, stride=stride), nn.ReLU()]
+            # In place: a convolution's gradient does not need its own result.
+            layers += [nn.Conv2d(in_channels, 32, 3, stride=stride), nn.ReLU(inplace=True)]
         self.convnet = nn.Sequential(*layers)
         self.apply(weight_init)
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def forward(self, obs: Tensor, as_maps: bool = False) -> Tensor:
         """Return features [B, repr_dim] of images [B, C, H, W], uint8 or float in [0, 255].
 
-        They are float32, and bfloat16 under bf16 autocast.
+        They are float32, and bfloat16 under bf16 autocast. With `as_maps` they stay the convolutions' [B, 32, h, w]
+        in channels-last order, which `Actor` and `Critic` take as well: flattening would copy all of them.
         """
-        h = self.convnet(_centred(obs))  # [B, 32, 35, 35] for 84x84
-        return h.flatten(1)
+        h: Tensor = self.convnet(_centred(obs))  # [B, 32, 35, 35] for 84x84
+        return h if as_maps else h.flatten(1)
 
 
 def _centred(obs: Tensor) -> Tensor:
-    """Return pixels as numbers in [-0.5, 0.5], of the type that convolutions multiply in."""
+    """Return pixels as numbers in [-0.5, 0.5], in the type and the order that convolutions are fastest in."""
     device = obs.device.type
     if device != "cpu" or torch.compiler.is_compiling():
-        return (obs / 255.0).sub_(0.5)
+        return (obs.contiguous(memory_format=torch.channels_last) / 255.0).sub_(0.5)
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.get_default_dtype()
-    out = torch.empty_like(obs, dtype=dtype)
+    out = torch.empty_like(obs, dtype=dtype, memory_format=torch.channels_last)
     for some, source in zip(out.split(_IN_CACHE), obs.split(_IN_CACHE), strict=True):
-        some.copy_((source / 255.0).sub_(0.5))
+        some.copy_((source / 255.0).sub_(0.5).to(dtype))
     return out
+
+
+class _MapsLinear(nn.Linear):
+    """Takes features [B, C * h * w], or maps [B, C, h, w] in channels-last order, for which it turns its weights.
+
+    They are a fifth of a batch's maps in size.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 2:
+            return super().forward(x)
+        weight = self.weight.to(x.dtype).unflatten(1, x.shape[1:])  # [out, C, h, w]
+        return nn.functional.linear(_channels_last(x), _channels_last(weight), self.bias)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Return [N, C, h, w] as [N, h * w * C]."""
+    return x.permute(0, 2, 3, 1).flatten(1)
 
 
 class _Float32LayerNorm(nn.LayerNorm):
@@ -77,7 +97,7 @@ class _Float32Linear(nn.Linear):
 
 
 def _trunk(repr_dim: int, feature_dim: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(repr_dim, feature_dim), _Float32LayerNorm(feature_dim), nn.Tanh())
+    return nn.Sequential(_MapsLinear(repr_dim, feature_dim), _Float32LayerNorm(feature_dim), nn.Tanh())
 
 
 def _mlp(in_dim: int, hidden_dim: int, out_dim: int) -> nn.Sequential:
@@ -107,7 +127,7 @@ class Actor(nn.Module):
         self.apply(weight_init)
 
     def forward(self, obs: Tensor, std: float | Tensor) -> TruncatedNormal:
-        """Return the distribution over actions [B, A] for features [B, repr_dim] and a standard deviation."""
+        """Return the distribution over actions [B, A] for features [B, repr_dim] or maps, and a standard deviation."""
         mu = torch.tanh(self.policy(self.trunk(obs)))  # [B, A]
         return TruncatedNormal(mu, torch.ones_like(mu) * std)
 
@@ -130,6 +150,6 @@ class Critic(nn.Module):
         self.apply(weight_init)
 
     def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Q1 and Q2, float32 [B, 1] each, for features [B, repr_dim] and actions [B, A]."""
+        """Return Q1 and Q2, float32 [B, 1] each, for features [B, repr_dim] or maps, and actions [B, A]."""
         h_action = torch.cat([self.trunk(obs), action], dim=-1)  # [B, feature_dim + A]
         return self.Q1(h_action), self.Q2(h_action)

@@ -14,6 +14,7 @@ from dm_env import specs
 
 from drqv2 import envs, state
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.networks import Encoder
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 from tests import short_env, test_golden
 from tests.compare import assert_equal
@@ -48,7 +49,6 @@ def golden_agent(monkeypatch: pytest.MonkeyPatch, device: str = "cpu", **how: An
         **how,
     )
     agent.aug = Unshifted()
-    monkeypatch.setattr(agent, "_augment", lambda obs: obs, raising=False)
     for name, offset in test_golden.PHASES.items():
         test_golden.fill(getattr(agent, name), config["phase"] + offset)
     batches = iter(test_golden.batch(config["phase"] + s) for s in range(config["steps"]))
@@ -65,6 +65,13 @@ def worst(agent: DrQV2Agent) -> float:
         got = (value.sum(), value.abs().sum(), (value * weights).sum())
         distances += [abs(float(have) - expected) / want[1] for have, expected in zip(got, want, strict=True)]
     return max(distances)
+
+
+def test_maps_in_place_of_flat_features_give_the_golden_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, metrics = golden_agent(monkeypatch)
+    assert worst(agent) < 1e-5
+    for got, expected in zip(metrics, test_golden.GOLDEN["steps"], strict=True):
+        assert {name: float(got[name]) for name in expected} == pytest.approx(expected, rel=1e-4)
 
 
 def test_bf16_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +110,25 @@ def batches(count: int, size: int = 8) -> list[tuple[torch.Tensor, ...]]:
 
 def test_an_overridden_update_gets_fp32() -> None:
     data = batches(1)
-    plain, overriding = small_agent(), small_agent(kind=Overriding, precision="bf16")
-    assert_equal(plain.update(iter(data), 0), overriding.update(iter(data), 0))
+    fp32, bf16 = (small_agent(kind=Overriding, precision=precision) for precision in ("fp32", "bf16"))
+    assert_equal(fp32.update(iter(data), 0), bf16.update(iter(data), 0))
+
+
+class OwnEncoder(Encoder):
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        h: torch.Tensor = super().forward(obs)
+        assert h.shape[1:] == (self.repr_dim,)
+        return h
+
+
+def test_a_replaced_network_gets_fp32_and_flat_features() -> None:
+    data = batches(1)
+    fp32, bf16 = (small_agent(precision=precision) for precision in ("fp32", "bf16"))
+    for agent in (fp32, bf16):
+        own = OwnEncoder((9, 84, 84))
+        own.load_state_dict(agent.encoder.state_dict())
+        agent.encoder = own
+    assert_equal(fp32.update(iter(data), 0), bf16.update(iter(data), 0))
 
 
 def test_a_replaced_augmentation_gets_fp32() -> None:

@@ -163,9 +163,9 @@ class DrQV2Agent:
     def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         obs, action, reward, discount, next_obs = batch
         with self._autocast():
-            features = self.encoder(self._augment(obs))  # [B, repr_dim]
+            features = self._encode(obs)
         with torch.no_grad(), self._autocast():
-            next_features = self.encoder(self._augment(next_obs))
+            next_features = self._encode(next_obs)
 
         metrics: Metrics = {"batch_reward": reward.mean()} if self.use_tb else {}
         metrics.update(self.update_critic(features, action, reward, discount, next_features, step))
@@ -179,11 +179,12 @@ class DrQV2Agent:
         """Fit both Q functions, and the encoder through them, to the n-step target (paper, equation 1).
 
         Args:
-            obs: features with a graph to the encoder, [B, repr_dim], float32 or in the precision of `update`.
+            obs: features with a graph to the encoder, [B, repr_dim] or maps as `Encoder` gives them, float32 or in the
+                precision of `update`.
             action: float32 [B, A].
             reward: n-step reward, float32 [B, 1].
             discount: factor on the bootstrap value, float32 [B, 1].
-            next_obs: features n steps later, without gradient, [B, repr_dim].
+            next_obs: features n steps later, without gradient.
             step: agent steps so far.
 
         Returns:
@@ -218,7 +219,7 @@ class DrQV2Agent:
         """Move the policy towards actions of higher value (paper, equation 2).
 
         Args:
-            obs: features without gradient, [B, repr_dim].
+            obs: features without gradient, [B, repr_dim] or maps.
             step: agent steps so far.
 
         Returns:
@@ -243,18 +244,20 @@ class DrQV2Agent:
             "actor_ent": dist.entropy().sum(-1).detach().mean(),
         }
 
-    def _augment(self, obs: Tensor) -> Tensor:
+    def _encode(self, obs: Tensor) -> Tensor:
+        if self._as_published:
+            return self.encoder(self.aug(obs), as_maps=True)  # [B, 32, h, w]
         # A replaced `aug` may know floats only, as in the public implementation.
-        return self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float())
+        return self.encoder(self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float()))  # [B, repr_dim]
 
     @property
     def _as_published(self) -> bool:
-        """Whether nothing of the update has been replaced: what others wrote gets fp32, step by step."""
-        own = all(
-            getattr(type(self), name) is getattr(DrQV2Agent, name)
-            for name in ("update", "update_critic", "update_actor")
+        """Whether nothing of the update has been replaced: what others wrote gets fp32 and flat features."""
+        methods = ("update", "update_critic", "update_actor")
+        parts = {"aug": RandomShiftsAug, "encoder": Encoder, "actor": Actor, "critic": Critic, "critic_target": Critic}
+        return all(getattr(type(self), name) is getattr(DrQV2Agent, name) for name in methods) and all(
+            type(getattr(self, name)) is part for name, part in parts.items()
         )
-        return own and type(self.aug) is RandomShiftsAug
 
     def _autocast(self) -> torch.autocast:
         # A context of its own for each pass: inside one, autocast goes on using a parameter's first bf16 copy.
