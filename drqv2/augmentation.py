@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -43,20 +44,23 @@ def _shifted_by_gather(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def _shifted_by_slices(x: Tensor, shift: Tensor) -> Tensor:
-    """Do the same by copying rectangles: on a CPU several times faster than a gather."""
+    """Do the same by copying rectangles: on a CPU several times faster than a gather.
+
+    The copies are in channels-last order, in which convolutions are fastest: turned here, while a picture is in cache.
+    """
     source = x.numpy()
-    target = np.empty_like(source, order="C")
-    h, w = source.shape[2:]
+    b, c, h, w = source.shape
+    target = np.empty((b, h, w, c), np.uint8)
     dys, dxs = shift[0].clamp(1 - h, h - 1).tolist(), shift[1].clamp(1 - w, w - 1).tolist()
     for old, new, dy, dx in zip(source, target, dys, dxs, strict=True):
         top, bottom, left, right = max(0, -dy), h - max(0, dy), max(0, -dx), w - max(0, dx)
-        new[:, top:bottom, left:right] = old[:, top + dy : bottom + dy, left + dx : right + dx]
+        cv2.merge(tuple(old[:, top + dy : bottom + dy, left + dx : right + dx]), new[top:bottom, left:right])
         if left:
-            new[:, top:bottom, :left] = new[:, top:bottom, left : left + 1]
+            new[top:bottom, :left] = new[top:bottom, left : left + 1]
         if right < w:
-            new[:, top:bottom, right:] = new[:, top:bottom, right - 1 : right]
+            new[top:bottom, right:] = new[top:bottom, right - 1 : right]
         if top:
-            new[:, :top] = new[:, top : top + 1]
+            new[:top] = new[top : top + 1]
         if bottom < h:
-            new[:, bottom:] = new[:, bottom - 1 : bottom]
-    return torch.from_numpy(target)
+            new[bottom:] = new[bottom - 1 : bottom]
+    return torch.from_numpy(target).permute(0, 3, 1, 2)
