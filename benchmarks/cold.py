@@ -3,8 +3,8 @@
 Writes 1.8 GB of distinct frames into the directory for temporary files (TMPDIR chooses another) and deletes them at
 the end. Takes about a minute.
 
-`limited` is a process that may have 600 MB in all, its page cache included, in a cgroup (v2) of its own or by
-systemd-run; where neither can be had the row is left out. `evicted` needs no such thing: the files' pages are dropped
+`limited` is a process that may have 600 MB in all, its page cache included, in a cgroup of its own or by systemd-run;
+where neither can be had the row is left out. `evicted` needs no such thing: the files' pages are dropped
 before each figure, which is then what the first batches after a restart cost.
 """
 
@@ -45,7 +45,7 @@ def measure(quick: bool = False) -> list[Row]:
         rows = [measure_state(folder, state, figures, stored, []) for state in ("warm", "evicted")]
         with memory_limit() as prefix:
             if prefix is None:
-                print("limited: neither a cgroup (v2) nor systemd can limit memory here, left out", file=sys.stderr)
+                print("limited: neither a cgroup nor systemd can limit memory here, left out", file=sys.stderr)
             else:
                 rows.append(measure_state(folder, "limited", figures, stored, prefix))
     return rows
@@ -63,6 +63,8 @@ def measure_state(folder: str, state: str, figures: int, stored: float, prefix: 
 
 def show(folder: str, state: str, figures: int) -> None:
     """Print the times of a batch in this process, and what they read from the disk, as JSON."""
+    if state == "limited":
+        evict(Path(folder))  # what others have read would not count as this process's
     loader = make_replay_loader(folder, None, BATCH, 0, False, 3, 0.99, frame_stack=STACK)
     source: Any = loader._source
     for _ in range(WARM_UP):
@@ -119,18 +121,23 @@ def memory_limit() -> Iterator[list[str] | None]:
 
 
 def limited_group() -> Path | None:
-    """Make a cgroup (v2) of LIMIT bytes inside our own; None where that is not for us to do."""
+    """Make a cgroup of LIMIT bytes inside our own; None where that is not for us to do."""
     root = Path("/sys/fs/cgroup")
-    if not (root / "cgroup.controllers").exists():
+    # 0::/path is the one hierarchy of version 2; N:memory:/path the memory controller's own of version 1.
+    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    if "memory" in own:
+        parent, limit = root / "memory" / own["memory"].lstrip("/"), "memory.limit_in_bytes"
+    elif (root / "cgroup.controllers").exists():
+        parent, limit = root / own[""].lstrip("/"), "memory.max"
+    else:
         return None
-    own = Path("/proc/self/cgroup").read_text().strip().removeprefix("0::/")
-    group = root / own / f"benchmark_{os.getpid()}"
+    group = parent / f"benchmark_{os.getpid()}"
     try:
         group.mkdir()
     except OSError:
         return None
     try:
-        with (group / "memory.max").open("r+") as f:
+        with (group / limit).open("r+") as f:
             f.write(str(LIMIT))
     except OSError:  # our own group does not hand the memory controller down
         group.rmdir()

@@ -1,4 +1,4 @@
-"""An agent's update as one CUDA graph: hundreds of kernels, one launch."""
+"""An agent's update, and its policy, as a CUDA graph each: hundreds of kernels, one launch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 GraphedUpdate = Callable[[Sequence[Tensor], float], dict[str, Tensor]]
+GraphedPolicy = Callable[[Tensor], Tensor]
 
-_WARM_UP = 3  # updates on a side stream before the capture, as torch.cuda.graph asks for
+_WARM_UP = 3  # calls on a side stream before the capture, as torch.cuda.graph asks for
 
 
 def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpdate:
@@ -40,17 +41,7 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
     device = place[0].device
     global_draw = torch.cuda.get_rng_state(device)  # the warm-up of what has no generator of its own draws from there
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_WARM_UP):
-            agent._learn(place, step)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    for generator in generators:
-        graph.register_generator_state(generator)
-    with torch.cuda.graph(graph):
-        metrics = agent._learn(place, step)
+    graph, metrics = _record(lambda: agent._learn(place, step), generators)
     agent.graph_stddev = None
 
     with torch.no_grad():
@@ -72,3 +63,46 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
         return {name: value.clone() for name, value in metrics.items()}  # the next replay overwrites them
 
     return replay
+
+
+def graphed_policy(agent: Any) -> GraphedPolicy:
+    """Return a function that replays the way from observations to mean actions, a graph for each number of them.
+
+    Parameters are read where they are, so that updates and restored snapshots show at once.
+
+    Args:
+        agent: DrQV2Agent on a CUDA device.
+
+    Returns:
+        A function of observations, uint8 [N, C, H, W] on any device, that returns the means [N, A], which its next call
+        overwrites.
+    """
+    graphs: dict[int, tuple[Tensor, Tensor, torch.cuda.CUDAGraph]] = {}
+
+    def means(obs: Tensor) -> Tensor:
+        if len(obs) not in graphs:
+            place = obs.to(agent.device, copy=True)
+            graph, mean = _record(lambda: agent.actor(agent.encoder(place), 1.0).mean, [])
+            graphs[len(obs)] = place, mean, graph
+        place, mean, graph = graphs[len(obs)]
+        place.copy_(obs, non_blocking=True)
+        graph.replay()
+        return mean
+
+    return means
+
+
+def _record(run: Callable[[], Any], generators: Sequence[torch.Generator]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """Return a graph of what `run` does on the device, and what it returns, which each replay overwrites."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UP):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        result = run()
+    return graph, result

@@ -219,6 +219,19 @@ def test_a_graph_does_what_single_kernels_do() -> None:
 
 
 @needs_cuda
+def test_a_graph_acts_as_single_kernels_do() -> None:
+    eager, graphed = (small_agent("cuda", compile=how) for how in (False, True))
+    for step, batch in enumerate(batches(2)):
+        for number in (1, 3, 1):
+            obs = batch[0][:number].numpy()
+            for eval_mode in (True, False):
+                one, other = (agent.act_batch(obs, 50, eval_mode) for agent in (eager, graphed))
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        for agent in (eager, graphed):
+            agent.update(iter([batch]), step)  # the graph sees what it has learnt
+
+
+@needs_cuda
 def test_a_graph_goes_on_after_a_restore() -> None:
     data = batches(6)
     whole, parts = (small_agent("cuda", compile=True) for _ in range(2))

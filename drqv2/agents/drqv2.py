@@ -5,8 +5,8 @@ a schedule, on features of a convolutional encoder that learns from the critic's
 from pixels is the random shift of every image drawn from replay.
 
 The code below is the algorithm in the paper's order. What makes it fast leaves that order alone: bf16 products under
-autocast (`precision`), and the whole update as one CUDA graph (`compile`, see `drqv2.cuda_graph`). In fp32 without
-compile it is the reference.
+autocast (`precision`), features left in the convolutions' order, the whole update as one CUDA graph (`compile`, see
+`drqv2.cuda_graph`). In fp32 without compile it is the reference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from drqv2 import utils
 from drqv2.augmentation import RandomShiftsAug
-from drqv2.cuda_graph import GraphedUpdate, graphed_update
+from drqv2.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.networks import Actor, Critic, Encoder
 
 Metrics = dict[str, Tensor]
@@ -46,7 +46,8 @@ class DrQV2Agent:
         use_tb: whether `update` returns metrics.
         precision: fp32; or bf16, in which updates multiply in bf16 and keep parameters, normalisation, the last layers,
             losses and optimizers in fp32.
-        compile: on CUDA, whether updates are replayed as one graph; elsewhere, whether torch compiles the networks.
+        compile: on CUDA, whether updates, and actions, are replayed as a graph each; elsewhere, whether torch compiles
+            the networks.
         seed: seeds the agent's own generators (exploration, learning). Without it they are torch's global ones.
     """
 
@@ -102,6 +103,7 @@ class DrQV2Agent:
             for module in (self.encoder, self.actor, self.critic, self.critic_target):
                 module.compile(dynamic=False)
         self._graphed: GraphedUpdate | None = None
+        self._graphed_policy: GraphedPolicy | None = None
         self.graph_stddev: Tensor | None = None
 
         self.train()
@@ -130,8 +132,13 @@ class DrQV2Agent:
     @torch.no_grad()
     def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of several observations, uint8 [N, C, H, W]; see `act`. Returns float32 [N, A]."""
-        features = self.encoder(torch.as_tensor(obs, device=self.device))  # [N, repr_dim]
-        dist = self.actor(features, utils.schedule(self.stddev_schedule, step))
+        stddev = utils.schedule(self.stddev_schedule, step)
+        if self._graphs:
+            self._graphed_policy = self._graphed_policy or graphed_policy(self)
+            mean = self._graphed_policy(torch.from_numpy(obs))
+            dist = utils.TruncatedNormal(mean, torch.full_like(mean, stddev))
+        else:
+            dist = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)), stddev)
         if eval_mode:
             action = dist.mean
         elif step < self.num_expl_steps:
@@ -154,7 +161,7 @@ class DrQV2Agent:
         if step % self.update_every_steps != 0:
             return {}
         batch = utils.to_torch(next(replay_iter), self.device)
-        if not (self.compile and self._as_published and torch.device(self.device).type == "cuda"):
+        if not self._graphs:
             return self._learn(batch, step)
         if self._graphed is None:
             self._graphed = graphed_update(self, batch, step)
@@ -258,6 +265,10 @@ class DrQV2Agent:
         return all(getattr(type(self), name) is getattr(DrQV2Agent, name) for name in methods) and all(
             type(getattr(self, name)) is part for name, part in parts.items()
         )
+
+    @property
+    def _graphs(self) -> bool:
+        return self.compile and self._as_published and torch.device(self.device).type == "cuda"
 
     def _autocast(self) -> torch.autocast:
         # A context of its own for each pass: inside one, autocast goes on using a parameter's first bf16 copy.
