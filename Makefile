@@ -15,7 +15,7 @@ CHOSEN = $(or $(findstring preset=,$(ARGS)),$(findstring resume=,$(ARGS)),$(filt
 PRESET = $(if $(CHOSEN),,$(shell nvidia-smi -L >/dev/null 2>&1 || echo preset=cpu))
 
 .NOTPARALLEL:
-.PHONY: help setup train test slow lint check bench lock clean
+.PHONY: help setup train test slow lint check soak audit bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -34,14 +34,22 @@ test: $(READY) ## the fast tier of the tests
 slow: $(READY) ## the slow tier
 	$(PYTEST) -m slow $(ARGS)
 
-lint: $(READY) ## style, types, spelling, consistency of the installed packages
+lint: $(READY) ## style, types, spelling, security, consistency of the installed packages
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m codespell_lib
+	$(PY) -m bandit -q -c pyproject.toml -r drqv2 benchmarks train.py video.py replay_buffer.py
 	$(PY) -m pip check || test "$$($(PY) -m pip check | grep -vc labmaze)" = 0 # no wheel for Python >= 3.13, and unused
 
 check: test lint slow ## everything
+
+soak: $(READY) ## a hundred kills, 200 damaged files, half an hour of watching a run's memory; ARGS="--only kills"
+	$(PY) -m tests.faults.soak $(ARGS)
+
+audit: ## ask a public database for known faults of the locked packages
+	test -x .audit/bin/pip-audit || { $(PYTHON) -m venv .audit && .audit/bin/pip install -q pip-audit; }
+	.audit/bin/pip-audit -r requirements.lock --no-deps --disable-pip
 
 bench: $(READY) ## measure the learner, the replay, the environments and the loop
 	$(PY) -m benchmarks $(ARGS)
@@ -54,5 +62,5 @@ lock: ## write down what .venv holds as the tested set (CONTRIBUTING.md says whe
 	@mv .lock requirements.lock
 
 clean: ## remove .venv, builds and caches; runs stay
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .audit build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,7 +8,9 @@ nor their timing moves an index, and the sampler's whole state is k and LOOKAHEA
 
 from __future__ import annotations
 
+import logging
 import signal
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from drqv2.device_replay import DeviceReplay, choose_replay_device
 from drqv2.replay_files import Batch, ReplayBuffer, Request
 from drqv2.replay_ring import Ring
+from drqv2.stopping import ignore_signals
 from drqv2.storage import ReplayBufferStorage, Window, episode_path
+
+_log = logging.getLogger(__name__)
 
 __all__ = [
     "LOOKAHEAD",
@@ -46,6 +51,8 @@ _PREFETCH = 2  # batches a worker prepares ahead: with at most 8 workers no more
 # Batches that may be out at once without a slower one: handed over, still held from the last update, being requested;
 # with a GPU also those that it has yet to copy.
 _KEPT, _KEPT_BY_GPU = 3, 6
+_CHECK, _CHECKS = 5, 6  # seconds between looks at the workers while no batch comes; so many looks, and they hang
+_ATTEMPTS = 3  # sets of workers that may be lost over one batch
 
 
 class ReplaySampler(Sampler[Request]):
@@ -102,7 +109,9 @@ class ReplaySampler(Sampler[Request]):
         """Restore a `state_dict`."""
         self._ends.cache_clear()
         self._taken = state["taken"]
-        self._windows = deque(Window(*w) for w in state["windows"])
+        # Of a window whose every file turned out damaged nothing can be sampled.
+        windows = [Window(*w) for w in state["windows"]]
+        self._windows = deque(w if self._storage.ends(w)[-1] else self._storage.window for w in windows)
         if self._windows:
             self._storage.pin("batches", min(w.first for w in self._windows))
 
@@ -153,26 +162,55 @@ class _Workers:
                 prefetch_factor=_PREFETCH if self._num_workers else None,
                 # Forked workers start at once, and share the ring; they touch files only, neither GL nor CUDA.
                 multiprocessing_context="fork" if self._num_workers else None,
-                worker_init_fn=_ignore_interrupts,
+                worker_init_fn=_leave_signals,
+                timeout=_CHECK if self._num_workers else 0,
                 generator=torch.Generator(),  # the loader draws a seed at each start: not from the run's generators
             )
+            before = signal.getsignal(signal.SIGCHLD)
             self._prepared = iter(loader)
+        if self._num_workers and threading.current_thread() is threading.main_thread():
+            # torch's handler raises wherever the main process happens to be when a worker dies. Without it, the next
+            # batch tells.
+            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
         if self._pin_memory:
             ring.page_lock(self._device)
 
-        def hand_over(prepared: Sequence[torch.Tensor] | int) -> Batch:
+        while True:
+            prepared = self._next()
             if isinstance(prepared, int):
-                return ring.batch(prepared)
-            return tuple(x.pin_memory() if self._pin_memory else x for x in prepared)
+                yield ring.batch(prepared)
+            else:
+                yield tuple(x.pin_memory() if self._pin_memory else x for x in prepared)
 
-        return map(hand_over, self._prepared)
+    def _next(self) -> Sequence[torch.Tensor] | int:
+        """Return what a worker has prepared next.
 
-    def close(self) -> None:
-        """Stop the workers. The ring lives for as long as a batch of it; the next start makes another."""
+        Raises:
+            _LostError: a worker is dead, or hangs.
+        """
+        for _ in range(_CHECKS):
+            try:
+                prepared: Sequence[torch.Tensor] | int = next(self._prepared)
+                return prepared
+            except RuntimeError as error:
+                if "exited unexpectedly" in str(error):
+                    raise _LostError("one is dead") from error
+                if "timed out" not in str(error):
+                    raise
+        raise _LostError(f"no batch for {_CHECKS * _CHECK} seconds")
+
+    def close(self, kill: bool = False) -> None:
+        """Stop the workers; `kill` those that may hang. The ring lives for as long as a batch of it."""
         if self._prepared is not None and self._num_workers:
+            for worker in self._prepared._workers if kill else ():
+                worker.kill()
             self._prepared._shutdown_workers()  # now: an error's traceback would keep the iterator, and them, alive
         self._prepared = None
         self._buffer.close()
+
+
+class _LostError(RuntimeError):
+    """A worker is dead, or hangs."""
 
 
 class ReplayLoader:
@@ -187,20 +225,35 @@ class ReplayLoader:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch: (obs, action, reward, discount, next_obs) as `ReplayBuffer` describes them."""
-        with self._sampler.taking():
-            try:
-                if self._batches is None:
-                    self._batches = self._source.start(iter(self._sampler))
-                return next(self._batches)
-            except BaseException:  # an interrupt, too: what is gone on with is a new start at this very batch
-                self.close()
-                raise
+        """Return the next batch: (obs, action, reward, discount, next_obs) as `ReplayBuffer` describes them.
 
-    def close(self) -> None:
-        """Stop the workers and let go of what was read; the loader can be gone on with, from the next batch."""
+        Workers that die or hang are replaced: the batches are the same.
+
+        Raises:
+            RuntimeError: they do so again and again.
+        """
+        with self._sampler.taking():
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    if self._batches is None:
+                        self._batches = self._source.start(iter(self._sampler))
+                    return next(self._batches)
+                except BaseException as error:  # whatever it is: what is gone on with is a new start at this batch
+                    lost = isinstance(error, _LostError)
+                    self.close(kill=lost)
+                    if not lost or attempt == _ATTEMPTS:
+                        raise
+                    _log.warning("Replay workers are replaced: %s.", error)
+        raise AssertionError("not reached")
+
+    def close(self, kill: bool = False) -> None:
+        """Stop the workers and let go of what was read; the loader can be gone on with, from the next batch.
+
+        Args:
+            kill: do not wait for them.
+        """
         self._batches = None
-        self._source.close()
+        self._source.close(kill)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler's state, plain numbers only."""
@@ -212,9 +265,8 @@ class ReplayLoader:
         self._sampler.load_state_dict(state)
 
 
-def _ignore_interrupts(_: int) -> None:
-    # Ctrl-C reaches every process of the terminal; the main process decides when the workers end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _leave_signals(_: int) -> None:
+    ignore_signals()
 
 
 def make_replay_loader(

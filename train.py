@@ -11,6 +11,7 @@ python train.py --help                              # every key, its default and
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -23,15 +24,17 @@ import torch
 from dm_env import specs
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2 import envs, machine, snapshot, state, utils
+from drqv2 import envs, files, machine, resuming, snapshot, state, utils
 from drqv2.agent_files import make_agent
+from drqv2.checkpoints import Checkpoints
 from drqv2.device_replay import choose_replay_device, needed_bytes
 from drqv2.diagnostics import diagnose
 from drqv2.envs.worker import InProcess, Worker
+from drqv2.errors import NotFiniteError, UserError
 from drqv2.evaluation import play
 from drqv2.launch import launch
 from drqv2.logger import Logger
-from drqv2.utils import UserError
+from drqv2.stopping import StopSignals, how_to_go_on
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 from video import TrainVideoRecorder, VideoRecorder
 
@@ -42,11 +45,13 @@ class Workspace:
     Args:
         cfg: the checked configuration, see docs/configuration.md.
         work_dir: the run's directory. Where it holds a snapshot, the run goes on from it.
+        stop: says when to leave.
     """
 
-    def __init__(self, cfg: DictConfig, work_dir: Path) -> None:
+    def __init__(self, cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None) -> None:
         self.cfg = cfg
         self.work_dir = work_dir
+        self.stop = stop or StopSignals(work_dir)
         self.device = torch.device(_resolve_device(cfg.device))
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current one
@@ -64,18 +69,18 @@ class Workspace:
         self._episode_steps = [0] * cfg.num_envs
         self._episode_rewards = [0.0] * cfg.num_envs
         self._filming = False  # whether the current episode of the first environment is filmed
+        self._best_return = float("-inf")  # greatest mean return of an evaluation
         self._saved_at = float("-inf")  # training seconds at the newest snapshot
-        self._needed_by_snapshots: list[int] = []  # first episode that each of the two newest snapshots refers to
 
-        if self.snapshot_path.exists():
-            self.load_snapshot()
+        self.checkpoints = Checkpoints(work_dir)
+        if saved := self.checkpoints.load():
+            self.load_snapshot(saved)
             return
         if cfg.init_from:
             self._init_weights(Path(cfg.init_from))
         self.replay_storage.delete()  # what a run left here that was stopped before its first snapshot
-        OmegaConf.save(cfg, work_dir / "config.yaml")
+        self._store_config()
         self._start_episodes(range(cfg.num_envs))
-        self._save_snapshot_if_due()
 
     def setup(self) -> None:
         """Make environments, replay, logger, recorders and predicates; nothing of it has a history yet."""
@@ -143,11 +148,6 @@ class Workspace:
         """Environment frames so far."""
         return self._global_step * self.cfg.action_repeat
 
-    @property
-    def snapshot_path(self) -> Path:
-        """Where the run's snapshot is kept."""
-        return self.work_dir / "snapshot.pt"
-
     def train(self) -> None:
         """Step, learn and evaluate until num_train_frames; then evaluate and save once more."""
         if not self.train_until_step(self.global_step):
@@ -157,12 +157,13 @@ class Workspace:
             if ended := self._ended():
                 self._finish_episodes(ended)
                 self._start_episodes(ended)
-                self._save_snapshot_if_due()
 
             # try to evaluate
-            if self.eval_every_step(self.global_step) and self._last_eval_step != self.global_step:
-                self.logger.log("eval/total_time", self.timer.total_time(), self.global_frame)
-                self.eval()
+            self._evaluate_if_due()
+
+            # nothing is under way: try to save a snapshot; leave if told to
+            self._save_snapshot_if_due()
+            self.stop.raise_if_requested()
 
             # choose actions; with them the environments begin to step
             for env, action in zip(self.train_envs, self._act(), strict=True):
@@ -182,10 +183,11 @@ class Workspace:
             self._finish_episodes(ended)
             self._start_episodes(ended)
         if self._last_eval_step != self.global_step:
-            self.logger.log("eval/total_time", self.timer.total_time(), self.global_frame)
+            self._save_snapshot_if_due(now=True)
             self.eval()
-        if self.cfg.save_snapshot:
-            self.save_snapshot()
+        self._save_snapshot_if_due(now=True)
+        self.checkpoints.settle(last=True)
+        self.replay_storage.pin("snapshots", self.checkpoints.needed)
 
     @torch.no_grad()
     def _act(self) -> Sequence[np.ndarray]:
@@ -205,11 +207,25 @@ class Workspace:
                 self.logger.log_metrics(metrics, self.global_frame, ty="train")
 
     def _record(self, i: int, time_step: envs.ExtendedTimeStep) -> None:
+        if not math.isfinite(time_step.reward):
+            raise NotFiniteError(
+                f"the reward is {time_step.reward} at frame {self.global_frame} (environment {i}, "
+                f"step {self._episode_steps[i]} of its episode): mend the environment"
+            )
         self._episode_rewards[i] += time_step.reward
         self._episode_steps[i] += 1
         self.replay_storage.add(time_step, i)
         if i == 0:
             self.train_video_recorder.record(time_step.observation)
+
+    def _evaluate_if_due(self) -> None:
+        due = self._last_eval_step != self.global_step and self.eval_every_step.due(self.global_step)
+        if due:
+            self._save_snapshot_if_due(now=True)  # a run that is stopped within the evaluation does all of it again
+            self.stop.raise_if_requested()
+        self.eval_every_step(self.global_step)
+        if due:
+            self.eval()
 
     def eval(self) -> None:
         """Run num_eval_episodes without exploration; log their mean return and film the first.
@@ -218,6 +234,7 @@ class Workspace:
         """
 
         def film(episode: int, env: Any, time_step: envs.ExtendedTimeStep) -> None:
+            self.stop.raise_if_requested()
             if episode == 0:
                 self.video_recorder.init(env) if time_step.first() else self.video_recorder.record(env)
                 if time_step.last():
@@ -235,7 +252,9 @@ class Workspace:
         self._last_eval_step = self.global_step
 
         returns, steps = zip(*results, strict=True)
+        self._best_return = max(self._best_return, float(np.mean(returns)))
         with self.logger.log_and_dump_ctx(self.global_frame, ty="eval") as log:
+            log("total_time", self.timer.total_time())
             log("episode_reward", float(np.mean(returns)))
             log("episode_length", float(np.mean(steps)) * self.cfg.action_repeat)
             log("episode", self.global_episode)
@@ -259,6 +278,7 @@ class Workspace:
 
     def _finish_episodes(self, numbers: Sequence[int]) -> None:
         """Log the episodes that have ended in the environments of these numbers, a row each."""
+        self._require_finite()
         elapsed_time, total_time = self.timer.reset()
         fps = (self.global_step - self._last_row_step) * self.cfg.action_repeat / elapsed_time
         self._last_row_step = self.global_step
@@ -279,54 +299,68 @@ class Workspace:
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
 
-    def _save_snapshot_if_due(self) -> None:
-        if self.cfg.save_snapshot and self.timer.total_time() - self._saved_at >= self.cfg.snapshot_every_seconds:
-            self.save_snapshot()
+    def _require_finite(self) -> None:
+        if name := self.logger.not_finite_loss():
+            raise NotFiniteError(
+                f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode}): no snapshot is "
+                f"made of that\nThe last one was before it: {how_to_go_on(self.work_dir)} resume_force=true, with a "
+                "smaller lr, say"
+            )
 
-    def save_snapshot(self) -> None:
-        """Write everything that the run needs to go on from this step."""
-        snapshot.save(
-            self.snapshot_path,
-            {
-                "fixed": {key: self.cfg[key] for key in self._fixed},
-                "counters": {name: getattr(self, name) for name in self._counters},
-                "last_steps": {name: getattr(self, name).last_step for name in self._predicates},
-                "timer": self.timer.total_time(),
-                "agent": state.capture(self.agent),
-                "rng": state.rng_state(),
-                "train_envs": [env.state() for env in self.train_envs],
-                "replay_storage": self.replay_storage.state_dict(),
-                "replay_loader": self.replay_loader.state_dict(),
-                "logger": self.logger.state_dict(),
-            },
-        )
+    def _save_snapshot_if_due(self, now: bool = False) -> None:
+        since = self.timer.total_time() - self._saved_at
+        due = since >= self.cfg.snapshot_every_seconds and not self.checkpoints.busy
+        milestone = self._milestones(self.global_step) > self._milestones(self.global_step - self.cfg.num_envs)
+        if self.cfg.save_snapshot and (now or milestone or due or self.stop.requested):
+            self.save_snapshot(milestone)
+
+    def _milestones(self, step: int) -> int:
+        """Return how many milestones have been passed at an agent step."""
+        return self.cfg.snapshot_keep * step // (self.cfg.num_train_frames // self.cfg.action_repeat)
+
+    def save_snapshot(self, milestone: bool = False) -> None:
+        """Begin to write everything that the run needs to go on from this step; a thread does the rest."""
+        self._require_finite()
         self._saved_at = self.timer.total_time()
-        self._keep_episodes_of_snapshot()
+        self.checkpoints.save(self.state_dict(), milestone)
+        self.replay_storage.pin("snapshots", self.checkpoints.needed)
 
-    def load_snapshot(self) -> None:
-        """Go on from the snapshot in the run's directory, and say from where.
+    def state_dict(self) -> dict[str, Any]:
+        """Return the run's state: tensors, numbers, strings, None and containers of them; tensors may be its own."""
+        return {
+            "frame": self.global_frame,
+            "needs": self.replay_storage.first_needed,
+            "config": OmegaConf.to_container(self.cfg, resolve=True),
+            "counters": {name: getattr(self, name) for name in self._counters},
+            "last_steps": {name: getattr(self, name).last_step for name in self._predicates},
+            "timer": self.timer.total_time(),
+            "agent": state.capture(self.agent),
+            "rng": state.rng_state(),
+            "train_envs": [env.state() for env in self.train_envs],
+            "replay_storage": self.replay_storage.state_dict(),
+            "replay_loader": self.replay_loader.state_dict(),
+            "logger": self.logger.state_dict(),
+        }
+
+    def load_snapshot(self, saved: dict[str, Any]) -> None:
+        """Go on from a snapshot's state, and say from where.
 
         Raises:
-            UserError: the snapshot is damaged, or does not fit the configuration or the files in the directory.
+            UserError: it does not fit the configuration or the files in the run's directory.
         """
-        saved = snapshot.load(self.snapshot_path)
-        changed = [f"{k}={v}, not {self.cfg[k]}" for k, v in saved["fixed"].items() if v != self.cfg[k]]
-        if changed:
-            raise UserError(
-                f"{self.work_dir} holds a run with {'; '.join(changed)}\n"
-                "A run keeps these: leave the override out, or start a new run in another directory."
-            )
-        own = getattr(self.agent, "__dict__", {})
-        chosen = {name: own[name] for name in self._of_this_start if name in own}
+        cfg: Any = OmegaConf.to_container(self.cfg, resolve=True)
+        changed = resuming.changed_keys(saved["config"], cfg, self.work_dir)
+        own = dict(getattr(self.agent, "__dict__", {}))
         try:
             state.restore(self.agent, saved["agent"])
-            self.replay_storage.load_state_dict(saved["replay_storage"])
+            self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         except RuntimeError as e:
-            raise UserError(f"{self.snapshot_path} is of another agent than the configuration's: {_first(e)}") from e
+            raise UserError(
+                f"the snapshot in {self.work_dir} is of another agent than the configuration's: {_first(e)}"
+            ) from e
         except FileNotFoundError as e:
             raise UserError(f"{e}: the run cannot be gone on with (was it run with keep_replay=false?)") from e
-        for name, value in chosen.items():
-            setattr(self.agent, name, value)
+        resuming.apply(self.agent, own, changed)
         for name in self._counters:
             setattr(self, name, saved["counters"][name])
         for name in self._predicates:
@@ -340,7 +374,8 @@ class Workspace:
         self.train_video_recorder.init(self.time_steps[0].observation, enabled=self._filming)
         self.timer = utils.Timer(saved["timer"])
         self._saved_at = saved["timer"]
-        self._keep_episodes_of_snapshot()
+        if changed:
+            self._store_config()
         state.set_rng_state(saved["rng"])
         window = self.replay_storage.window
         print(
@@ -355,19 +390,18 @@ class Workspace:
         "_num_evals",
         "_last_eval_step",
         "_last_row_step",
+        "_best_return",
         "_episode_steps",
         "_episode_rewards",
         "_filming",
     )
-    # A run cannot change these.
-    _fixed = ("task_name", "seed", "num_envs", "render", "action_repeat", "frame_stack", "image_size")
-    # An agent's attributes that follow the configuration of each start, not the snapshot.
-    _of_this_start = ("device", "precision", "compile")
     _predicates = ("eval_every_step", "diagnose_every_step", "film_every_step")
 
-    def _keep_episodes_of_snapshot(self) -> None:
-        self._needed_by_snapshots = [*self._needed_by_snapshots[-1:], self.replay_storage.first_needed]
-        self.replay_storage.pin("snapshots", min(self._needed_by_snapshots))
+    def _store_config(self) -> None:
+        """Write what `resume` begins with."""
+        stored = OmegaConf.merge(self.cfg, {"resume_force": False})
+        path = self.work_dir / "config.yaml"
+        files.persist(lambda: files.write_atomically(path, OmegaConf.to_yaml(stored).encode()), str(path))
 
     def _make_env(self, stream: int, index: int) -> Any:
         """Return environment `index` of a stream; a process of its own where it can step while others do something."""
@@ -413,7 +447,8 @@ class Workspace:
         print(f"agent's weights from {path}; counters and replay are new")
 
     def close(self) -> None:
-        """Close environments, workers, recorders and files."""
+        """Finish the snapshot that is being written; close environments, workers, recorders and files."""
+        self.checkpoints.close()
         self.replay_loader.close()
         for env in (*self.train_envs, *self.eval_envs):
             env.close()
@@ -464,12 +499,13 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}; {free:.0f} GB free on disk")
-    workspace = Workspace(cfg, work_dir)
-    try:
-        workspace.train()
-    finally:
-        workspace.close()
-    workspace.dispose_of_replay()
+    with files.locked(work_dir), StopSignals(work_dir) as stop:
+        workspace = Workspace(cfg, work_dir, stop)
+        try:
+            workspace.train()
+        finally:
+            workspace.close()
+        workspace.dispose_of_replay()
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ class DeviceReplay:
         self._back = np.arange(1 - frame_stack, 1)
         self.close()
 
-    def close(self) -> None:
-        """Let go of everything; what is asked for next is read from the files again."""
+    def close(self, kill: bool = False) -> None:
+        """Let go of everything; what is asked for next is read from the files again. There is no worker to kill."""
         self._rings: list[Tensor] = []  # frame, action, reward, discount: [capacity, ...]
         self._capacity = 0  # rows
         # Rows are counted from the first that was ever written; in the ring they lie modulo the capacity.

@@ -1,7 +1,8 @@
 """The way from a command line to `run(cfg, work_dir)`: help, resume, Hydra, checks, exit codes.
 
-Exit codes: 0 the run ended, 2 a mistake of the user's (one or two lines, no traceback), 130 interrupted from the
-keyboard; anything else is a fault of the program's and leaves its traceback.
+Exit codes: 0 the run ended; 2 a mistake of the user's, 74 the disk is full or fails, 76 a reward, loss or parameter is
+not finite (one or two lines each, no traceback); 75 told to leave (SIGTERM, SIGUSR2), 130 interrupted from the
+keyboard: go on with resume. Anything else is a fault of the program's and leaves its traceback.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import argparse
 import inspect
 import os
 import re
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -29,16 +29,19 @@ from hydra.types import RunMode
 from hydra.version import setbase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from drqv2 import files
 from drqv2.config import settle
-from drqv2.errors import UserError
+from drqv2.errors import DiskError, Stopped, UserError
 from drqv2.explain import explain
-from drqv2.schema import help_text, show
+from drqv2.schema import help_text
+from drqv2.stopping import how_to_go_on
 
 Run = Callable[[DictConfig, Path], Any]
 
 RUNS = Path("exp_local")
-SNAPSHOT, STORED = "snapshot.pt", "config.yaml"
+STORED = "config.yaml"
 _PATHS = ("agent_dir", "init_from", "hydra.run.dir", "hydra.sweep.dir")
 _PLAIN = re.compile(r"""(?a:[\w./:%-]|\$\{[^}]*\})*|'.*'|".*\"""")  # a path that Hydra's grammar reads as it stands
 _SCHEDULE = re.compile(r"""(?<!["'\w])(?:step_)?linear\([^()]*\)(?!["'])""")
@@ -55,7 +58,7 @@ def launch(run: Run, config_dir: Path | str, config_name: str = "config", argv: 
         argv: arguments, by default the process's own.
 
     Raises:
-        SystemExit: with code 2, 130 or 1 as described at the head of this module; 0 after --help and the like.
+        SystemExit: with a code as described at the head of this module; 0 after --help and the like.
         Exception: whatever a single `run` raised, with its own traceback.
     """
     setbase("1.3")
@@ -67,7 +70,7 @@ def launch(run: Run, config_dir: Path | str, config_name: str = "config", argv: 
             return
         _launch(run, args, config_dir, config_name)
     except UserError as error:
-        _fail(str(error))
+        _fail(error)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -94,13 +97,16 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
         work_dir = Path(HydraConfig.get().runtime.output_dir)
         try:
             settle(cfg)
-            _tell_changes(cfg, work_dir)
             run(cfg, work_dir)
         except UserError as error:
-            _fail(str(error))
+            _fail(error)
+        except Stopped as stopped:
+            _stopped(str(stopped), stopped.code, work_dir)
         except KeyboardInterrupt:
-            _interrupted(work_dir)
+            _stopped("interrupted", 130, work_dir)
         except Exception as error:
+            if told := _told(error, work_dir):
+                _fail(told)
             crashes.append(error)
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 traceback.print_exc()  # now, not after the jobs that follow
@@ -127,19 +133,32 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
         raise crash.with_traceback(frames)
 
 
-def _fail(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
+def _fail(error: UserError) -> NoReturn:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(error.code)
 
 
-def _interrupted(work_dir: Path) -> NoReturn:
-    print("\ninterrupted", end="", file=sys.stderr)
-    if (work_dir / SNAPSHOT).is_file():
-        near = work_dir.relative_to(Path.cwd()) if work_dir.is_relative_to(Path.cwd()) else work_dir
-        print(f"; go on with: python {sys.argv[0]} {shlex.quote(f'resume={near}')}", file=sys.stderr)
-    else:
-        print(f" before the first snapshot; {work_dir} cannot be resumed", file=sys.stderr)
-    sys.exit(130)
+def _told(error: Exception, work_dir: Path) -> UserError | None:
+    """Return in plain words what the machine lacks, None for a fault of the program's."""
+    if isinstance(error, OSError) and error.errno in files.FULL:
+        return DiskError(f"{error}\nThe disk is full or fails: make room; {how_to_go_on(work_dir)}")
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
+        return UserError(
+            f"the GPU is out of memory: {' '.join(str(error).split())[:120]}\n"
+            f"Smaller batch_size, agent.hidden_dim or num_envs, replay_device=disk or compile=false need less; "
+            f"{how_to_go_on(work_dir)}"
+        )
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+        return UserError(
+            "there is no memory left\nSmaller batch_size, agent.hidden_dim, replay_buffer_num_workers or num_envs need "
+            f"less; {how_to_go_on(work_dir)}"
+        )
+    return None
+
+
+def _stopped(how: str, code: int, work_dir: Path) -> NoReturn:
+    print(f"\n{how}; {how_to_go_on(work_dir)}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -213,52 +232,41 @@ def _take_resume(args: argparse.Namespace, groups: Sequence[str]) -> Path | None
         print(f"resume=latest: {run_dir}")
         return run_dir.resolve()
     run_dir = Path(wanted).expanduser()
-    if run_dir.name == SNAPSHOT:
+    if run_dir.name in files.SNAPSHOTS:
         run_dir = run_dir.parent
     if not wanted or not run_dir.is_dir():
         raise UserError(f"resume={wanted}: there is no such directory; give a run directory, or resume=latest")
-    for name in (STORED, SNAPSHOT):
-        if not (run_dir / name).is_file():
-            raise UserError(f"resume={wanted}: there is no {name} in it, so it is no run that can be gone on with")
+    if not (run_dir / STORED).is_file():
+        raise UserError(f"resume={wanted}: there is no {STORED} in it, so it is no run that can be gone on with")
+    try:
+        stored = OmegaConf.load(run_dir / STORED)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        stored, reason = None, " ".join(str(error).split())[:100]
+    if not isinstance(stored, DictConfig):
+        raise UserError(
+            f"resume={wanted}: {STORED} in it is damaged ({reason if stored is None else 'not a mapping'})\n"
+            f"Start the run as it was first started, with hydra.run.dir={wanted}: its snapshot holds all the rest."
+        )
+    if not files.has_snapshot(run_dir):
+        print(f"{run_dir} has no snapshot yet: the run begins anew")
     return run_dir.resolve()
 
 
 def _latest() -> Path:
-    found = [path for path in _run_dirs(RUNS) if (path / SNAPSHOT).is_file() and (path / STORED).is_file()]
+    found = [path for path in _run_dirs(RUNS) if files.has_snapshot(path) and (path / STORED).is_file()]
     if not found:
         raise UserError(
-            f"resume=latest: no run with a {SNAPSHOT} below {RUNS.resolve()}\n"
+            f"resume=latest: no run with a snapshot below {RUNS.resolve()}\n"
             "Go to the directory that the run was started in, or give resume=RUN_DIR."
         )
-    return max(found, key=lambda path: (path / SNAPSHOT).stat().st_mtime_ns)
+    return max(found, key=lambda path: max(p.stat().st_mtime_ns for p in path.glob("snapshot*.pt")))
 
 
 def _run_dirs(root: Path) -> Iterator[Path]:
-    for folder, below, files in os.walk(root):
-        if STORED in files or SNAPSHOT in files:
+    for folder, below, names in os.walk(root):
+        if STORED in names or set(files.SNAPSHOTS) & set(names):
             below.clear()  # a replay below may hold very many files
             yield Path(folder)
-
-
-def _tell_changes(cfg: DictConfig, work_dir: Path) -> None:
-    """Print in one line how `cfg` differs from what the run in `work_dir` was started with, if one was."""
-    if not (work_dir / STORED).is_file():
-        return
-    old, new = (_leaves(OmegaConf.to_container(c, resolve=True)) for c in (OmegaConf.load(work_dir / STORED), cfg))
-    gone = object()
-    changes = [
-        f"{name} {'absent' if a is gone else show(a)} -> {'absent' if b is gone else show(b)}"
-        for name in sorted((old.keys() | new.keys()) - {"init_from"})
-        if (a := old.get(name, gone)) != (b := new.get(name, gone)) and b != "auto"  # a run stores what auto came to
-    ]
-    if changes:
-        print("changed since this run was started: " + ", ".join(changes))
-
-
-def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(node, dict):
-        return {prefix[:-1]: node}
-    return {name: leaf for key, value in node.items() for name, leaf in _leaves(value, f"{prefix}{key}.").items()}
 
 
 # --- Hydra -----------------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import csv
 import datetime
+import errno
 import io
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from drqv2 import files
+from drqv2.errors import UserError
+from drqv2.files import persist, quarantine, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +95,7 @@ class _Table:
         rows = [] if self._file is not None else self._read()
         if rows and self.rows == 0:
             # An earlier run left this file and nothing was restored: what it wrote from here on is superseded.
-            found, rows = len(rows), [row for row in rows if float(row.get("frame") or 0) < values["frame"]]
+            found, rows = len(rows), [row for row in rows if _frame(row) < values["frame"]]
             _log.warning("%s of an earlier run: %d of %d rows replaced.", self.path, found - len(rows), found)
             self.columns = list(dict.fromkeys([*self.columns, *(rows[0] if rows else ())]))
         new = sorted(set(values) - set(self.columns))
@@ -98,22 +104,51 @@ class _Table:
             self.columns = [*self.columns, *new]
             self._replace(rows)
             self._file = self.path.open("a", newline="", encoding="utf-8")
-        self._file.write(_csv_line([_cell(name, values[name]) if name in values else "" for name in self.columns]))
-        self._file.flush()
+        line = _csv_line([_cell(name, values[name]) if name in values else "" for name in self.columns])
+        persist(lambda: self._append(line), str(self.path))
         self.rows += 1
 
-    def restore(self, columns: list[str], rows: int) -> None:
-        """Cut the file back to its first `rows` rows and to `columns`."""
-        self.columns = columns
-        if self.path.exists() or rows:
-            self._replace(self._read()[:rows])
-        if self.rows < rows:
-            _log.warning("%s has %d of the %d rows that were logged; going on with those.", self.path, self.rows, rows)
+    def _append(self, line: str) -> None:
+        assert self._file is not None
+        end, data = os.fstat(self._file.fileno()).st_size, line.encode()
+        try:
+            if os.write(self._file.fileno(), data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            files.boundary(".csv: row written")
+        except OSError:
+            os.ftruncate(self._file.fileno(), end)  # no half a row
+            raise
 
-    def sync(self) -> None:
-        """Bring the rows to the disk, so that a snapshot never counts rows that a power cut can take away."""
+    def text(self) -> str:
+        """Return the whole file, brought to the disk: a snapshot never counts rows that a power cut can take away."""
         if self._file is not None:
             os.fsync(self._file.fileno())
+        return self.path.read_text("utf-8") if self.rows else ""
+
+    def restore(self, columns: list[str], rows: int, text: str) -> None:
+        """Cut the file back to `text`, which held `rows` rows under `columns`; a damaged one is made anew from it."""
+        self.close()
+        self.columns, self.rows = columns, rows
+        try:
+            found = self.path.read_bytes() if self.path.exists() else b""
+        except OSError as e:
+            raise UserError(f"{self.path}: cannot be read ({e.strerror})") from e
+        if found == text.encode():
+            return
+        if found and self._cut_back(rows) != text:
+            quarantine(self.path, self.path.parent, "is not what was logged; it is made anew from the snapshot")
+        if text:
+            persist(lambda: write_atomically(self.path, text.encode()), str(self.path))
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def _cut_back(self, rows: int) -> str | None:
+        """Return the file's first rows under `columns`, None if it cannot be read."""
+        try:
+            found = self._read()[:rows]
+        except csv.Error:
+            return None
+        return self._lines(found) if rows else ""
 
     def close(self) -> None:
         if self._file is not None:
@@ -123,28 +158,28 @@ class _Table:
     def _replace(self, rows: list[dict[str, str]]) -> None:
         """Write the file anew with these rows under `columns`; a kill leaves the old or the new file."""
         self.close()
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            file.write(_csv_line(self.columns))
-            file.writelines(_csv_line([row.get(name, "") for name in self.columns]) for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the rename itself
-        finally:
-            os.close(folder)
+        persist(lambda: write_atomically(self.path, self._lines(rows).encode()), str(self.path))
         self.rows = len(rows)
+
+    def _lines(self, rows: list[dict[str, str]]) -> str:
+        cells = ([row.get(name) or "" for name in self.columns] for row in rows)
+        return "".join(map(_csv_line, [self.columns, *cells]))
 
     def _read(self) -> list[dict[str, str]]:
         if not self.path.exists():
             return []
-        with self.path.open(newline="", encoding="utf-8") as file:
+        with self.path.open(newline="", encoding="utf-8", errors="replace") as file:
             lines = list(file)
         if lines and not lines[-1].endswith("\n"):
             lines.pop()  # a kill came while this row was being written
         return list(csv.DictReader(lines, restval=""))
+
+
+def _frame(row: Mapping[str, str]) -> float:
+    try:
+        return float(row.get("frame") or 0)
+    except ValueError:
+        return float("inf")  # damaged: it goes
 
 
 def _csv_line(cells: list[str]) -> str:
@@ -263,10 +298,9 @@ class Logger:
         self.dump(frame, ty)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and containers: rows and columns of each file, undumped means, newest points."""
-        for table in self._tables.values():
-            table.sync()
+        """Plain numbers, strings and containers: each file's text, undumped means, newest points."""
         return {
+            "texts": {ty: table.text() for ty, table in self._tables.items()},
             "rows": {ty: table.rows for ty, table in self._tables.items()},
             "columns": {ty: list(table.columns) for ty, table in self._tables.items()},
             "meters": {key: [meter.total, meter.count] for key, meter in self._meters.items()},
@@ -277,9 +311,17 @@ class Logger:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to `state`: CSV rows and columns that came after it are cut, TensorBoard forgets later points."""
         for ty, table in self._tables.items():
-            table.restore(list(state["columns"][ty]), int(state["rows"][ty]))
+            table.restore(list(state["columns"][ty]), int(state["rows"][ty]), state["texts"][ty])
         self._meters = {key: _Meter(float(total), int(count)) for key, (total, count) in state["meters"].items()}
         self._tensorboard.restore(state["tb_frame"], dict(state["tb_newest"]))
+
+    def not_finite_loss(self) -> str | None:
+        """Return the name of a loss whose mean since the last dump is NaN or infinite, or None.
+
+        A sum that one such value went into stays NaN or infinite: the sums are flags on the losses' device.
+        """
+        losses = (key for key in self._meters if key.startswith("train/") and "loss" in key)
+        return next((key.partition("/")[2] for key in losses if not math.isfinite(self._meters[key].total)), None)
 
     def close(self) -> None:
         """Close all files; a later dump opens them again."""

@@ -92,14 +92,24 @@ def render_threads(processes: int) -> int | None:
 
 
 def memory() -> tuple[float, float]:
-    """Return the bytes of memory, and those of it that are available."""
+    """Return the bytes of memory that this process may use, page cache included, and those of it that are available."""
     total = available = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     info = Path("/proc/meminfo")
     if info.exists():
         rows = dict(row.split(":") for row in info.read_text().splitlines())
         available = 1024.0 * int(rows["MemAvailable"].split()[0])
-    with contextlib.suppress(OSError, ValueError):  # no cgroup, or "max": no limit
-        limit = float(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = float(Path("/sys/fs/cgroup/memory.current").read_text())
-        total, available = min(total, limit), min(available, limit - used)
+    for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        with contextlib.suppress(OSError, ValueError):  # no such cgroup, or "max": no limit
+            limit, used = (float((_memory_cgroup() / name).read_text()) for name in names)
+            total, available = min(total, limit), min(available, limit - used)
     return total, available
+
+
+def _memory_cgroup() -> Path:
+    """Return where the kernel tells this process's memory limit: as seen in a container, or on the machine itself."""
+    root = Path("/sys/fs/cgroup")
+    # 0::/path is the one hierarchy of version 2; N:memory:/path the memory controller's own of version 1.
+    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    base = root / "memory" if "memory" in own else root
+    inside = base / own.get("memory", own.get("", "/")).lstrip("/")
+    return inside if inside.is_dir() else base

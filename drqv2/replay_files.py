@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +15,11 @@ import torch
 from safetensors import safe_open
 from torch.utils.data import Dataset
 
+from drqv2.machine import memory
 from drqv2.returns import nstep_returns
 from drqv2.storage import episode_path
 
+_SCARCE = 0.5  # of memory: where mapped files are more than that, the page cache will not hold all of them
 _MAPPED_EPISODES = 4096  # mapped files a process keeps; the kernel allows 65,530 mappings
 
 Batch = tuple[torch.Tensor, ...]
@@ -76,6 +81,8 @@ class ReplayBuffer(Dataset[Batch]):
         self._discount = discount
         self._frame_stack = frame_stack
         self._episodes: OrderedDict[int, Episode] = OrderedDict()
+        self._room = _SCARCE * memory()[0]  # bytes of mapped frames up to which the kernel may read ahead
+        self._mapped = 0
 
     def __getitem__(self, request: Request) -> Batch:
         """Return (obs, action, reward, discount, next_obs), each [B, ...], for a request.
@@ -98,7 +105,7 @@ class ReplayBuffer(Dataset[Batch]):
         """Write a batch into contiguous arrays of its `layout`."""
         # The blocks of a file that was deleted are free again when nobody maps it any more.
         for number in [e for e in self._episodes if e < request.first]:
-            del self._episodes[number]
+            self._mapped -= self._episodes.pop(number).frame.nbytes
         # One concatenation of slices for each array: a copy of memory and little else for each sample.
         pieces: list[list[np.ndarray]] = [[] for _ in out]
         obs, action, reward, discount, next_obs = pieces
@@ -116,6 +123,7 @@ class ReplayBuffer(Dataset[Batch]):
     def close(self) -> None:
         """Let go of all mapped files."""
         self._episodes.clear()
+        self._mapped = 0
 
     def _stack(self, frame: np.ndarray, t: int, pieces: list[np.ndarray]) -> None:
         """Append the frames of the observation of agent step t; the episode's first stands for those before it."""
@@ -130,7 +138,19 @@ class ReplayBuffer(Dataset[Batch]):
             self._episodes.move_to_end(number)
             return self._episodes[number]
         episode = read_episode(episode_path(self._replay_dir, number), self._nstep, self._discount)
+        before, self._mapped = self._mapped, self._mapped + episode.frame.nbytes
+        if self._mapped > self._room:
+            for mapped in (episode,) if before > self._room else (episode, *self._episodes.values()):
+                _read_no_more_than_asked(mapped.frame)
         self._episodes[number] = episode
         if len(self._episodes) > _MAPPED_EPISODES:
-            self._episodes.popitem(last=False)
+            self._mapped -= self._episodes.popitem(last=False)[1].frame.nbytes
         return episode
+
+
+def _read_no_more_than_asked(mapped: np.ndarray) -> None:
+    """Have the kernel read single pages of a mapped file: what it reads ahead would push out what is wanted."""
+    begin = mapped.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    length = mapped.ctypes.data + mapped.nbytes - begin
+    with contextlib.suppress(OSError, AttributeError):  # another libc: slower, no more
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), mmap.MADV_RANDOM)

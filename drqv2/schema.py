@@ -179,10 +179,23 @@ GROUPS: dict[str, tuple[Key, ...]] = {
             "base, other key=value arguments go on top.",
             null="a new run",
         ),
+        Key("resume_force", "bool", "Go on with a run under other values of keys that change what it learns."),
     ),
     "Snapshots": (
-        Key("save_snapshot", "bool", "Write snapshot.pt while training, so that the run can be resumed."),
-        Key("snapshot_every_seconds", "float", "Least time between two snapshots.", "seconds", 0),
+        Key(
+            "save_snapshot",
+            "bool",
+            "Write snapshot.pt while training, at each evaluation, at the end and when told to leave, so that the run "
+            "can be gone on with.",
+        ),
+        Key("snapshot_every_seconds", "float", "Seconds of training from one snapshot to the next.", "seconds", 0),
+        Key(
+            "snapshot_keep",
+            "int",
+            "Points of the run, evenly spaced, whose weights are kept for good as weights_FRAME.pt.",
+            "files",
+            0,
+        ),
     ),
     "Records": (
         Key("use_tb", "bool", "Write TensorBoard events."),
@@ -214,6 +227,13 @@ GROUPS: dict[str, tuple[Key, ...]] = {
         Key("agent.stddev_clip", "float", "Bound on the noise in updates.", "", 0, above=True, null="no bound"),
     ),
 }
+# A run may be gone on with under other values of these: they move no curve, or only in the last bits of its numbers.
+FREE = frozenset(
+    "num_train_frames eval_every_frames num_eval_episodes num_eval_envs overlap replay_buffer_num_workers "
+    "replay_device keep_replay device precision compile experiment agent_dir init_from resume resume_force "
+    "save_snapshot snapshot_every_seconds snapshot_keep use_tb save_video save_train_video train_video_every_frames "
+    "render_size diagnostics_every_frames agent.device agent.use_tb".split()
+)
 KEYS: dict[str, Key] = {key.name: key for keys in GROUPS.values() for key in keys}
 
 

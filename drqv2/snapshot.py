@@ -1,76 +1,133 @@
-"""Files that are whole or not there, and snapshots that load without running any code."""
+"""Snapshot files: a torch archive that ends in its own checksum and loads without running any code.
+
+`python -m drqv2.snapshot RUN_DIR` tells what is in a run's snapshots; see `drqv2.snapshot_tool`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
-import os
-import zipfile
+import struct
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 
 import torch
+from torch import Tensor
 
 from drqv2.errors import UserError
+from drqv2.files import remove_unfinished, replacing
 
-VERSION = 2
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that the file there is either the old one or the whole new one, also after a crash.
-
-    A temporary name in the same folder, flush, fsync, rename, fsync of the folder.
-
-    Args:
-        path: file to make or replace; its folder must be there.
-        data: the whole content.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+VERSION = 3
+# torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
+# before it, that field taken as it was written: 0.
+_MARK = b"sha256:"
+_LENGTH = struct.pack("<H", len(_MARK) + 64)
 
 
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a snapshot atomically.
+class _Hashing(io.RawIOBase):
+    """Writes through to a file and hashes what it writes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return self._file.write(data)
+
+
+def save(path: Path, state: dict[str, Any], keep: Path | None = None) -> None:
+    """Write a snapshot so that the one there is either the old or the whole new one, also after a crash.
 
     Args:
         path: where it goes.
         state: nested dicts and lists of tensors, numbers, strings and None.
+        keep: where the old one goes.
+
+    Raises:
+        OSError: it cannot be written; the old one is still there.
     """
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
-        left.unlink()  # by a process that was killed while it wrote
-    buffer = io.BytesIO()
-    torch.save({"version": VERSION, **state}, buffer)
-    write_atomically(path, buffer.getvalue())
+    remove_unfinished(path.parent, path.name)
+    with replacing(path, keep) as f:
+        _write(f, {"version": VERSION, **state})
+
+
+def _write(file: BinaryIO, content: Any) -> None:
+    hashing = _Hashing(file)
+    try:
+        torch.save(content, cast("IO[bytes]", hashing))
+    except RuntimeError as e:  # torch's own, when writing fails; what is behind it is an OSError
+        raise _cause(e) from e
+    file.seek(-2, io.SEEK_END)
+    file.write(_LENGTH + _MARK + hashing.hash.hexdigest().encode())
+
+
+def _cause(error: BaseException) -> BaseException:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a snapshot with torch's restricted unpickler, tensors on the CPU.
-
-    torch writes a zip archive with checksums but does not look at them when it reads, so that is done here.
+    """Read a snapshot with torch's restricted unpickler, tensors on the CPU, once its checksum matches.
 
     Raises:
         UserError: the file is not a snapshot, is damaged, or is of another version.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            if damaged := archive.testzip():
-                raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as e:  # a damaged file raises many kinds
+        data = path.read_bytes()
+    except OSError as e:
+        raise UserError(f"{path}: cannot be read ({e.strerror})") from e
+    body, end = data[: -len(_LENGTH + _MARK) - 64] + b"\0\0", data[-len(_LENGTH + _MARK) - 64 :]
+    if not end.startswith(_LENGTH + _MARK):
+        raise UserError(f"{path}: not a whole snapshot of version {VERSION} (there is no checksum at its end)")
+    if hashlib.sha256(body).hexdigest().encode() != end[-64:]:
+        raise UserError(f"{path}: not a whole snapshot (its checksum is wrong)")
+    try:
+        state = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    except Exception as e:  # with a right checksum: somebody else's file, of whatever kind
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        raise UserError(f"{path}: not a whole snapshot ({reason[:120]})") from e
+        raise UserError(f"{path}: not a snapshot ({reason[:120]})") from e
     if not isinstance(state, dict) or state.get("version") != VERSION:
         got = state.get("version") if isinstance(state, dict) else type(state).__name__
         raise UserError(f"{path}: snapshot version {got!r}, this program reads version {VERSION}")
     return state
+
+
+def copied(state: Any) -> Any:
+    """Return a captured state with copies of its tensors, on the CPU: what it was taken from may go on changing."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {key: copied(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [copied(value) for value in state]
+    return state
+
+
+def not_finite(state: Any, name: str = "") -> str | None:
+    """Return the dotted name of a tensor of a network in a captured state that holds NaN or infinity, or None."""
+    if not isinstance(state, dict):
+        return None
+    if state.get("kind") == "module":
+        for key, value in state["value"].items():
+            if value.is_floating_point() and not torch.isfinite(torch.linalg.vector_norm(value.float(), float("inf"))):
+                return f"{name}.{key}"
+        return None
+    if state.get("kind") == "object":
+        found = (not_finite(value, f"{name}.{key}".lstrip(".")) for key, value in state["value"].items())
+        return next(filter(None, found), None)
+    return None
+
+
+if __name__ == "__main__":
+    from drqv2.snapshot_tool import main
+
+    main()

@@ -100,6 +100,21 @@ def _own_attributes(module: nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
             yield path, {k: v for k, v in vars(sub).items() if k not in _MODULE_INTERNALS}
 
 
+def weights(state: Any) -> Any:
+    """Return of an agent's captured state what `restore(..., weights_only=True)` needs: networks, without the rest.
+
+    An agent with a `state_dict` of its own, which no one can take apart, is kept whole.
+    """
+    if state["kind"] != "object":
+        return state
+    networks = {key: {**value, "attributes": {}} for key, value in state["value"].items() if _is_network(value)}
+    return {"kind": "object", "value": networks}
+
+
+def _is_network(state: Any) -> bool:
+    return isinstance(state, dict) and state["kind"] == "module"
+
+
 def restore(current: Any, state: Any, weights_only: bool = False, name: str = "agent") -> Any:
     """Put a captured state back into `current`, in place wherever that is possible (optimizers hold the tensors).
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +17,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from drqv2.snapshot import write_atomically
+from drqv2.files import digest, persist, quarantine, remove_unfinished, write_atomically
 
-_PATTERN = "episode_*.safetensors"
-_UNFINISHED = f".{_PATTERN}.*.tmp"  # left by a process that was killed while it wrote
+_PATTERN = f"episode_{'[0-9]' * 8}.safetensors"
+_READERS = 4  # threads that compare files with their checksums
 
 
 class Window(NamedTuple):
@@ -78,6 +80,7 @@ class ReplayBufferStorage:
         self._frame_stack = frame_stack
         self._current: dict[int, dict[str, list[np.ndarray]]] = {}  # unfinished episodes, by environment
         self._lengths: dict[int, int] = {}  # transitions of every episode whose file is on disk
+        self._digests: dict[int, bytes] = {}  # SHA-256 of its file
         self._window = Window(0, 0)
         self._size = 0  # transitions in the window
         self._pins: dict[str, int] = {}
@@ -131,7 +134,9 @@ class ReplayBufferStorage:
         arrays = {name: np.stack(values) for name, values in steps.items()}
         arrays["frame"] = arrays.pop("observation")  # [T + 1, C, H, W]
         episode = self._window.end
-        write_atomically(episode_path(self.replay_dir, episode), to_safetensors(arrays))
+        path, data = episode_path(self.replay_dir, episode), to_safetensors(arrays)
+        persist(lambda: write_atomically(path, data), str(path))
+        self._digests[episode] = sha256(data).digest()
         self._lengths[episode] = len(arrays["reward"]) - 1
         self._window = Window(self._window.first, episode + 1)
         self._size += self._lengths[episode]
@@ -145,9 +150,9 @@ class ReplayBufferStorage:
         self._window = Window(first, end)
         self._unlink()
 
-    def pin(self, holder: str, first: int) -> None:
-        """Keep the files of episodes from number `first` on for `holder`, whose earlier pin is let go."""
-        if self._pins.get(holder) != first:
+    def pin(self, holder: str, first: int | None) -> None:
+        """Keep the files of episodes from number `first` on for `holder`, in place of its earlier pin; ignore None."""
+        if first is not None and self._pins.get(holder) != first:
             self._pins[holder] = first
             self._unlink()
 
@@ -156,12 +161,14 @@ class ReplayBufferStorage:
         for episode in [e for e in self._lengths if e < keep_from]:
             episode_path(self.replay_dir, episode).unlink(missing_ok=True)
             del self._lengths[episode]
+            self._digests.pop(episode, None)
 
     def delete(self) -> None:
         """Delete all episode files."""
-        for path in [*self.replay_dir.glob(_PATTERN), *self.replay_dir.glob(_UNFINISHED)]:
+        remove_unfinished(self.replay_dir, _PATTERN)
+        for path in self.replay_dir.glob(_PATTERN):
             path.unlink(missing_ok=True)
-        self._lengths, self._window, self._size = {}, Window(0, 0), 0
+        self._lengths, self._digests, self._window, self._size = {}, {}, Window(0, 0), 0
 
     def nbytes(self) -> int:
         """Return the bytes of the episode files on disk."""
@@ -178,45 +185,63 @@ class ReplayBufferStorage:
         return min(self._window.first, self._pins.get("batches", self._window.first))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the window, the lengths of the episodes needed and the unfinished episodes, as tensors and numbers."""
-        first = self.first_needed
+        """Return the window, lengths and checksums of the episodes needed, and the unfinished ones, as tensors."""
+        needed = range(self.first_needed, self._window.end)
+        digests = [list(self._digests.get(e, bytes(32))) for e in needed]  # zeros: not written by this storage
         return {
             "window": list(self._window),
-            "first": first,
-            "lengths": torch.tensor([self._lengths[e] for e in range(first, self._window.end)], dtype=torch.int64),
+            "first": needed.start,
+            "lengths": torch.tensor([self._lengths[e] for e in needed], dtype=torch.int64),
+            "digests": torch.tensor(digests, dtype=torch.uint8),  # SHA-256, [episodes, 32]
             "current": {
                 env: {name: torch.from_numpy(np.stack(values)) for name, values in steps.items()}
                 for env, steps in self._current.items()
             },
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], keep_from: int | None = None) -> None:
         """Restore a `state_dict`; episodes written after it was taken are deleted.
+
+        A file that is damaged goes to quarantine, beside `replay_dir`, and is not sampled.
+
+        Args:
+            state: what `state_dict` returned.
+            keep_from: an older episode from which on files are kept, for another state.
 
         Raises:
             FileNotFoundError: an episode that the state refers to is not on disk.
-
-        Warns:
-            UserWarning: an episode's file is cut short; it is not sampled.
         """
-        lengths = dict(enumerate(state["lengths"].tolist(), start=state["first"]))
-        missing = [e for e, n in lengths.items() if n and not episode_path(self.replay_dir, e).exists()]
+        first = state["first"]
+        lengths = dict(enumerate(state["lengths"].tolist(), start=first))
+        self._digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
+        paths = {e: episode_path(self.replay_dir, e) for e, n in lengths.items() if n}
+        missing = [path for path in paths.values() if not path.exists()]
         if missing:
             raise FileNotFoundError(
                 f"{len(missing)} of {len(lengths)} episodes of the snapshot are not in {self.replay_dir}, "
-                f"the first being {episode_path(self.replay_dir, missing[0]).name}"
+                f"the first being {missing[0].name}"
             )
-        self._lengths = {e: _length(episode_path(self.replay_dir, e)) for e in lengths}
+        with ThreadPoolExecutor(_READERS) as readers:
+            found = dict(zip(paths, readers.map(digest, paths.values()), strict=True))
+        for e, path in paths.items():
+            if found[e] != self._digests[e] and any(self._digests[e]):
+                quarantine(path, self.replay_dir.parent, "its checksum is wrong, it is not sampled any more")
+                lengths[e] = 0
         self._window = Window(*state["window"])
-        self._size = sum(self._lengths[e] for e in range(*self._window))
-        self._pins = {}
+        self._size = sum(lengths[e] for e in range(*self._window))
+        self._pins = {} if keep_from is None else {"snapshots": keep_from}
         self._current = {
             env: {name: list(values.numpy()) for name, values in steps.items()}
             for env, steps in state["current"].items()
         }
-        unknown = [path for path in self.replay_dir.glob(_PATTERN) if _number(path) not in lengths]
-        for path in [*unknown, *self.replay_dir.glob(_UNFINISHED)]:
-            path.unlink()
+        remove_unfinished(self.replay_dir, _PATTERN)
+        for path in self.replay_dir.glob(_PATTERN):
+            number = _number(path)
+            if keep_from is not None and keep_from <= number < first:
+                lengths[number] = _length(path)
+            elif number not in lengths:
+                path.unlink()
+        self._lengths = dict(sorted(lengths.items()))
 
     def _take_up(self) -> None:
         numbers = sorted(map(_number, self.replay_dir.glob(_PATTERN)), reverse=True)

@@ -167,9 +167,15 @@ class Every:
 
     def __call__(self, step: int) -> bool:
         """Return whether agent step `step` is due, and remember it."""
+        due = self.due(step)
+        self.last_step = step
+        return due
+
+    def due(self, step: int) -> bool:
+        """Return whether agent step `step` is due."""
         if self.every is None:
             return False
-        last, self.last_step = self.last_step, step
+        last = self.last_step
         return step % self.every == 0 or (last is not None and step // self.every > last // self.every)
 
 

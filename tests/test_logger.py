@@ -191,14 +191,53 @@ def test_resumed_files_equal_uninterrupted_ones(tmp_path):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_restoring_into_an_empty_folder_warns(tmp_path, caplog):
+def test_restoring_into_an_empty_folder(tmp_path):
     logger = Logger(tmp_path / "old", use_tb=False)
     log_episode(logger, 1000)
     other = Logger(tmp_path / "new", use_tb=False)
     other.load_state_dict(logger.state_dict())
-    assert "0 of the 1 rows" in caplog.text
     log_episode(other, 2000)
-    assert [row["frame"] for row in rows(tmp_path / "new" / "train.csv")] == ["2000"]
+    assert [row["frame"] for row in rows(tmp_path / "new" / "train.csv")] == ["1000", "2000"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"frame,step\n1,2\n", b"\xff\x00\n", b'"'])
+def test_a_damaged_file_is_made_anew(tmp_path, caplog, damage):
+    logger = Logger(tmp_path, use_tb=False)
+    for frame in (1000, 2000):
+        log_episode(logger, frame)
+    state, whole = logger.state_dict(), (tmp_path / "train.csv").read_bytes()
+    logger.close()
+    (tmp_path / "train.csv").write_bytes(damage)
+    again = Logger(tmp_path, use_tb=False)
+    again.load_state_dict(state)
+    assert (tmp_path / "train.csv").read_bytes() == whole
+    if damage:
+        assert (tmp_path / "quarantine" / "train.csv").read_bytes() == damage
+        assert "train.csv: is not what was logged; it is made anew from the snapshot; moved to" in caplog.text
+
+
+def test_a_column_that_came_later_is_no_damage(tmp_path, caplog):
+    logger = Logger(tmp_path, use_tb=False)
+    log_episode(logger, 1000)
+    state, whole = logger.state_dict(), (tmp_path / "train.csv").read_bytes()
+    log_episode(logger, 2000, critic_loss=1.0)
+    logger.close()
+    again = Logger(tmp_path, use_tb=False)
+    again.load_state_dict(state)
+    assert (tmp_path / "train.csv").read_bytes() == whole
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), torch.tensor(float("nan"))])
+def test_a_loss_that_is_not_finite_is_named(tmp_path, value):
+    logger = Logger(tmp_path, use_tb=False)
+    logger.log("train/critic_loss", value, 0)
+    logger.log("train/critic_loss", 1.0, 0)
+    logger.log("train/q_bias", float("nan"), 0)
+    assert logger.not_finite_loss() == "critic_loss"
+    logger.dump(0)
+    logger.log("train/critic_loss", torch.tensor(1.0), 0)
+    assert logger.not_finite_loss() is None
 
 
 def test_starting_again_in_the_same_folder_replaces_superseded_rows(tmp_path, caplog):

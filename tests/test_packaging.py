@@ -71,9 +71,12 @@ MAY_USE = {
     "augmentation": {"utils", "config"},
     "returns": {"utils", "config"},
     "agents": {"utils", "config", "networks", "augmentation", "cuda_graph", "returns"},
-    "envs": {"utils"},
-    "logger": {"utils"},
-    "snapshot": {"utils"},
+    "envs": {"utils", "stopping"},
+    "logger": {"utils", "files"},
+    "snapshot": {"files", "snapshot_tool"},
+    "storage": {"files"},
+    "files": set(),
+    "stopping": {"files"},
 }
 ROOT_MODULES = {path.stem for path in ROOT.glob("*.py")} | {"benchmarks", "tests"}
 

@@ -243,23 +243,23 @@ def test_an_episode_that_is_not_there_any_more(tmp_path):
 
 @pytest.mark.parametrize("cut", [0, 5, 100, -1])
 @pytest.mark.parametrize("how", ["resumed", "existing"])
-def test_a_file_cut_short_is_passed_over(tmp_path, cut, how):
+def test_a_file_cut_short_is_passed_over(tmp_path, caplog, cut, how):
     """It hides no other episode, neither older nor newer."""
-    storage = storage_of(tmp_path, [3, 4, 5])
+    storage = storage_of(tmp_path / "buffer", [3, 4, 5])
     state = storage.state_dict()
-    path = episode_path(tmp_path, 1)
+    path = episode_path(tmp_path / "buffer", 1)
     path.write_bytes(path.read_bytes()[:cut])
-    warned = pytest.warns(UserWarning, match=r"episode_00000001\.safetensors is damaged and will not be sampled")
     if how == "existing":
-        with warned:
-            storage = ReplayBufferStorage(data_specs(), tmp_path, existing=True)
+        with pytest.warns(UserWarning, match=r"episode_00000001\.safetensors is damaged and will not be sampled"):
+            storage = ReplayBufferStorage(data_specs(), tmp_path / "buffer", existing=True)
     else:
-        with warned:
-            storage.load_state_dict(state)
+        storage.load_state_dict(state)
+        assert (tmp_path / "quarantine" / path.name).exists()
+        assert "episode_00000001.safetensors: its checksum is wrong, it is not sampled any more" in caplog.text
     assert storage.window == (0, 3)
     assert len(storage) == 8
     assert storage.ends(storage.window).tolist() == [3, 3, 8]
-    path.unlink()
+    path.unlink(missing_ok=True)
     storage.load_state_dict(storage.state_dict())  # nobody misses it
     assert len(storage) == 8
 

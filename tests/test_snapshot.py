@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import zipfile
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from drqv2 import snapshot
+from drqv2 import files, snapshot
 from drqv2.errors import UserError
 
 STATE = {
@@ -40,6 +41,12 @@ def assert_same(first: Any, second: Any) -> None:
         assert first == second
 
 
+def write_whole(path: Path, content: Any) -> None:
+    """Write anything as a snapshot is written, its checksum right."""
+    with open(path, "w+b") as f:
+        snapshot._write(f, content)
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -47,7 +54,7 @@ def names(folder: Path) -> list[str]:
 def test_write_makes_and_replaces(tmp_path):
     path = tmp_path / "file"
     for data in (b"first, and longer", b"second", b""):
-        snapshot.write_atomically(path, data)
+        files.write_atomically(path, data)
         assert path.read_bytes() == data
         assert names(tmp_path) == ["file"]
 
@@ -61,7 +68,7 @@ def test_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        snapshot.write_atomically(path, b"new")
+        files.write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
 
@@ -69,7 +76,7 @@ def test_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
 def test_write_holds_no_file_open(tmp_path):
     before = os.listdir("/proc/self/fd")
     for _ in range(20):
-        snapshot.write_atomically(tmp_path / "file", b"data")
+        files.write_atomically(tmp_path / "file", b"data")
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -130,6 +137,33 @@ def test_one_bit_turned_over(tmp_path):
         snapshot.load(path)
 
 
+def test_every_bit_counts(tmp_path):
+    path = tmp_path / "snapshot.pt"
+    snapshot.save(path, {"step": 1, "weights": torch.arange(10.0)})
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        with pytest.raises(UserError, match="not a whole snapshot"):
+            snapshot.load(path)
+
+
+def test_a_full_disk_is_an_oserror(tmp_path, monkeypatch):
+    """torch turns what fails within its writer into an error of its own."""
+    path = tmp_path / "snapshot.pt"
+    snapshot.save(path, {"step": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        with pytest.raises(OSError, match="File too large"):
+            snapshot.save(path, STATE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert snapshot.load(path)["step"] == 1
+    assert names(tmp_path) == ["snapshot.pt"]
+
+
 @pytest.mark.parametrize("data", [b"frame,step\n0,0\n", pickle.dumps({"version": 1}), bytes(5000)])
 def test_another_kind_of_file(tmp_path, data):
     path = tmp_path / "snapshot.pt"
@@ -147,7 +181,7 @@ def test_no_file_and_a_folder(tmp_path):
 
 @pytest.mark.parametrize(("content", "got"), [({"version": 99}, "99"), ({}, "None"), ([1, 2], "'list'")])
 def test_another_version(tmp_path, content, got):
-    torch.save(content, tmp_path / "snapshot.pt")
+    write_whole(tmp_path / "snapshot.pt", content)
     with pytest.raises(UserError, match=f"snapshot version {got}, this program reads version {snapshot.VERSION}"):
         snapshot.load(tmp_path / "snapshot.pt")
 
@@ -162,12 +196,15 @@ class Malice:
         return os.mkdir, (str(self.folder),)
 
 
-@pytest.mark.parametrize("old_format", [False, True])
-def test_code_in_a_snapshot_is_not_run(tmp_path, old_format):
+@pytest.mark.parametrize("form", ["whole", "without checksum", "old"])
+def test_code_in_a_snapshot_is_not_run(tmp_path, form):
     path, folder = tmp_path / "snapshot.pt", tmp_path / "made_by_malice"
     content = {"version": snapshot.VERSION, "agent": Malice(folder)}
-    torch.save(content, path, _use_new_zipfile_serialization=not old_format)
-    with pytest.raises(UserError, match="not a whole snapshot"):
+    if form == "whole":
+        write_whole(path, content)
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=form != "old")
+    with pytest.raises(UserError, match="not a snapshot" if form == "whole" else "not a whole snapshot"):
         snapshot.load(path)
     assert not folder.exists()
     torch.load(path, weights_only=False)

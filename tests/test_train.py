@@ -20,6 +20,7 @@ import replay_buffer
 import train
 from drqv2 import snapshot
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.envs import wrappers as dmc
 from drqv2.launch import launch
 from tests.compare import assert_equal
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SHORT = (
     "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=480 "
     "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
-    "snapshot_every_seconds=0 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
+    "snapshot_every_seconds=0.2 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
     "overlap=false"
 ).split()
 TIMES = ("fps", "total_time")
@@ -48,8 +49,8 @@ def assert_same(a: Path, b: Path, same_files: bool = True) -> None:
         assert rows(a, name) == rows(b, name)
     ours, theirs = (snapshot.load(d / "snapshot.pt") for d in (a, b))
     for state in (ours, theirs):
-        del state["timer"]
-        state["logger"] = None  # holds times
+        for clock in ("timer", "logger", "config", "needed_before"):  # times, and what may differ
+            del state[clock]
     assert_equal(ours, theirs)
     files = [{p.name for p in (d / "buffer").iterdir()} for d in (a, b)]
     if same_files:
@@ -145,11 +146,37 @@ def test_interrupted_and_resumed(reference: Path, tmp_path: Path, monkeypatch: p
 
 def test_longer_by_resume_is_the_same_run(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=160")
-    config = (run_dir / "config.yaml").read_text()
     run(run_dir)  # the same run directory again goes on
     assert_same(reference, run_dir)
-    assert "resumed" in capsys.readouterr().out
-    assert (run_dir / "config.yaml").read_text() == config
+    out = capsys.readouterr().out
+    assert "changed since this run was started: num_train_frames 160 -> 480" in out
+    assert "resumed" in out
+    assert OmegaConf.load(run_dir / "config.yaml").num_train_frames == 480  # what the next resume begins with
+
+
+@pytest.mark.parametrize("override", ["batch_size=4", "lr=0.01", "agent.stddev_clip=null", "nstep=1"])
+def test_a_resume_that_would_learn_otherwise_is_refused(
+    reference: Path, capsys: pytest.CaptureFixture[str], override: str
+) -> None:
+    before = {p: p.read_bytes() for p in reference.rglob("*") if p.is_file() and p.name != "lock"}
+    with pytest.raises(SystemExit) as leaving:
+        launch(train.main, "cfgs", argv=[f"resume={reference}", override])
+    assert leaving.value.code == 2
+    err = capsys.readouterr().err
+    assert override.partition("=")[0] in err
+    assert "resume_force=true" in err
+    assert before == {p: p.read_bytes() for p in reference.rglob("*") if p.is_file() and p.name != "lock"}
+
+
+def test_a_forced_resume_learns_otherwise(tmp_path: Path) -> None:
+    run_dir = run(tmp_path / "run", "num_train_frames=160")
+    forced = ["resume_force=true", "lr=0.01", "agent.critic_target_tau=0.5", "num_train_frames=240"]
+    launch(train.main, "cfgs", argv=[f"resume={run_dir}", *forced])
+    agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["value"]
+    assert agent["critic_target_tau"] == 0.5
+    assert "0.01" in str(agent["critic_opt"])
+    launch(train.main, "cfgs", argv=[f"resume={run_dir}", "num_train_frames=300"])  # what was forced is its own now
+    assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
 def test_resuming_a_finished_run_changes_nothing(reference: Path, tmp_path: Path) -> None:
@@ -181,6 +208,92 @@ def test_batches_of_observations_only_for_the_agent_that_acts(kind: type, batche
     assert train._acts_on_batches(object.__new__(kind)) is batched
 
 
+def test_stopped_within_an_evaluation_does_it_again(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    act = DrQV2Agent.act
+    left = 10
+
+    def act_and_signal(self: DrQV2Agent, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+        nonlocal left
+        left -= eval_mode and step == 80
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.2)
+        return act(self, obs, step, eval_mode)
+
+    with monkeypatch.context() as m:
+        m.setattr(DrQV2Agent, "act", act_and_signal)
+        with pytest.raises(SystemExit) as leaving:
+            run(tmp_path / "run")
+    assert leaving.value.code == 75
+    assert "stopped by SIGTERM; go on with: " in capsys.readouterr().err
+    saved = snapshot.load(tmp_path / "run" / "snapshot.pt")
+    assert saved["frame"] == 160
+    assert saved["counters"]["_num_evals"] == 1
+    launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}"])
+    assert_same(reference, tmp_path / "run")
+
+
+def test_a_second_process_on_a_run_is_refused(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hold = (
+        f"import sys; from pathlib import Path; from drqv2 import files\nwith files.locked(Path({str(reference)!r})):"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold + "\n    print('locked', flush=True); sys.stdin.read()"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"locked\n"
+    with pytest.raises(SystemExit) as leaving:
+        run(reference)
+    holder.communicate()
+    assert leaving.value.code == 2
+    assert f"is in use by process {holder.pid}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_a_reward_that_is_not_finite_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reward: float
+) -> None:
+    step = dmc.ExtendedTimeStepWrapper.step
+    monkeypatch.setattr(
+        dmc.ExtendedTimeStepWrapper, "step", lambda self, action: step(self, action)._replace(reward=reward)
+    )
+    with pytest.raises(SystemExit) as leaving:
+        run(tmp_path / "run")
+    assert leaving.value.code == 76
+    err = capsys.readouterr().err
+    assert f"the reward is {reward} at frame 0 (environment 0, step 0 of its episode)" in err
+    assert not list((tmp_path / "run" / "buffer").iterdir())
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_on_a_good_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learn = DrQV2Agent.update_critic
+    monkeypatch.setattr(train.utils, "soft_update_params", lambda *_: None)
+
+    def diverge(self: DrQV2Agent, obs: torch.Tensor, *args: Any) -> Any:
+        if args[-1] == 100:
+            with torch.no_grad():
+                self.critic.trunk[0].weight[0, 0] = float("nan")
+        return learn(self, obs, *args)
+
+    with monkeypatch.context() as m:
+        m.setattr(DrQV2Agent, "update_critic", diverge)
+        with pytest.raises(SystemExit) as leaving:
+            run(tmp_path / "run")
+    assert leaving.value.code == 76
+    err = capsys.readouterr().err
+    assert "critic_loss is not finite at frame 2" in err
+    assert "go on with: " in err
+    assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] <= 200
+    launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}", "num_train_frames=240"])
+
+
 def test_init_from_takes_weights_alone(reference: Path, tmp_path: Path) -> None:
     cfg: Any = OmegaConf.load(reference / "config.yaml")
     cfg.init_from = str(reference / "snapshot.pt")
@@ -208,10 +321,10 @@ def test_replay_deleted_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("task=cartpole_balance", "task_name=cartpole_balance_sparse"),
-        ("seed=5", "seed=1"),
-        ("action_repeat=4", "action_repeat=2"),
-        ("image_size=48", "image_size=32"),
+        ("task=cartpole_balance", "task_name cartpole_balance_sparse -> cartpole_balance"),
+        ("seed=5", "seed 1 -> 5"),
+        ("action_repeat=4", "action_repeat 2 -> 4"),
+        ("image_size=48", "image_size 32 -> 48"),
     ],
 )
 def test_another_run_in_the_directory_is_refused(
@@ -273,6 +386,36 @@ def test_killed_and_resumed_in_real_processes(reference: Path, tmp_path: Path, o
     assert process.poll() is None, "ended before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.wait()
+    subprocess.run([sys.executable, "train.py", f"resume={run_dir}"], cwd=ROOT, check=True)
+    assert_same(reference, run_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
+def test_told_to_leave_with_all_its_processes(reference: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """A scheduler signals every process of a job; a terminal, every process of the foreground."""
+    run_dir = tmp_path / "run"
+    processes = ["replay_buffer_num_workers=2", "overlap=true"]
+    process = subprocess.Popen(
+        [sys.executable, "train.py", *SHORT, f"hydra.run.dir={run_dir}", *processes],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    table = run_dir / "train.csv"
+    while process.poll() is None and not (table.exists() and table.read_text().count("\n") > 4):
+        time.sleep(0.05)
+    begin = time.monotonic()
+    os.killpg(process.pid, number)
+    _, err = process.communicate()
+    assert time.monotonic() - begin < 10
+    assert process.returncode == (130 if number == signal.SIGINT else 75), err
+    assert f"stopped by {number.name}; go on with: " in err
+    assert "Traceback" not in err
+    time.sleep(1.0)
+    assert not subprocess.run(["pgrep", "-s", str(process.pid)], capture_output=True, check=False).stdout
     subprocess.run([sys.executable, "train.py", f"resume={run_dir}"], cwd=ROOT, check=True)
     assert_same(reference, run_dir)
 

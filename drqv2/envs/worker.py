@@ -11,8 +11,6 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import pickle
-import signal
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -24,10 +22,11 @@ import numpy as np
 from drqv2.envs.episode import Environment
 from drqv2.envs.wrappers import ExtendedTimeStep
 from drqv2.errors import UserError
+from drqv2.stopping import held_back, ignore_signals
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE = 60.0  # seconds for an answer; beyond that a process is taken for dead
+_PATIENCE = 30.0  # seconds for an answer; beyond that a process is taken for dead
 _STARTING = 300.0  # seconds for a process to import mujoco and open OpenGL
 _ATTEMPTS = 3  # processes that may fail over one request
 _ADVICE = "overlap=false (and num_envs=1) steps the environment in the main process, without a time limit"
@@ -90,7 +89,7 @@ class Worker(InProcess):
 
     Raises:
         UserError: what `make` raises in the process.
-        RuntimeError: the process dies or hangs again and again.
+        RuntimeError: anything else is raised there, or the process dies or hangs again and again.
     """
 
     def __init__(
@@ -119,7 +118,8 @@ class Worker(InProcess):
         self._pipe, theirs = context.Pipe()
         args = (theirs, self._shared, self._make, self._threads)
         self._process = context.Process(target=_serve, args=args, name="environment", daemon=True)
-        self._process.start()
+        with held_back():  # the fork server, too, leaves signals to the main process
+            self._process.start()
         theirs.close()
         observation, action, self.step_seconds = self._receive(_STARTING)
         self.observation_spec = lambda: observation
@@ -198,7 +198,8 @@ class Worker(InProcess):
             self._process.join(1.0)
             raise _Gone(f"ended with status {self._process.exitcode}") from e
         if kind == "error":
-            raise value
+            told, trace = value  # as text: exceptions need not survive a pipe
+            raise UserError(told) if told is not None else RuntimeError(f"in an environment's process:\n{trace}")
         if shape is None:
             return value
         array = np.frombuffer(self._shared, np.uint8, int(np.prod(shape))).reshape(shape).copy()
@@ -223,7 +224,7 @@ class _Gone(Exception):
 
 def _serve(pipe: Connection, shared: Any, make: Callable[[], Environment], threads: int | None) -> None:
     """Answer requests until the pipe's other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches all processes of a terminal: the main one decides
+    ignore_signals()
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
     if threads is not None:
         os.environ["LP_NUM_THREADS"] = str(threads)  # read by Mesa when OpenGL is opened
@@ -242,7 +243,8 @@ def _serve(pipe: Connection, shared: Any, make: Callable[[], Environment], threa
             except (EOFError, BrokenPipeError):
                 return
             except Exception as error:
-                pipe.send(("error", _portable(error), None))
+                told = str(error) if isinstance(error, UserError) else None
+                pipe.send(("error", (told, "".join(traceback.format_exception(error))), None))
                 if env is None:
                     return
     finally:
@@ -257,16 +259,3 @@ def _parted(answer: Any, room: np.ndarray) -> tuple[Any, tuple[int, ...] | None]
         return answer, None
     room[: array.size] = array.reshape(-1)
     return (answer._replace(observation=None) if isinstance(answer, ExtendedTimeStep) else None), array.shape
-
-
-def _portable(error: Exception) -> Exception:
-    """Return `error` with the place it comes from, in a form that crosses a pipe."""
-    if not isinstance(error, UserError):
-        error.add_note("".join(traceback.format_exception(error)))
-    # Some exceptions cannot be pickled, others not be made again; how they fail, their classes decide. What is loaded
-    # here was dumped in the same line. The text of such an error goes across in its place: nothing is lost.
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError("".join(traceback.format_exception(error)))
-    return error

@@ -157,9 +157,8 @@ def test_errors_come_back() -> None:
         Worker(fail, ROOM)
     worker = Worker(make_broken, ROOM)
     worker.call("reset")
-    with pytest.raises(ZeroDivisionError, match="own step") as caught:
+    with pytest.raises(RuntimeError, match=r"test_worker\.py(.|\n)*ZeroDivisionError: in the user's own step"):
         worker.call("step", np.zeros(1, np.float32))
-    assert "test_worker.py" in caught.value.__notes__[0]  # where it happened
     worker.call("reset")  # it goes on
     worker.close()
 

@@ -1,0 +1,165 @@
+"""Files that are whole or not there, also after a crash; a full disk; the lock on a directory; quarantine."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from drqv2.errors import DiskError, UserError
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+LOCK = "lock"
+SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # of a run, newest first
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be over after a while
+_PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each further attempt to write
+
+
+def boundary(name: str) -> None:
+    """Called where a crash would leave something half done; tests put something in its place that crashes there."""
+
+
+@contextmanager
+def replacing(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
+    """Context with a new file that takes the place of `path` at its end, whole; after an error the old one stays.
+
+    A temporary name in the same folder, flush, fsync, rename, fsync of the folder.
+
+    Args:
+        path: file to make or replace; its folder must be there.
+        keep: where the old file goes; between the two renames there is none at `path`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w+b") as f:
+            boundary(f"{path.suffix}: begun")
+            yield f
+            f.flush()
+            boundary(f"{path.suffix}: written")
+            os.fsync(f.fileno())
+        if keep is not None and path.exists():
+            os.replace(path, keep)
+            boundary(f"{path.suffix}: old one moved")
+        os.replace(temporary, path)
+        boundary(f"{path.suffix}: renamed")
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def has_snapshot(run_dir: Path) -> bool:
+    """Return whether there is anything in `run_dir` that a run could be gone on with."""
+    return any((run_dir / name).is_file() for name in SNAPSHOTS)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that the file there is either the old one or the whole new one; see `replacing`."""
+    with replacing(path) as f:
+        f.write(data)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def remove_unfinished(folder: Path, pattern: str) -> None:
+    """Delete what processes that were killed while they wrote files named like `pattern` have left in `folder`."""
+    for path in folder.glob(f".{pattern}.*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def persist(write: Callable[[], _T], what: str) -> _T:
+    """Return `write()`, tried again after pauses while the disk is full or fails: somebody may make room.
+
+    Args:
+        write: writes all or nothing.
+        what: names it in messages.
+
+    Raises:
+        DiskError: it fails for good.
+    """
+    for pause in (*_PAUSES, None):
+        try:
+            return write()
+        except OSError as e:
+            if e.errno not in FULL or pause is None:
+                raise DiskError(
+                    f"{what} cannot be written: {e.strerror or e}\n"
+                    "The run has ended; make room, then go on from its newest snapshot with resume=RUN_DIR."
+                ) from e
+            _log.warning("%s cannot be written (%s); the next attempt is in %.0f s.", what, e.strerror, pause)
+            time.sleep(pause)
+    raise AssertionError("not reached")
+
+
+def digest(path: Path) -> bytes:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").digest()
+
+
+def quarantine(path: Path, root: Path, reason: str) -> None:
+    """Move a file that cannot be used to `root/quarantine`, where nothing reads it, and say so."""
+    folder = root / "quarantine"
+    folder.mkdir(exist_ok=True)
+    target, number = folder / path.name, 0
+    while target.exists():
+        number += 1
+        target = folder / f"{path.name}.{number}"
+    os.replace(path, target)
+    _log.warning("%s: %s; moved to %s", path, reason, target)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Context in which no other process may run in `folder`. The kernel lets go of the lock of a process that dies.
+
+    A POSIX lock: children do not inherit it, and it is given up when this process closes any descriptor of the file.
+
+    Raises:
+        UserError: another process has it; names it.
+    """
+    with open(folder / LOCK, "a+b") as f:
+        try:
+            fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            if e.errno in (errno.EACCES, errno.EAGAIN):
+                raise UserError(
+                    f"{folder} is in use by {_holder(f)}\nWait for it or end it, or take another hydra.run.dir."
+                ) from None
+            _log.warning("%s cannot be locked (%s): see to it yourself that no second run uses it.", folder, e.strerror)
+        else:
+            f.truncate(0)
+            started = datetime.now().isoformat(" ", "seconds")
+            f.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": started}).encode())
+            f.flush()
+        yield
+
+
+def _holder(file: BinaryIO) -> str:
+    file.seek(0)
+    try:
+        found = json.loads(file.read(1000))
+        return f"process {int(found['pid'])} on {found['host']}, started {found['started']}"
+    except (ValueError, KeyError, TypeError):  # it has only just been opened, or somebody wrote something else there
+        return "another process"

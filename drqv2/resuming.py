@@ -1,0 +1,83 @@
+"""Going on with a run under a configuration that is not quite its own."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drqv2.errors import UserError
+from drqv2.schema import FREE, show
+
+_log = logging.getLogger(__name__)
+
+# What the state of a run is made for: no other value of these could take it.
+_FIXED = ("task_name", "num_envs", "action_repeat", "frame_stack", "image_size")
+# An agent's attributes that follow the machine of each start, not the snapshot.
+_OF_THIS_START = ("device", "precision", "compile")
+
+
+def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+    """Say how a configuration differs from that of a run, and return the keys, dotted, with their new values.
+
+    Args:
+        old: the run's, resolved.
+        new: the one to go on with, resolved.
+        run_dir: the run's directory.
+
+    Raises:
+        UserError: keys differ that change what is learned, and `resume_force` is not set; or that cannot change.
+    """
+    was, now = leaves(old), leaves(new)
+    gone = object()
+    changed = {
+        name: now.get(name)
+        for name in sorted(was.keys() | now.keys())
+        if was.get(name, gone) != now.get(name, gone) and name not in ("resume", "resume_force", "init_from")
+    }
+    words = {
+        name: f"{name} {show(was[name]) if name in was else 'absent'} -> {show(now[name]) if name in now else 'absent'}"
+        for name in changed
+    }
+    if fixed := [words[name] for name in changed if name in _FIXED]:
+        raise UserError(
+            f"{run_dir} holds another run: {', '.join(fixed)}\n"
+            "A run keeps these: leave the override out, or start a new run in another directory."
+        )
+    bound = [words[name] for name in changed if name not in FREE]
+    if bound and not new.get("resume_force"):
+        raise UserError(
+            f"{run_dir} was started with other values: {', '.join(bound)}\n"
+            "Leave these overrides out, or say resume_force=true: the curve is then no longer that of one setting."
+        )
+    if changed:
+        print("changed since this run was started: " + ", ".join(words.values()))
+    return changed
+
+
+def apply(agent: Any, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
+    """Give a restored agent what does not come from its snapshot.
+
+    Args:
+        agent: restored.
+        fresh: its attributes as they were before that.
+        changed: what `changed_keys` returned.
+    """
+    names = {key.removeprefix("agent.") for key in changed if key.startswith("agent.")}
+    for name in sorted(names.union(_OF_THIS_START)):
+        if name in fresh:
+            setattr(agent, name, fresh[name])
+    if "agent.lr" in changed:
+        for value in vars(agent).values():
+            if isinstance(value, torch.optim.Optimizer):
+                for group in value.param_groups:
+                    group["lr"] = changed["agent.lr"]
+
+
+def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Return a nested configuration's values by dotted name."""
+    if not isinstance(node, dict):
+        return {prefix[:-1]: node}
+    return {name: leaf for key, value in node.items() for name, leaf in leaves(value, f"{prefix}{key}.").items()}

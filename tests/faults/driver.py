@@ -1,0 +1,33 @@
+"""train.py with an end that comes at a boundary between two writes: python -m tests.faults.driver NAME COUNT ARGS...
+
+The process kills itself when it comes to the boundary NAME for the COUNT-th time; never, if COUNT is 0.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import train
+from drqv2 import files
+from drqv2.launch import launch
+
+
+def main() -> None:
+    name, count, *argv = sys.argv[1:]
+    left = int(count)
+
+    def die(at: str) -> None:
+        nonlocal left
+        left -= at == name
+        if left == 0 and at == name:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if left:
+        files.boundary = die
+    launch(train.main, "cfgs", argv=argv)
+
+
+if __name__ == "__main__":
+    main()

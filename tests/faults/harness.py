@@ -1,0 +1,117 @@
+"""Runs that are killed again and again, and the comparison of what is left with a run that never was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from drqv2 import snapshot
+from drqv2.snapshot_tool import fingerprint, without_times
+
+ROOT = Path(__file__).resolve().parents[2]
+# Episodes of 60 frames; 100 of 480 transitions stay in the replay.
+SHORT = (
+    "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=960 "
+    "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
+    "snapshot_every_seconds=0.1 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
+    "overlap=false precision=fp32"
+).split()
+MODES = {
+    "plain": [],
+    "1 worker": ["replay_buffer_num_workers=1"],
+    "3 workers": ["replay_buffer_num_workers=3"],
+    "overlap": ["overlap=true", "replay_buffer_num_workers=1"],
+    "3 environments": ["num_envs=3", "replay_buffer_num_workers=1"],
+    "2 evaluation environments": ["num_eval_envs=2", "num_eval_episodes=3"],
+    "bf16": ["precision=bf16", "replay_buffer_num_workers=1", "overlap=true"],
+    "compile": ["compile=true"],
+}
+BOUNDARIES = [
+    *(f".pt: {at}" for at in ("begun", "written", "old one moved", "renamed")),
+    *(f".safetensors: {at}" for at in ("begun", "written", "renamed")),
+    *(f".csv: {at}" for at in ("begun", "written", "renamed", "row written")),
+    *(f".yaml: {at}" for at in ("begun", "written", "renamed")),
+]
+_BEGUN = b"replay: "  # printed when a run is set up
+
+
+def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subprocess.Popen[bytes]:
+    """Start, or go on with, a run in a process of its own."""
+    command = [sys.executable, "-m", "tests.faults.driver", boundary, str(count), *SHORT, *MODES[mode]]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [*command, f"hydra.run.dir={run_dir}"], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def finish(run_dir: Path, mode: str) -> str:
+    """Let a run come to its end; return what it says."""
+    process = start(run_dir, mode)
+    words = process.communicate()[0].decode()
+    assert process.returncode == 0, words
+    assert "Traceback" not in words, words
+    return words
+
+
+def kill_at_random(run_dir: Path, mode: str, rng: random.Random, seconds: float = 4.0) -> bool:
+    """Kill a run some time after it has been set up, now and then before; return False if it had ended by then."""
+    process = start(run_dir, mode)
+    assert process.stdout is not None
+    said = b""
+    if rng.random() < 0.9:
+        for line in process.stdout:
+            said += line
+            if line.startswith(_BEGUN):
+                break
+    time.sleep(rng.uniform(0.0, seconds))
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGKILL)
+    said += process.communicate()[0]
+    assert process.returncode in (0, -signal.SIGKILL), said.decode()
+    return process.returncode != 0
+
+
+def kill_at_boundary(run_dir: Path, mode: str, boundary: str, count: int) -> bool:
+    """Run until a boundary has been come to `count` times; return False if it ended before."""
+    process = start(run_dir, mode, boundary, count)
+    words = process.communicate()[0].decode()
+    assert process.returncode in (0, -signal.SIGKILL), words
+    return process.returncode != 0
+
+
+def differences(a: Path, b: Path) -> list[str]:
+    """Return what differs between two runs that have ended, the clock apart."""
+    found = []
+    ours, theirs = (snapshot.load(run_dir / "snapshot.pt") for run_dir in (a, b))
+    for part in ("counters", "last_steps", "agent", "rng", "train_envs", "replay_storage", "replay_loader"):
+        if fingerprint(ours[part]) != fingerprint(theirs[part]):
+            found.append(part)
+    for name in ("train.csv", "eval.csv"):
+        texts = [without_times((run_dir / name).read_text()) for run_dir in (a, b)]
+        if texts[0] != texts[1]:
+            found.append(name)
+    if scalars(a) != scalars(b):
+        found.append("TensorBoard")
+    episodes = [{p.name: p.read_bytes() for p in (run_dir / "buffer").iterdir()} for run_dir in (a, b)]
+    if episodes[0] != episodes[1]:
+        found.append("episodes")
+    left = [str(path) for path in b.rglob("*") if re.search(r"\.tmp$|^\.tmp-", path.name) or "quarantine" in str(path)]
+    return found + left
+
+
+def scalars(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return TensorBoard's points of a run as TensorBoard reads them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events: Any = EventAccumulator(str(run_dir / "tb"), {"scalars": 0})
+    events.Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith(("/fps", "/total_time"))]
+    return {tag: [(point.step, point.value) for point in events.Scalars(tag)] for tag in tags}

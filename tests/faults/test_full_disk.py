@@ -1,0 +1,113 @@
+"""A disk that is full, at every place where a run writes: for a moment, and for good."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import train
+from drqv2 import files, snapshot
+from drqv2.launch import launch
+from tests.test_train import SHORT, assert_same, run
+
+pytestmark = pytest.mark.slow
+
+# A boundary within each kind of write, and the code with which a run ends that cannot get past it.
+SITES = {
+    ".pt: begun": 74,
+    ".pt: written": 74,
+    ".safetensors: begun": 74,
+    ".safetensors: written": 74,
+    ".csv: begun": 74,
+    ".csv: row written": 74,
+    ".yaml: begun": 74,
+}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("reference") / "run")
+
+
+def fill(monkeypatch: pytest.MonkeyPatch, site: str, first: int, last: float) -> None:
+    """Have a site fail from the `first` time that it is come to until the `last`."""
+    count = 0
+
+    def boundary(at: str) -> None:
+        nonlocal count
+        count += at == site
+        if at == site and first <= count <= last:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "boundary", boundary)
+    monkeypatch.setattr(files.time, "sleep", lambda _: None)
+
+
+def torn(run_dir: Path) -> list[Path]:
+    """Return files under a final name that are not whole, and such as are left under a temporary one."""
+    found = list(run_dir.rglob("*.tmp"))
+    for path in run_dir.glob("*.csv"):
+        text = path.read_text()
+        if not text.endswith("\n") or len({line.count(",") for line in text.splitlines()}) > 1:
+            found.append(path)
+    for name in files.SNAPSHOTS:
+        if (run_dir / name).exists():
+            snapshot.load(run_dir / name)
+    return found
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_for_a_moment(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, site: str
+) -> None:
+    first = 1 if site.startswith(".yaml") else 2
+    fill(monkeypatch, site, first, first + 1)
+    assert_same(reference, run(tmp_path / "run"), same_files=False)
+    assert "cannot be written (No space left on device)" in caplog.text
+    assert torn(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_for_good(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], site: str
+) -> None:
+    with monkeypatch.context() as m:
+        fill(m, site, 1 if site.startswith(".yaml") else 4, float("inf"))
+        with pytest.raises(SystemExit) as leaving:
+            run(tmp_path / "run")
+    assert leaving.value.code == SITES[site]
+    err = capsys.readouterr().err
+    assert "cannot be written" in err
+    assert "No space left on device" in err
+    assert "Traceback" not in err
+    assert torn(tmp_path / "run") == []
+    assert_same(reference, run(tmp_path / "run"), same_files=False)  # room was made
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB; the run needs more."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(mount)], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("mounting a file system is not allowed here")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_on_a_small_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(files, "_PAUSES", (0.01,))
+    with pytest.raises(SystemExit) as leaving:
+        launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={small_disk / 'run'}", "replay_buffer_size=10000"])
+    assert leaving.value.code == 74
+    assert "No space left on device" in capsys.readouterr().err
+    assert torn(small_disk / "run") == []

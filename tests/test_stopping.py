@@ -1,0 +1,80 @@
+"""Leaving when told to, in real processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# argv: how to be busy, and how long until a safe point.
+BUSY = """
+import ctypes, sys, time
+from pathlib import Path
+from drqv2 import stopping
+from drqv2.errors import Stopped
+stopping._SECONDS = 2.0
+how, seconds = sys.argv[1], float(sys.argv[2])
+try:
+    with stopping.StopSignals(Path("run")) as stop:
+        print("ready", flush=True)
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            if how == "python":
+                time.sleep(seconds)
+            else:
+                ctypes.PyDLL(None).usleep(int(1e6 * seconds))  # holds the interpreter: no Python code runs
+            stop.raise_if_requested()
+except Stopped as stopped:
+    print(stopped)
+    sys.exit(stopped.code)
+"""
+
+
+def busy(how: str, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BUSY, how, str(seconds)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR2, 75), (signal.SIGINT, 130)], ids=lambda x: str(x)
+)
+def test_a_signal_waits_for_the_safe_point(number, code):
+    process = busy("python", 0.2)
+    process.send_signal(number)
+    assert process.communicate()[0] == f"stopped by {signal.Signals(number).name}\n"
+    assert process.returncode == code
+
+
+def test_without_a_safe_point_the_process_leaves_all_the_same():
+    process = busy("python", 15)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert "no safe point" in process.communicate()[0]
+    assert process.returncode == 75
+    assert time.monotonic() - begin < 10
+
+
+def test_a_second_interrupt_leaves_at_once():
+    process = busy("python", 15)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert "left at once" in process.communicate()[0]
+    assert process.returncode == 130
+
+
+def test_other_signals_in_a_row_are_one():
+    process = busy("python", 1.0)
+    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
+        process.send_signal(number)
+        time.sleep(0.1)
+    assert process.communicate()[0] == "stopped by SIGUSR2\n"
+    assert process.returncode == 75
