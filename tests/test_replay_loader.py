@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+import replay_buffer
 from replay_buffer import (
     LOOKAHEAD,
     Batch,
@@ -203,15 +204,43 @@ def test_closed_and_gone_on_with(replay_dir, uninterrupted):
     run.loader.close()
 
 
-def test_workers_outlive_an_interrupt(replay_dir, uninterrupted):
-    """Ctrl-C in a terminal reaches them too; it is for the main process to say when they end."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_workers_outlive_what_tells_a_run_to_leave(replay_dir, uninterrupted, number):
+    """It reaches all processes of a terminal or a cluster's job; the main process says when they end."""
     run = Run(replay_dir, num_workers=2)
     batches = run.follow(SCHEDULE[:3])
-    for child in multiprocessing.active_children():
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGINT)
+    signal_workers(number)
     assert same(batches + run.follow(SCHEDULE[3:]), uninterrupted)
     run.loader.close()
+
+
+def signal_workers(number: signal.Signals) -> None:
+    for child in multiprocessing.active_children():
+        assert child.pid is not None
+        os.kill(child.pid, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_lost_workers_are_replaced(replay_dir, uninterrupted, monkeypatch, caplog, number):
+    monkeypatch.setattr(replay_buffer, "_CHECK", 1)
+    monkeypatch.setattr(replay_buffer, "_CHECKS", 2)
+    run = Run(replay_dir, num_workers=2)
+    batches = run.follow(SCHEDULE[:3])
+    signal_workers(number)
+    assert same(batches + run.follow(SCHEDULE[3:]), uninterrupted)
+    assert "Replay workers are replaced" in caplog.text
+    run.loader.close()
+    assert not multiprocessing.active_children()
+
+
+def test_workers_that_are_lost_each_time_are_reported(replay_dir, monkeypatch):
+    run = Run(replay_dir, num_workers=1)
+    run.follow(SCHEDULE[:3])
+    run.loader.close()
+    monkeypatch.setattr(replay_buffer._Gathering, "__getitem__", lambda *_: os._exit(3))
+    with pytest.raises(RuntimeError, match="one is dead"):
+        next(run.loader)
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

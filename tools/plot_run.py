@@ -3,6 +3,7 @@
     python tools/plot_run.py RUN_DIR --out results/NAME
     python tools/plot_run.py RUN_DIR --out results/NAME --videos
     python tools/plot_run.py RUN_DIR --out results/NAME --published results/published/TASK.csv
+    python tools/plot_run.py RUN_DIR --out results/NAME --label fp32 --beside bf16=results/OTHER/eval.csv
 
 Writes into --out: train.csv and eval.csv (copies), curve.png and frames.png. Works on a run that still goes on.
 """
@@ -13,7 +14,7 @@ import argparse
 import csv
 import io
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from matplotlib.patches import FancyBboxPatch
 
 INK, SOFT, GRID = "#1c2430", "#68727f", "#e6e9ed"
 BLUE, GREY = "#1f6feb", "#8a94a1"
+OTHERS = ("#d9730d", "#2f9e6e", "#8250df")
 FRAMES_SHOWN = 6
 TILE, GAP, MARGIN, LABEL = 200, 6, 30, 184  # of the strip, pixels: side of a frame, between frames, around, row labels
 
@@ -91,7 +93,13 @@ def settings(run_dir: Path) -> tuple[str, str]:
 
 
 def draw_curve(
-    out: Path, run_dir: Path, task: str, published: Path | None = None, size: tuple[float, float] = (8.0, 4.5)
+    out: Path,
+    run_dir: Path,
+    task: str,
+    published: Path | None = None,
+    size: tuple[float, float] = (8.0, 4.5),
+    label: str = "evaluation",
+    beside: Mapping[str, Path] | None = None,
 ) -> None:
     """Draw evaluation returns over frames, with the returns of training episodes behind them, into `out/curve.png`.
 
@@ -101,11 +109,13 @@ def draw_curve(
         task: name, shown and looked up in `published`.
         published: published curves, see `read_published`; drawn as far as the run goes.
         size: of the picture, inches at 150 pixels each.
+        label: of the run's evaluations.
+        beside: eval.csv of other runs, drawn over it, by label.
     """
     frame, result = read_columns(out / "eval.csv", "frame", "episode_reward")
     end = frame[-1]
     figure, axes = plt.subplots(figsize=size)
-    handles: list[Any] = axes.plot(frame, result, "-o", c=BLUE, lw=2.4, ms=5, mec="white", label="evaluation", zorder=4)
+    handles: list[Any] = axes.plot(frame, result, "-o", c=BLUE, lw=2.4, ms=5, mec="white", label=label, zorder=4)
     try:
         train_frame, train_result = read_columns(out / "train.csv", "frame", "episode_reward")
     except ValueError:
@@ -113,6 +123,10 @@ def draw_curve(
     else:
         end = max(end, train_frame[-1])
         handles += axes.plot(train_frame, train_result, "o", c=BLUE, alpha=0.3, ms=4, mew=0, label="training episode")
+    for (name, path), colour in zip((beside or {}).items(), OTHERS, strict=False):
+        x, y = read_columns(path, "frame", "episode_reward")
+        end = max(end, x[-1])
+        handles += axes.plot(x, y, "-o", c=colour, lw=2.4, ms=5, mec="white", label=name, zorder=3)
     if published is not None:
         (x, mean, low, high), seeds = read_published(published, task)
         axes.fill_between(x, low, high, color=GREY, alpha=0.15, lw=0, zorder=1)
@@ -255,6 +269,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="where tables and pictures go")
     parser.add_argument("--videos", action="store_true", help="draw frames.png from eval_video/ too")
     parser.add_argument("--published", type=Path, help="CSV of published curves: task,frame,mean,std,min,max,n_seeds")
+    parser.add_argument("--label", default="evaluation", help="what the run's curve is called")
+    parser.add_argument("--beside", action="append", default=[], metavar="LABEL=EVAL.CSV", help="another run's curve")
     parser.add_argument("--task", help="the task's name in --published (default: the run's own)")
     args = parser.parse_args(argv)
     task = args.task or settings(args.run_dir)[0]
@@ -262,7 +278,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.out.mkdir(parents=True, exist_ok=True)
         for name in ("train.csv", "eval.csv"):
             shutil.copyfile(args.run_dir / name, args.out / name)
-        draw_curve(args.out, args.run_dir, task, args.published)
+        beside = {name: Path(path) for name, _, path in (text.partition("=") for text in args.beside)}
+        draw_curve(args.out, args.run_dir, task, args.published, label=args.label, beside=beside)
         if args.videos:
             draw_strip(args.out, args.run_dir, task)
     except (OSError, ValueError) as error:
