@@ -67,7 +67,7 @@ def test_milestones_hold_weights_only(tmp_path):
 def test_what_the_two_newest_and_the_coming_one_need(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.needed is None
-    needed = []
+    needed: list[int | None] = []
     for frame in range(5):
         checkpoints.save(state(frame, needs=frame))
         needed.append(checkpoints.needed)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_a_child_does_not_hold_the_lock(tmp_path):
 
 def test_a_full_disk_is_tried_again(tmp_path, monkeypatch, caplog):
     pauses: list[float] = []
-    monkeypatch.setattr(files.time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     left = iter([OSError(errno.ENOSPC, "No space left on device")] * 2)
 
     def write() -> str:
@@ -83,7 +84,7 @@ def test_a_full_disk_is_tried_again(tmp_path, monkeypatch, caplog):
 
 
 def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
-    monkeypatch.setattr(files.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
 
     def write() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -94,7 +95,7 @@ def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
 
 
 def test_what_waiting_does_not_mend_ends_the_run_at_once(monkeypatch):
-    monkeypatch.setattr(files.time, "sleep", lambda _: pytest.fail("waited"))
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
 
     def write() -> None:
         raise OSError(errno.EACCES, "Permission denied")

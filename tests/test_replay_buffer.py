@@ -241,6 +241,26 @@ def test_an_episode_that_is_not_there_any_more(tmp_path):
     assert on_disk(tmp_path) == [0, 2]  # what is left is not touched
 
 
+def test_files_that_are_more_than_memory_give_the_same_batches(tmp_path, monkeypatch):
+    storage_of(tmp_path, [5] * 6)
+    wanted = request([(e, t) for e in range(6) for t in range(5)])
+    roomy = ReplayBuffer(tmp_path, 3, 0.99)
+    one = roomy._episode(0).frame.nbytes
+    monkeypatch.setattr(replay_files, "memory", lambda: (2 * 2.5 * one, 0.0))  # the third file is one too many
+    advised: list[int] = []
+    advise = replay_files._read_no_more_than_asked
+
+    def note(frame: np.ndarray) -> None:
+        advised.append(frame.ctypes.data)
+        advise(frame)
+
+    monkeypatch.setattr(replay_files, "_read_no_more_than_asked", note)
+    scarce = ReplayBuffer(tmp_path, 3, 0.99)
+    for a, b in zip(scarce[wanted], roomy[wanted], strict=True):
+        assert torch.equal(a, b)
+    assert len(set(advised)) == len(advised) == 6
+
+
 @pytest.mark.parametrize("cut", [0, 5, 100, -1])
 @pytest.mark.parametrize("how", ["resumed", "existing"])
 def test_a_file_cut_short_is_passed_over(tmp_path, caplog, cut, how):

@@ -15,13 +15,13 @@ from drqv2.launch import launch
 
 
 def main() -> None:
-    name, count, *argv = sys.argv[1:]
+    wanted, count, *argv = sys.argv[1:]
     left = int(count)
 
-    def die(at: str) -> None:
+    def die(name: str) -> None:
         nonlocal left
-        left -= at == name
-        if left == 0 and at == name:
+        left -= name == wanted
+        if left == 0 and name == wanted:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if left:
