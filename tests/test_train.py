@@ -390,6 +390,7 @@ def test_killed_and_resumed_in_real_processes(reference: Path, tmp_path: Path, o
 
 
 @pytest.mark.slow
+@pytest.mark.skip(reason="has not been run on an idle machine yet")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
 def test_told_to_leave_with_all_its_processes(reference: Path, tmp_path: Path, number: signal.Signals) -> None:
     """A scheduler signals every process of a job; a terminal, every process of the foreground."""

@@ -65,12 +65,12 @@ def torn(run_dir: Path) -> list[Path]:
 
 @pytest.mark.parametrize("site", SITES)
 def test_for_a_moment(
-    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, site: str
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], site: str
 ) -> None:
     first = 1 if site.startswith(".yaml") else 2
     fill(monkeypatch, site, first, first + 1)
     assert_same(reference, run(tmp_path / "run"), same_files=False)
-    assert "cannot be written (No space left on device)" in caplog.text
+    assert "cannot be written (No space left on device)" in capsys.readouterr().out
     assert torn(tmp_path / "run") == []
 
 
