@@ -13,7 +13,7 @@ import signal
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, count
@@ -116,24 +116,26 @@ class ReplaySampler(Sampler[Request]):
             self._storage.pin("batches", min(w.first for w in self._windows))
 
 
-class _Gathering(Dataset[Batch | int]):
-    """What a worker does: it writes a batch to a slot and says which; where no slot was free, it sends the batch."""
+class _Gathering(Dataset[int | None]):
+    """What a worker does: it writes a batch to its request's slot and says which; nothing, where no slot was free."""
 
     def __init__(self, buffer: ReplayBuffer, ring: Ring) -> None:
         self._buffer = buffer
         self._ring = ring
 
-    def __getitem__(self, request: Request) -> Batch | int:
+    def __getitem__(self, request: Request) -> int | None:
         if request.slot is None:
-            return self._buffer[request]
-        self._buffer.gather(request, self._ring.arrays(request.slot))
+            self._buffer.forget(request.first)
+        else:
+            self._buffer.gather(request, self._ring.arrays(request.slot))
         return request.slot
 
 
 class _Workers:
     """Batches gathered from files by background processes, or by this one, into the slots of a ring.
 
-    A learner that keeps more batches than there are slots gets further ones the ordinary way, which is slower.
+    A learner that keeps more batches than there are slots gets further ones gathered when it asks, which is slower.
+    Workers never send a batch through a pipe: one that dies or hangs half way would hang this process.
     """
 
     def __init__(
@@ -150,14 +152,23 @@ class _Workers:
         first = next(requests)
         kept = _KEPT_BY_GPU if self._pin_memory else _KEPT
         ring = Ring(self._buffer.layout(first), self._num_workers * _PREFETCH + kept)
+        without_slot: deque[Request] = deque()
         self._buffer.close()  # or else workers would inherit, and keep, what is mapped here
+
+        def placed() -> Iterator[Request]:
+            for request in chain([first], requests):
+                request = request._replace(slot=ring.take())
+                if request.slot is None:
+                    without_slot.append(request)
+                yield request
+
         with warnings.catch_warnings():
             # torch warns of more workers than cores; that is the user's choice, and the batches are the same.
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             loader = DataLoader(
                 _Gathering(self._buffer, ring),
                 batch_size=None,  # a request is a whole batch
-                sampler=(request._replace(slot=ring.take()) for request in chain([first], requests)),
+                sampler=placed(),
                 num_workers=self._num_workers,
                 prefetch_factor=_PREFETCH if self._num_workers else None,
                 # Forked workers start at once, and share the ring; they touch files only, neither GL nor CUDA.
@@ -176,22 +187,24 @@ class _Workers:
             ring.page_lock(self._device)
 
         while True:
-            prepared = self._next()
-            if isinstance(prepared, int):
-                yield ring.batch(prepared)
+            slot = self._next()
+            if slot is not None:
+                yield ring.batch(slot)
             else:
-                yield tuple(x.pin_memory() if self._pin_memory else x for x in prepared)
+                batch = self._buffer[without_slot.popleft()]
+                self._buffer.close()  # rather map them again than keep what workers have long let go of
+                yield tuple(x.pin_memory() if self._pin_memory else x for x in batch)
 
-    def _next(self) -> Sequence[torch.Tensor] | int:
-        """Return what a worker has prepared next.
+    def _next(self) -> int | None:
+        """Return the slot of the next batch, once a worker has written to it; None where it has none.
 
         Raises:
             _LostError: a worker is dead, or hangs.
         """
         for _ in range(_CHECKS):
             try:
-                prepared: Sequence[torch.Tensor] | int = next(self._prepared)
-                return prepared
+                slot: int | None = next(self._prepared)
+                return slot
             except RuntimeError as error:
                 if "exited unexpectedly" in str(error):
                     raise _LostError("one is dead") from error

@@ -14,29 +14,22 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
 import torch
-from dm_env import specs
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2 import envs, files, machine, resuming, snapshot, state, utils
-from drqv2.agent_files import make_agent
+from drqv2 import envs, files, parts, resuming, snapshot, state, utils
+from drqv2.acting import choose_actions
 from drqv2.checkpoints import Checkpoints
-from drqv2.device_replay import choose_replay_device, needed_bytes
 from drqv2.diagnostics import diagnose
-from drqv2.envs.worker import InProcess, Worker
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.evaluation import play
 from drqv2.launch import launch
 from drqv2.logger import Logger
 from drqv2.stopping import StopSignals, how_to_go_on
-from replay_buffer import ReplayBufferStorage, make_replay_loader
-from video import TrainVideoRecorder, VideoRecorder
 
 
 class Workspace:
@@ -52,12 +45,12 @@ class Workspace:
         self.cfg = cfg
         self.work_dir = work_dir
         self.stop = stop or StopSignals(work_dir)
-        self.device = torch.device(_resolve_device(cfg.device))
+        self.device = torch.device(cfg.device)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current one
         utils.set_seed_everywhere(cfg.seed)
         self.setup()
-        self.agent = self._make_agent()
+        self.agent = parts.make_agent(cfg, self.train_envs[0], self.device)
 
         self.timer = utils.Timer()
         self._global_step = 0
@@ -86,46 +79,13 @@ class Workspace:
         """Make environments, replay, logger, recorders and predicates; nothing of it has a history yet."""
         cfg = self.cfg
         self.logger = Logger(self.work_dir, use_tb=cfg.use_tb)
-        self.train_envs = [self._make_env(utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
-        self.eval_envs = [self._make_env(utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+        self.train_envs = [parts.make_env(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
+        self.eval_envs = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
         env = self.train_envs[0]
 
-        data_specs = (
-            env.observation_spec(),
-            env.action_spec(),
-            specs.Array((1,), np.float32, "reward"),
-            specs.Array((1,), np.float32, "discount"),
-        )
-        self.replay_storage = ReplayBufferStorage(
-            data_specs, self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
-        )
-        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
-        needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
-        cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(self.device), free, needed)
-        print(f"replay: {cfg.replay_device} ({why})")
-        self.replay_loader = make_replay_loader(
-            self.work_dir / "buffer",
-            cfg.replay_buffer_size,
-            cfg.batch_size,
-            cfg.replay_buffer_num_workers,
-            cfg.save_snapshot,
-            cfg.nstep,
-            cfg.discount,
-            storage=self.replay_storage,
-            seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
-            frame_stack=cfg.frame_stack,
-            pin_memory=self.device.type == "cuda",
-            replay_device=cfg.replay_device,
-            device=self.device,
-        )
+        self.replay_storage, self.replay_loader = parts.make_replay(cfg, env, self.work_dir, self.device)
         self.replay_iter = iter(self.replay_loader)
-
-        fps = 1 / env.step_seconds if env.step_seconds else 20.0
-        frame_channels = env.observation_spec().shape[0] // cfg.frame_stack
-        self.video_recorder = VideoRecorder(self.work_dir if cfg.save_video else None, cfg.render_size, fps)
-        self.train_video_recorder = TrainVideoRecorder(
-            self.work_dir if cfg.save_train_video else None, cfg.render_size, fps, frame_channels
-        )
+        self.video_recorder, self.train_video_recorder = parts.make_recorders(cfg, env, self.work_dir)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, cfg.action_repeat)
@@ -166,7 +126,8 @@ class Workspace:
             self.stop.raise_if_requested()
 
             # choose actions; with them the environments begin to step
-            for env, action in zip(self.train_envs, self._act(), strict=True):
+            actions = self._act([time_step.observation for time_step in self.time_steps])
+            for env, action in zip(self.train_envs, actions, strict=True):
                 env.start("step", action)
 
             # try to update the agent meanwhile: the transitions under way are not in the replay yet
@@ -190,15 +151,8 @@ class Workspace:
         self.replay_storage.pin("snapshots", self.checkpoints.needed)
 
     @torch.no_grad()
-    def _act(self) -> Sequence[np.ndarray]:
-        observations = [time_step.observation for time_step in self.time_steps]
-        with utils.eval_mode(self.agent):
-            if len(observations) > 1 and _acts_on_batches(self.agent):
-                actions: Sequence[np.ndarray] = self.agent.act_batch(
-                    np.stack(observations), self.global_step, eval_mode=False
-                )
-                return actions
-            return [self.agent.act(obs, self.global_step, eval_mode=False) for obs in observations]
+    def _act(self, observations: Sequence[np.ndarray], eval_mode: bool = False) -> Sequence[np.ndarray]:
+        return choose_actions(self.agent, observations, self.global_step, eval_mode)
 
     def _update(self) -> None:
         for step in range(self.global_step, self.global_step + self.cfg.num_envs):
@@ -240,12 +194,12 @@ class Workspace:
                 if time_step.last():
                     self.video_recorder.save(f"{self.global_frame}.mp4")
 
-        with self.timer.paused(), torch.no_grad(), utils.eval_mode(self.agent):
+        with self.timer.paused():
             results = play(
                 self.eval_envs,
                 self._num_evals,
                 self.cfg.num_eval_episodes,
-                lambda obs: self.agent.act(obs, self.global_step, eval_mode=True),
+                lambda obs: self._act([obs], eval_mode=True)[0],
                 film,
             )
         self._num_evals += 1
@@ -301,11 +255,7 @@ class Workspace:
 
     def _require_finite(self) -> None:
         if name := self.logger.not_finite_loss():
-            raise NotFiniteError(
-                f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode}): no snapshot is "
-                f"made of that\nThe last one was before it: {how_to_go_on(self.work_dir)} resume_force=true, with a "
-                "smaller lr, say"
-            )
+            raise NotFiniteError(f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode})")
 
     def _save_snapshot_if_due(self, now: bool = False) -> None:
         since = self.timer.total_time() - self._saved_at
@@ -403,42 +353,6 @@ class Workspace:
         path = self.work_dir / "config.yaml"
         files.persist(lambda: files.write_atomically(path, OmegaConf.to_yaml(stored).encode()), str(path))
 
-    def _make_env(self, stream: int, index: int) -> Any:
-        """Return environment `index` of a stream; a process of its own where it can step while others do something."""
-        cfg = self.cfg
-        factory = None
-        if cfg.env._target_ is not None:
-            factory = hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all")
-        make = partial(
-            envs.make,
-            cfg.task_name,
-            cfg.frame_stack,
-            cfg.action_repeat,
-            cfg.seed,
-            image_size=cfg.image_size,
-            render=cfg.render,
-            factory=factory,
-            stream=stream,
-            index=index,
-        )
-        training = stream == utils.TRAIN_ENV
-        number = cfg.num_envs if training else cfg.num_eval_envs
-        if number == 1 and not (training and cfg.overlap):
-            return InProcess(make)
-        room = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a picture
-        return Worker(make, room, index, machine.render_threads(number))
-
-    def _make_agent(self) -> Any:
-        cfg = self.cfg
-        found = {
-            "obs_shape": tuple(self.train_envs[0].observation_spec().shape),
-            "action_shape": tuple(self.train_envs[0].action_spec().shape),
-            "device": str(self.device),
-        }
-        node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
-        offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
-        return make_agent(node, Path(cfg.agent_dir) if cfg.agent_dir else None, found, offered)
-
     def _init_weights(self, path: Path) -> None:
         try:
             state.restore(self.agent, snapshot.load(path)["agent"], weights_only=True)
@@ -466,32 +380,13 @@ class Workspace:
             print(f"deleted {size}; the snapshot's weights remain usable (init_from), the run cannot be resumed")
 
 
-def _acts_on_batches(agent: Any) -> bool:
-    """Return whether the agent's `act_batch` is that of its `act`, not one inherited from a class below it."""
-    owners = [{"act", "act_batch"} & vars(kind).keys() for kind in type(agent).__mro__]
-    return "act_batch" in next(filter(None, owners), set())
-
-
 def _first(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _resolve_device(device: str) -> str:
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def main(cfg: DictConfig, work_dir: Path) -> None:
     """Run or go on with the run in `work_dir`."""
-    cfg.device = _resolve_device(cfg.device)
-    cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
-    cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
-    if cfg.device == "cpu":
-        utils.keep_freed_memory()
-    # The same seed gives the same bits, and fp32 is fp32 in convolutions too.
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    torch.backends.cudnn.allow_tf32 = False
+    parts.settle_machine(cfg)
     if cfg.agent_dir:
         cfg.agent_dir = str(Path(cfg.agent_dir).resolve())  # to be found when the run is resumed from elsewhere
     free = shutil.disk_usage(work_dir).free / 1e9
@@ -503,6 +398,9 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
         workspace = Workspace(cfg, work_dir, stop)
         try:
             workspace.train()
+        except NotFiniteError as e:
+            otherwise = " resume_force=true, with a smaller lr, say" if files.has_snapshot(work_dir) else ""
+            raise NotFiniteError(f"{e}\nNo snapshot has that: {how_to_go_on(work_dir)}{otherwise}") from e
         finally:
             workspace.close()
         workspace.dispose_of_replay()

@@ -54,7 +54,7 @@ class Checkpoints:
         """
         self.settle()
         if name := snapshot.not_finite(state["agent"], "agent"):
-            raise NotFiniteError(f"{name} is not finite at frame {state['frame']}: no snapshot is made of that")
+            raise NotFiniteError(f"{name} is not finite at frame {state['frame']}")
         state = {**snapshot.copied(state), "needed_before": self._needs[-1] if self._needs else state["needs"]}
         self._frame = state["frame"]
         self._needs.append(state["needs"])

@@ -103,9 +103,7 @@ class ReplayBuffer(Dataset[Batch]):
 
     def gather(self, request: Request, out: Sequence[np.ndarray]) -> None:
         """Write a batch into contiguous arrays of its `layout`."""
-        # The blocks of a file that was deleted are free again when nobody maps it any more.
-        for number in [e for e in self._episodes if e < request.first]:
-            self._mapped -= self._episodes.pop(number).frame.nbytes
+        self.forget(request.first)
         # One concatenation of slices for each array: a copy of memory and little else for each sample.
         pieces: list[list[np.ndarray]] = [[] for _ in out]
         obs, action, reward, discount, next_obs = pieces
@@ -119,6 +117,11 @@ class ReplayBuffer(Dataset[Batch]):
             discount.append(episode.discount[t : t + 1])
         for place, rows in zip(out, pieces, strict=True):
             np.concatenate(rows, out=place.reshape(-1, *rows[0].shape[1:]))  # [B * frame_stack, C, H, W] or [B, ...]
+
+    def forget(self, before: int) -> None:
+        """Let go of the mapped files of earlier episodes: the blocks of a deleted one are free when nobody maps it."""
+        for number in [e for e in self._episodes if e < before]:
+            self._mapped -= self._episodes.pop(number).frame.nbytes
 
     def close(self) -> None:
         """Let go of all mapped files."""

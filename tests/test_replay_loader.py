@@ -223,7 +223,7 @@ def signal_workers(number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_lost_workers_are_replaced(replay_dir, uninterrupted, monkeypatch, caplog, number):
     monkeypatch.setattr(replay_buffer, "_CHECK", 1)
-    monkeypatch.setattr(replay_buffer, "_CHECKS", 2)
+    monkeypatch.setattr(replay_buffer, "_CHECKS", 6)  # seconds in which new workers must come to a batch
     run = Run(replay_dir, num_workers=2)
     batches = run.follow(SCHEDULE[:3])
     signal_workers(number)
@@ -237,6 +237,7 @@ def test_workers_that_are_lost_each_time_are_reported(replay_dir, monkeypatch):
     run = Run(replay_dir, num_workers=1)
     run.follow(SCHEDULE[:3])
     run.loader.close()
+    monkeypatch.setattr(replay_buffer, "_CHECK", 1)
     monkeypatch.setattr(replay_buffer._Gathering, "__getitem__", lambda *_: os._exit(3))
     with pytest.raises(RuntimeError, match="one is dead"):
         next(run.loader)

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
@@ -118,7 +119,9 @@ class Worker(InProcess):
         self._pipe, theirs = context.Pipe()
         args = (theirs, self._shared, self._make, self._threads)
         self._process = context.Process(target=_serve, args=args, name="environment", daemon=True)
-        with held_back():  # the fork server, too, leaves signals to the main process
+        with held_back():  # the servers of multiprocessing, too, leave signals to the main process
+            resource_tracker.ensure_running()  # lets SIGINT and SIGTERM through again: by itself, before the rest
+        with held_back():
             self._process.start()
         theirs.close()
         observation, action, self.step_seconds = self._receive(_STARTING)

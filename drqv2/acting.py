@@ -1,0 +1,43 @@
+"""Actions of any agent for several environments at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from drqv2.errors import NotFiniteError
+from drqv2.utils import eval_mode as as_in_evaluation
+
+
+def choose_actions(agent: Any, observations: Sequence[np.ndarray], step: int, eval_mode: bool) -> Sequence[np.ndarray]:
+    """Return an action for each observation: by the agent's `act_batch` where it has one, else one by one by its `act`.
+
+    Args:
+        agent: has `act`; its networks are put into evaluation mode meanwhile.
+        observations: uint8 [C, H, W] each.
+        step: agent steps so far.
+        eval_mode: without exploration.
+
+    Returns:
+        float32 [A] each.
+
+    Raises:
+        NotFiniteError: one is NaN or infinite. A simulation would end in an error of its own, or go on with nonsense.
+    """
+    with as_in_evaluation(agent):
+        if len(observations) > 1 and acts_on_batches(agent):
+            actions: Sequence[np.ndarray] = agent.act_batch(np.stack(observations), step, eval_mode=eval_mode)
+        else:
+            actions = [agent.act(obs, step, eval_mode=eval_mode) for obs in observations]
+    for action in actions:
+        if not np.isfinite(action).all():
+            raise NotFiniteError(f"the agent's action is {np.asarray(action).tolist()} at its step {step}")
+    return actions
+
+
+def acts_on_batches(agent: Any) -> bool:
+    """Return whether the agent's `act_batch` is that of its `act`, not one inherited from a class below it."""
+    owners = [{"act", "act_batch"} & vars(kind).keys() for kind in type(agent).__mro__]
+    return "act_batch" in next(filter(None, owners), set())

@@ -1,0 +1,127 @@
+"""What a run is made of, from its configuration: environments, agent, replay, recorders."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+import torch
+from dm_env import specs
+from omegaconf import DictConfig, OmegaConf
+
+from drqv2 import envs, machine, utils
+from drqv2.agent_files import make_agent as agent_from
+from drqv2.device_replay import choose_replay_device, needed_bytes
+from drqv2.envs.worker import InProcess, Worker
+from replay_buffer import ReplayBufferStorage, ReplayLoader, make_replay_loader
+from video import TrainVideoRecorder, VideoRecorder
+
+
+def settle_machine(cfg: DictConfig) -> None:
+    """Resolve what is `auto` for this machine, and set torch accordingly.
+
+    Raises:
+        UserError: compile=true, and there is no compiler.
+    """
+    if cfg.device == "auto":
+        cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
+    cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
+    cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
+    if cfg.device == "cpu":
+        utils.keep_freed_memory()
+    # The same seed gives the same bits, and fp32 is fp32 in convolutions too.
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def make_env(cfg: DictConfig, stream: int, index: int) -> InProcess:
+    """Return environment `index` of a stream; a process of its own where it can step while others do something.
+
+    Args:
+        cfg: the run's configuration.
+        stream: `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
+        index: number of the environment in its stream.
+    """
+    factory = None
+    if cfg.env._target_ is not None:
+        factory = hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all")
+    make = partial(
+        envs.make,
+        cfg.task_name,
+        cfg.frame_stack,
+        cfg.action_repeat,
+        cfg.seed,
+        image_size=cfg.image_size,
+        render=cfg.render,
+        factory=factory,
+        stream=stream,
+        index=index,
+    )
+    training = stream == utils.TRAIN_ENV
+    number = cfg.num_envs if training else cfg.num_eval_envs
+    if number == 1 and not (training and cfg.overlap):
+        return InProcess(make)
+    room = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a picture
+    return Worker(make, room, index, machine.render_threads(number))
+
+
+def make_agent(cfg: DictConfig, env: InProcess, device: torch.device) -> Any:
+    """Return a new agent for an environment's observations and actions.
+
+    Raises:
+        UserError: its file or its arguments are wrong.
+    """
+    found = {
+        "obs_shape": tuple(env.observation_spec().shape),
+        "action_shape": tuple(env.action_spec().shape),
+        "device": str(device),
+    }
+    node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
+    offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
+    return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, found, offered)
+
+
+def make_replay(
+    cfg: DictConfig, env: InProcess, work_dir: Path, device: torch.device
+) -> tuple[ReplayBufferStorage, ReplayLoader]:
+    """Return the storage of episodes in `work_dir/buffer`, and the loader of batches from it; say where those are."""
+    data_specs = (
+        env.observation_spec(),
+        env.action_spec(),
+        specs.Array((1,), np.float32, "reward"),
+        specs.Array((1,), np.float32, "discount"),
+    )
+    storage = ReplayBufferStorage(data_specs, work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
+    cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
+    print(f"replay: {cfg.replay_device} ({why})")
+    loader = make_replay_loader(
+        work_dir / "buffer",
+        cfg.replay_buffer_size,
+        cfg.batch_size,
+        cfg.replay_buffer_num_workers,
+        cfg.save_snapshot,
+        cfg.nstep,
+        cfg.discount,
+        storage=storage,
+        seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
+        frame_stack=cfg.frame_stack,
+        pin_memory=device.type == "cuda",
+        replay_device=cfg.replay_device,
+        device=device,
+    )
+    return storage, loader
+
+
+def make_recorders(cfg: DictConfig, env: InProcess, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:
+    """Return the recorders of evaluation and of training; one that is not wanted does nothing."""
+    fps = 1 / env.step_seconds if env.step_seconds else 20.0
+    channels = env.observation_spec().shape[0] // cfg.frame_stack
+    return (
+        VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps),
+        TrainVideoRecorder(work_dir if cfg.save_train_video else None, cfg.render_size, fps, channels),
+    )
