@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from drqv2 import envs, files, parts, resuming, snapshot, state, utils
 from drqv2.acting import choose_actions
 from drqv2.checkpoints import Checkpoints
-from drqv2.diagnostics import diagnose
+from drqv2.diagnostics import diagnose, gradient_norms
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.evaluation import play
 from drqv2.launch import launch
@@ -64,6 +64,7 @@ class Workspace:
         self._filming = False  # whether the current episode of the first environment is filmed
         self._best_return = float("-inf")  # greatest mean return of an evaluation
         self._saved_at = float("-inf")  # training seconds at the newest snapshot
+        self._norms_before: dict[str, float] = {}  # gradient norms of the last update before a resume
 
         self.checkpoints = Checkpoints(work_dir)
         if saved := self.checkpoints.load():
@@ -241,7 +242,7 @@ class Workspace:
         if self.diagnose_every_step(self.global_step):
             episode = self.replay_storage.load_episode(self.replay_storage.num_episodes - 1)
             figures = diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
-            self.logger.log_metrics(figures, self.global_frame, ty="train")
+            self.logger.log_metrics(figures | self._gradient_norms(), self.global_frame, ty="train")
         for i in numbers:
             self._global_episode += 1
             with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
@@ -252,6 +253,10 @@ class Workspace:
                 log("episode", self.global_episode)
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
+
+    def _gradient_norms(self) -> dict[str, float]:
+        """Return those of the last update; gradients themselves are not in a snapshot."""
+        return {name: float(norm) for name, norm in gradient_norms(self.agent).items()} or self._norms_before
 
     def _require_finite(self) -> None:
         if name := self.logger.not_finite_loss():
@@ -290,6 +295,7 @@ class Workspace:
             "replay_storage": self.replay_storage.state_dict(),
             "replay_loader": self.replay_loader.state_dict(),
             "logger": self.logger.state_dict(),
+            "gradient_norms": self._gradient_norms(),
         }
 
     def load_snapshot(self, saved: dict[str, Any]) -> None:
@@ -317,6 +323,7 @@ class Workspace:
             getattr(self, name).last_step = saved["last_steps"][name]
         self.replay_loader.load_state_dict(saved["replay_loader"])
         self.logger.load_state_dict(saved["logger"])
+        self._norms_before = saved["gradient_norms"]
         for env, env_state in zip(self.train_envs, saved["train_envs"], strict=True):
             env.start("restore", env_state)
         self.time_steps = [env.finish() for env in self.train_envs]

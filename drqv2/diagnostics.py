@@ -20,16 +20,15 @@ DORMANT_BELOW = 0.025  # share of the layer's mean activation; Sokar et al., arX
 
 def diagnose(
     agent: Any, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
-) -> dict[str, Any]:
-    """Return `gradient_norms`, and `episode_diagnostics` where the agent is built like DrQ-v2; arguments as there."""
-    figures: dict[str, Any] = {**gradient_norms(agent)}
+) -> dict[str, float]:
+    """Return `episode_diagnostics` where the agent is built like DrQ-v2, else nothing; arguments as there."""
     if all(hasattr(agent, part) for part in ("encoder", "actor", "critic")):
         try:
             with eval_mode(agent):
-                figures |= episode_diagnostics(agent, episode, frame_stack, discount, device)
+                return episode_diagnostics(agent, episode, frame_stack, discount, device)
         except Exception as e:  # whatever someone's networks raise, it is not worth a training run
             warnings.warn(f"no diagnostics: the agent calls its networks in a way of its own ({e})", stacklevel=2)
-    return figures
+    return {}
 
 
 def gradient_norms(agent: Any) -> dict[str, Tensor]:

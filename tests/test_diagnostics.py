@@ -153,9 +153,8 @@ def test_gradient_norms_of_drqv2_are_those_of_its_last_step(agent: DrQV2Agent) -
 def test_diagnose(agent: DrQV2Agent) -> None:
     modes = []
     agent.actor.register_forward_hook(lambda module, *_: modes.append(module.training))
-    agent.actor_opt.param_groups[0]["params"][0].grad = torch.ones(5, agent.encoder.repr_dim)
     figures = diagnose(agent, episode(9), STACK, GAMMA, "cpu")
-    assert sorted(figures) == ["actor_grad_norm", "dormant_share", "mc_return_mean", "q_bias", "q_mean"]
+    assert sorted(figures) == ["dormant_share", "mc_return_mean", "q_bias", "q_mean"]
     assert modes == [False]
     assert agent.training
 

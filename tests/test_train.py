@@ -146,6 +146,28 @@ def test_interrupted_and_resumed(reference: Path, tmp_path: Path, monkeypatch: p
     assert_same(reference, tmp_path / "run")
 
 
+def test_resumed_between_the_last_update_and_its_diagnosis(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Exception):
+        pass
+
+    save = train.Workspace._save_snapshot_if_due
+
+    def save_and_break(self: train.Workspace, now: bool = False) -> None:
+        save(self, now=now or self.global_step == 119)  # updates come at even steps, a diagnosis at step 120
+        if self.global_step == 119:
+            raise Interrupted
+
+    with monkeypatch.context() as m:
+        m.setattr(train.Workspace, "_save_snapshot_if_due", save_and_break)
+        with pytest.raises(Interrupted):
+            run(tmp_path / "run")
+    assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 238
+    launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}"])
+    assert_same(reference, tmp_path / "run")
+
+
 def test_longer_by_resume_is_the_same_run(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=160")
     run(run_dir)  # the same run directory again goes on
