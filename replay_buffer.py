@@ -109,8 +109,8 @@ class ReplaySampler(Sampler[Request]):
         """Restore a `state_dict`."""
         self._ends.cache_clear()
         self._taken = state["taken"]
-        # Of a window whose every file turned out damaged nothing can be sampled.
-        windows = [Window(*w) for w in state["windows"]]
+        # Of a window whose every file turned out damaged nothing can be sampled; of the newest neither, now and then.
+        windows = [Window(*w) for w in state["windows"]] if len(self._storage) else []
         self._windows = deque(w if self._storage.ends(w)[-1] else self._storage.window for w in windows)
         if self._windows:
             self._storage.pin("batches", min(w.first for w in self._windows))
