@@ -45,7 +45,7 @@ lint: $(READY) ## style, types, spelling, security, consistency of the installed
 check: test lint slow ## everything
 
 soak: $(READY) ## a hundred kills, 200 damaged files, half an hour of watching a run's memory; ARGS="--only kills"
-	$(PY) -m tests.faults.soak $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults.soak $(ARGS)
 
 audit: ## ask a public database for known faults of the locked packages
 	test -x .audit/bin/pip-audit || { $(PYTHON) -m venv .audit && .audit/bin/pip install -q pip-audit; }
