@@ -226,6 +226,7 @@ KEYS = {
     "replay": {"side", "workers", "batch_size"} | TIMED,
     "env": {"task", "baseline_ms", "ms", "ratio", "ratio_25", "ratio_75", "render_ms", "limit_ms", "times_limit"},
     "loop": {"side", "task", "batch_size"} | SPEED,
+    "snapshots": {"snapshots", "ms", "ms_25", "ms_75", "lost", "lost_25", "lost_75", "share_percent", "repetitions"},
     "memory": {"side", "transitions", "workers", "batches", "seconds", "anonymous_mb", "growth_mb", "shared_mb"},
     "cold": {"state", "stored_mb", "limit_mb", "batch_size", "ms", "ms_25", "ms_75", "disk_mb", "repetitions"},
 }
@@ -234,6 +235,7 @@ CASES = {
     "replay": [["baseline", "baseline", "ours", "ours", "ours"]],
     "env": [["cartpole_balance", "cheetah_run", "geometric mean"]],
     "loop": [["baseline", "train.py"]],
+    "snapshots": [["none", "one"]],
     "memory": [["replay", "replay and learner"]],
     "cold": [["warm", "evicted"], ["warm", "evicted", "limited"]],
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import pickle
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
 from drqv2 import replay_files
 from drqv2.envs.wrappers import ExtendedTimeStep
 from replay_buffer import ReplayBuffer, ReplayBufferStorage, Request, Window, episode_path
+from tests.malice import Malice
 from tests.naive_replay import HEIGHT, WIDTH, NaiveReplay, data_specs, make_episode, memory_dir, samples
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=7)
@@ -282,6 +285,26 @@ def test_a_file_cut_short_is_passed_over(tmp_path, caplog, cut, how):
     path.unlink(missing_ok=True)
     storage.load_state_dict(storage.state_dict())  # nobody misses it
     assert len(storage) == 8
+
+
+@pytest.mark.parametrize("write", [pickle.dump, lambda malice, f: np.save(f, malice), torch.save])
+@pytest.mark.parametrize("how", ["resumed", "existing", "sampled"])
+def test_code_in_an_episode_is_not_run(tmp_path, write, how):
+    storage = storage_of(tmp_path / "buffer", [3, 4, 5])
+    state = storage.state_dict()
+    path, folder = episode_path(tmp_path / "buffer", 1), tmp_path / "made_by_malice"
+    with path.open("wb") as f:
+        write(Malice(folder), f)
+    if how == "existing":
+        with pytest.warns(UserWarning, match="is damaged and will not be sampled"):
+            ReplayBufferStorage(data_specs(), tmp_path / "buffer", existing=True)
+    elif how == "resumed":
+        storage.load_state_dict(state)
+        assert (tmp_path / "quarantine" / path.name).exists()
+    else:
+        with pytest.raises(SafetensorError):
+            replay_files.read_episode(path, 3, 0.99)
+    assert not folder.exists()
 
 
 @given(lengths=LENGTHS, gaps=st.sets(st.integers(0, 6), max_size=3), max_size=st.one_of(st.none(), st.integers(1, 25)))

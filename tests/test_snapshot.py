@@ -17,6 +17,7 @@ import torch
 
 from drqv2 import files, snapshot
 from drqv2.errors import UserError
+from tests.malice import Malice
 
 STATE = {
     "weights": {"layer.0": torch.arange(60_000, dtype=torch.float32).reshape(300, 200)},
@@ -184,16 +185,6 @@ def test_another_version(tmp_path, content, got):
     write_whole(tmp_path / "snapshot.pt", content)
     with pytest.raises(UserError, match=f"snapshot version {got}, this program reads version {snapshot.VERSION}"):
         snapshot.load(tmp_path / "snapshot.pt")
-
-
-class Malice:
-    """Unpickled by Python's own unpickler, it makes a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.folder),)
 
 
 @pytest.mark.parametrize("form", ["whole", "without checksum", "old"])

@@ -1,0 +1,95 @@
+"""What snapshots cost the loop: `python -m benchmarks.snapshots [--json]`."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from benchmarks.baseline.pixels import EPISODE, REPEAT
+from benchmarks.common import Row, main, quartiles
+from benchmarks.loop import ROOT, WORKERS
+from drqv2 import parts
+from drqv2.launch import launch
+from train import Workspace
+
+ABOUT = "20 agent steps, the paper's settings; lost: ms to a snapshot; share: of the default snapshot_every_seconds"
+EVERY = 60.0  # seconds, the default
+
+
+class Timed(Workspace):
+    """Takes a snapshot before every second stretch of agent steps, and notes how long each stretch took.
+
+    Attributes:
+        steps: agent steps in a stretch; the writing of a snapshot must have ended within.
+        stretches: seconds, from the first in which all steps learn.
+    """
+
+    steps = 20
+
+    def train(self) -> None:
+        """Train as ever."""
+        self.stretches: list[float] = []
+        self._begun = float("nan")
+        super().train()
+
+    def _save_snapshot_if_due(self, now: bool = False) -> None:
+        first = self.cfg.num_seed_frames // REPEAT + self.steps  # the first stretch of updates warms up
+        if now or self.global_step < first or self.global_step % self.steps:
+            return
+        end = time.perf_counter()
+        if self.global_step > first:
+            self.stretches.append(end - self._begun)
+        self._begun = end
+        if len(self.stretches) % 2:
+            self.save_snapshot()
+
+
+def measure(quick: bool = False) -> list[Row]:
+    """Return a row for stretches without a snapshot and one for stretches with."""
+    pairs, Timed.steps = (2, 4) if quick else (12, 20)
+    stretches: list[float] = []
+
+    def run(cfg: DictConfig, work_dir: Path) -> None:
+        parts.settle_machine(cfg)
+        workspace = Timed(cfg, work_dir)
+        try:
+            workspace.train()
+        finally:
+            workspace.close()
+        stretches.extend(workspace.stretches)
+
+    seed_frames = 2 * EPISODE
+    small = ("preset=debug", "image_size=84", "action_repeat=2") if quick else ("preset=paper",)
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [
+            *small,
+            f"hydra.run.dir={folder}",
+            f"replay_buffer_num_workers={WORKERS}",
+            "env._target_=benchmarks.baseline.pixels.short_cartpole",
+            f"num_seed_frames={seed_frames}",
+            f"num_train_frames={seed_frames + REPEAT * Timed.steps * (2 * pairs + 2)}",
+            "eval_every_frames=1000000",
+            "num_eval_episodes=1",
+            "save_video=false",
+            "save_train_video=false",
+        ]
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results
+            launch(run, str(ROOT / "cfgs"), argv=argv)
+    without, having = stretches[0::2], stretches[1::2]
+    extra = [1000 * (b - a) for a, b in zip(without, having, strict=False)]
+    rows = []
+    for name, seconds, lost in (("none", without, [0.0] * len(extra)), ("one", having, extra)):
+        row = {"snapshots": name, **quartiles([1000 * s for s in seconds], "ms"), **quartiles(lost, "lost")}
+        share = 100 * statistics.median(lost) / (1000 * EVERY)
+        rows.append({**row, "share_percent": share, "repetitions": len(extra)})
+    return rows
+
+
+if __name__ == "__main__":
+    main("snapshots", ABOUT, measure)
