@@ -402,6 +402,7 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}; {free:.0f} GB free on disk")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
+        files.tidy(work_dir)
         workspace = Workspace(cfg, work_dir, stop)
         try:
             workspace.train()

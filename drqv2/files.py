@@ -88,6 +88,16 @@ def remove_unfinished(folder: Path, pattern: str) -> None:
         path.unlink(missing_ok=True)
 
 
+def tidy(run_dir: Path) -> None:
+    """Delete what processes that were killed have left half written in a run's directory; nobody may be running there.
+
+    The replay sees to its own folder.
+    """
+    for pattern in (".*.tmp", "*/.tmp-*.mp4"):
+        for path in run_dir.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
 def persist(write: Callable[[], _T], what: str) -> _T:
     """Return `write()`, tried again after pauses while the disk is full or fails: somebody may make room.
 

@@ -385,6 +385,15 @@ def test_leftovers_of_a_run_without_a_snapshot_go(tmp_path: Path) -> None:
     assert [p.name for p in (run_dir / "buffer").iterdir()] == ["episode_00000000.safetensors"]
 
 
+def test_what_a_killed_process_has_left_half_written_goes(tmp_path: Path) -> None:
+    run_dir = run(tmp_path / "run", "num_train_frames=60")
+    left = [run_dir / ".train.csv.1.tmp", run_dir / "train_video" / ".tmp-1-0.mp4"]
+    for path in left:
+        path.touch()
+    run(run_dir, "num_train_frames=120")
+    assert not any(path.exists() for path in left)
+
+
 def test_no_update_before_an_episode_is_committed(tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run", "num_seed_frames=0", "num_train_frames=120")
     assert rows(run_dir, "train")[0].get("critic_loss", "") == ""
