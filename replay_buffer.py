@@ -13,10 +13,11 @@ import signal
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, count
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,8 @@ class _Workers:
             )
             before = signal.getsignal(signal.SIGCHLD)
             self._prepared = iter(loader)
+        # When nobody closes this: multiprocessing waits, at the end of a program, for processes that ignore SIGTERM.
+        self._release = Finalize(self, _kill, (getattr(self._prepared, "_workers", ()),), exitpriority=10)
         if self._num_workers and threading.current_thread() is threading.main_thread():
             # torch's handler raises wherever the main process happens to be when a worker dies. Without it, the next
             # batch tells.
@@ -215,11 +218,16 @@ class _Workers:
     def close(self, kill: bool = False) -> None:
         """Stop the workers; `kill` those that may hang. The ring lives for as long as a batch of it."""
         if self._prepared is not None and self._num_workers:
-            for worker in self._prepared._workers if kill else ():
-                worker.kill()
+            if kill:
+                self._release()
             self._prepared._shutdown_workers()  # now: an error's traceback would keep the iterator, and them, alive
         self._prepared = None
         self._buffer.close()
+
+
+def _kill(processes: Iterable[Any]) -> None:
+    for process in processes:
+        process.kill()
 
 
 class _LostError(RuntimeError):

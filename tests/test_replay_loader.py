@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -30,6 +32,8 @@ from replay_buffer import (
 )
 from tests.naive_replay import HEIGHT, WIDTH, NaiveReplay, data_specs, make_episode, memory_dir, same, samples
 from tests.replay_run import FRAME_STACK, LONGEST, SCHEDULE, Run
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -242,6 +246,11 @@ def test_workers_that_are_lost_each_time_are_reported(replay_dir, monkeypatch):
     with pytest.raises(RuntimeError, match="one is dead"):
         next(run.loader)
     assert not multiprocessing.active_children()
+
+
+def test_a_program_that_closes_nothing_ends(tmp_path):
+    code = f"from tests.replay_run import *; run = Run(Path({str(tmp_path)!r}), 2); run.add(100); run.draw(3); exit(3)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120, check=False).returncode == 3
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

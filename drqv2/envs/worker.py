@@ -16,6 +16,7 @@ from collections.abc import Callable
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import RawArray
+from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,8 @@ class Worker(InProcess):
         with held_back():
             self._process.start()
         theirs.close()
+        # When nobody closes this: multiprocessing waits, at the end of a program, for processes that ignore SIGTERM.
+        self._release = Finalize(self, _let_go, (self._pipe, self._process), exitpriority=10)
         observation, action, self.step_seconds = self._receive(_STARTING)
         self.observation_spec = lambda: observation
         self.action_spec = lambda: action
@@ -209,16 +212,21 @@ class Worker(InProcess):
         return value._replace(observation=array) if isinstance(value, ExtendedTimeStep) else array
 
     def _end(self, patience: float = 0.0) -> None:
-        self._pipe.close()
+        self._pipe.close()  # it leaves by itself
         self._process.join(patience)
-        self._process.kill()
-        self._process.join(5.0)  # one that hangs in a driver cannot be killed, and is left behind
+        self._release()
         self._process = None
 
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
             self._end(0.0 if self._asked else 5.0)
+
+
+def _let_go(pipe: Connection, process: Any) -> None:
+    pipe.close()
+    process.kill()
+    process.join(5.0)  # one that hangs in a driver cannot be killed, and is left behind
 
 
 class _Gone(Exception):

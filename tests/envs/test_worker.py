@@ -21,6 +21,8 @@ from drqv2.errors import UserError
 from drqv2.evaluation import play
 from tests import short_env
 
+ROOT = Path(__file__).resolve().parents[2]
+
 make = partial(envs.make, "short", 3, 2, seed=1, image_size=32, factory=short_env.make)
 ROOM = 9 * 32 * 32
 
@@ -210,3 +212,8 @@ def test_processes_leave_with_a_killed_parent() -> None:
             return
         time.sleep(0.1)
     pytest.fail("the environment's process lives on")
+
+
+def test_a_program_that_closes_nothing_ends() -> None:
+    code = "from tests.envs.test_worker import ROOM, Worker, make; worker = Worker(make, ROOM); raise SystemExit(3)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120, check=False).returncode == 3
