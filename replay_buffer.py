@@ -26,6 +26,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from drqv2.device_replay import DeviceReplay, choose_replay_device
+from drqv2.errors import ProcessError
 from drqv2.replay_files import Batch, ReplayBuffer, Request
 from drqv2.replay_ring import Ring
 from drqv2.stopping import ignore_signals
@@ -251,7 +252,7 @@ class ReplayLoader:
         Workers that die or hang are replaced: the batches are the same.
 
         Raises:
-            RuntimeError: they do so again and again.
+            ProcessError: they do so again and again.
         """
         with self._sampler.taking():
             for attempt in range(1, _ATTEMPTS + 1):
@@ -262,7 +263,12 @@ class ReplayLoader:
                 except BaseException as error:  # whatever it is: what is gone on with is a new start at this batch
                     lost = isinstance(error, _LostError)
                     self.close(kill=lost)
-                    if not lost or attempt == _ATTEMPTS:
+                    if lost and attempt == _ATTEMPTS:
+                        raise ProcessError(
+                            f"the replay's workers are lost again and again ({error}): often for lack of memory\n"
+                            "replay_buffer_num_workers=0 gathers in the main process; go on with resume=RUN_DIR"
+                        ) from error
+                    if not lost:
                         raise
                     _log.warning("Replay workers are replaced: %s.", error)
         raise AssertionError("not reached")

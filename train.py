@@ -233,7 +233,7 @@ class Workspace:
 
     def _finish_episodes(self, numbers: Sequence[int]) -> None:
         """Log the episodes that have ended in the environments of these numbers, a row each."""
-        self._require_finite()
+        self._require_finite(parameters=True)
         elapsed_time, total_time = self.timer.reset()
         fps = (self.global_step - self._last_row_step) * self.cfg.action_repeat / elapsed_time
         self._last_row_step = self.global_step
@@ -258,8 +258,11 @@ class Workspace:
         """Return those of the last update; gradients themselves are not in a snapshot."""
         return {name: float(norm) for name, norm in gradient_norms(self.agent).items()} or self._norms_before
 
-    def _require_finite(self) -> None:
-        if name := self.logger.not_finite_loss():
+    def _require_finite(self, parameters: bool = False) -> None:
+        name = self.logger.not_finite_loss()
+        if name is None and parameters:
+            name = snapshot.not_finite(state.capture(self.agent), "agent")
+        if name:
             raise NotFiniteError(f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode})")
 
     def _save_snapshot_if_due(self, now: bool = False) -> None:
@@ -331,9 +334,12 @@ class Workspace:
         self.train_video_recorder.init(self.time_steps[0].observation, enabled=self._filming)
         self.timer = utils.Timer(saved["timer"])
         self._saved_at = saved["timer"]
+        state.set_rng_state(saved["rng"])
+        if changed and cfg["save_snapshot"]:  # or else what was just accepted would be asked for again after a kill
+            self.save_snapshot()
+            self.checkpoints.settle()
         if changed:
             self._store_config()
-        state.set_rng_state(saved["rng"])
         window = self.replay_storage.window
         print(
             f"resumed {self.work_dir} at frame {self.global_frame} (episode {self.global_episode}, "

@@ -28,6 +28,7 @@ class Checkpoints:
         self._dir = run_dir
         self._writer = ThreadPoolExecutor(1, "snapshot")
         self._writing: Future[None] | None = None
+        self._milestones: list[dict[str, Any]] = []  # not yet written
         self._frame = 0  # of the snapshot that is being written
         self._needs: list[int] = []  # of the two newest snapshots on disk, and of the one that is being written
 
@@ -61,11 +62,18 @@ class Checkpoints:
         self._writing = self._writer.submit(self._write, state, milestone)
 
     def _write(self, state: dict[str, Any], milestone: bool) -> None:
-        if milestone:
-            kept = {name: state[name] for name in ("frame", "config")} | {"agent": weights(state["agent"])}
-            snapshot.save(self._dir / f"weights_{state['frame']}.pt", kept)
         newest, previous = (self._dir / name for name in SNAPSHOTS)
         snapshot.save(newest, state, keep=previous)
+        if milestone:
+            kept = {name: state[name] for name in ("frame", "config")} | {"agent": weights(state["agent"])}
+            self._milestones.append(kept)
+        try:
+            while self._milestones:
+                snapshot.save(self._dir / f"weights_{self._milestones[0]['frame']}.pt", self._milestones[0])
+                del self._milestones[0]
+        except OSError as e:
+            words = "the weights of frame %d cannot be written (%s); the next snapshot tries again."
+            _log.warning(words, self._milestones[0]["frame"], e.strerror or e)
 
     def settle(self, last: bool = False) -> None:
         """Wait for what is being written.
@@ -106,6 +114,8 @@ class Checkpoints:
                 continue
             try:
                 state = snapshot.load(path)
+                if "needed_before" not in state:
+                    raise UserError(f"{path}: not a run's snapshot (weights alone, it seems)")
             except UserError as e:
                 reason = reason or e
                 continue

@@ -27,6 +27,12 @@ class NotFiniteError(UserError):
     code = 76
 
 
+class ProcessError(UserError, RuntimeError):
+    """A background process dies or hangs again and again."""
+
+    code = 71  # EX_OSERR
+
+
 class Stopped(BaseException):
     """The process was told to leave, and the run is where it can be gone on with.
 

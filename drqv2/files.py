@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 LOCK = "lock"
+QUARANTINE = "quarantine"
 SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # of a run, newest first
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be over after a while
 _PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each further attempt to write
@@ -130,7 +131,7 @@ def digest(path: Path) -> bytes:
 
 def quarantine(path: Path, root: Path, reason: str) -> None:
     """Move a file that cannot be used to `root/quarantine`, where nothing reads it, and say so."""
-    folder = root / "quarantine"
+    folder = root / QUARANTINE
     folder.mkdir(exist_ok=True)
     target, number = folder / path.name, 0
     while target.exists():
@@ -149,7 +150,11 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another process has it; names it.
     """
-    with open(folder / LOCK, "a+b") as f:
+    try:
+        f = open(folder / LOCK, "a+b")  # noqa: SIM115 (closed below)
+    except OSError as e:
+        raise UserError(f"{folder} cannot be written to ({e.strerror}): take another hydra.run.dir") from e
+    with f:
         try:
             fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:

@@ -122,6 +122,11 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
     except Exception as error:
         if isinstance(error, HydraException | OmegaConfBaseException) and error not in crashes:
             raise UserError(explain(error, groups)) from None
+        if isinstance(error, OSError) and error not in crashes:
+            kind = DiskError if error.errno in files.FULL else UserError
+            raise kind(
+                f"the run's directory cannot be made: {error}\nGive another hydra.run.dir, or make room."
+            ) from error
         if error not in crashes:
             raise
     if crashes and args.multirun:
@@ -147,6 +152,12 @@ def _told(error: Exception, work_dir: Path) -> UserError | None:
             f"the GPU is out of memory: {' '.join(str(error).split())[:120]}\n"
             f"Smaller batch_size, agent.hidden_dim or num_envs, replay_device=disk or compile=false need less; "
             f"{how_to_go_on(work_dir)}"
+        )
+    if type(error).__name__ == "SafetensorError" or (isinstance(error, FileNotFoundError) and "episode_" in str(error)):
+        said = next((line for line in str(error).splitlines() if "episode_" in line), str(error))
+        return UserError(
+            f"an episode was damaged or deleted while the run was reading it: {said.strip()[:200]}\n"
+            f"Its file is checked at each start; {how_to_go_on(work_dir)}"
         )
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         return UserError(
@@ -246,6 +257,11 @@ def _take_resume(args: argparse.Namespace, groups: Sequence[str]) -> Path | None
         raise UserError(
             f"resume={wanted}: {STORED} in it is damaged ({reason if stored is None else 'not a mapping'})\n"
             f"Start the run as it was first started, with hydra.run.dir={wanted}: its snapshot holds all the rest."
+        )
+    if foreign := {"hydra", "defaults"} & set(stored):
+        raise UserError(
+            f"resume={wanted}: {STORED} in it has {min(map(str, foreign))}, which no run writes: it could run code\n"
+            "Take it out, if you know where the directory comes from."
         )
     if not files.has_snapshot(run_dir):
         print(f"{run_dir} has no snapshot yet: the run begins anew")

@@ -23,7 +23,7 @@ import torch
 
 from drqv2 import files
 from drqv2.errors import UserError
-from drqv2.files import persist, quarantine, write_atomically
+from drqv2.files import FULL, persist, quarantine, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -193,41 +193,66 @@ class _TensorBoard:
 
     def __init__(self, folder: Path, enabled: bool) -> None:
         self.folder = folder
-        self.frame: int | None = None  # of the newest points
-        self.newest: dict[str, float] = {}  # the points at that frame
+        self.frame: int | None = None  # of the newest points that are written
+        self.newest: list[tuple[str, float]] = []  # the points at that frame
+        self.unwritten: list[tuple[int, list[tuple[str, float]]]] = []  # later ones, by frame: the disk was full
+        self._told = False
         self._enabled = enabled
         self._writer: Any = None
 
     def write(self, points: Mapping[str, float], frame: int) -> None:
         if not self._enabled:
             return
-        first = frame if self.frame is None else self.frame
-        pending = [(tag, value, frame) for tag, value in points.items()]
+        self.unwritten.append((frame, list(points.items())))
+        rows = list(self.unwritten)
         try:
             if self._writer is None:
                 from torch.utils.tensorboard import SummaryWriter
 
+                if self.frame is not None:
+                    rows.insert(0, (self.frame, self.newest))
                 # Readers forget what older files hold from purge_step on: the points of that very frame come again.
-                self._writer = SummaryWriter(str(self.folder), purge_step=first)
-                pending = [(tag, value, first) for tag, value in self.newest.items()] + pending
-            for tag, value, at in pending:
-                self._writer.add_scalar(tag, value, at)
+                self._writer = SummaryWriter(str(self.folder), purge_step=rows[0][0])
+            for at, row in rows:
+                for tag, value in row:
+                    self._writer.add_scalar(tag, value, at)
             self._writer.flush()
         except Exception as error:  # a broken tensorboard install fails in many ways, none worth a training run
+            if isinstance(error, OSError) and error.errno in FULL:
+                if not self._told:
+                    _log.warning("TensorBoard's file cannot be written (%s); the next row tries again.", error)
+                self._told = True
+                self.close()
+                return
             self._enabled = False
             reason = f"{type(error).__name__}: {error}"
             _log.warning("TensorBoard is off from here on, the CSV files go on (%s).", reason)
-        self.newest = {**(self.newest if frame == self.frame else {}), **points}
-        self.frame = frame
+        for at, row in self.unwritten:
+            self.newest = [*(self.newest if at == self.frame else []), *row]
+            self.frame = at
+        self.unwritten.clear()
 
-    def restore(self, frame: int | None, newest: dict[str, float]) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        return {"frame": self.frame, "newest": _lists(self.newest), "unwritten": _lists(self.unwritten)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.close()
-        self.frame, self.newest = frame, newest
+        self.frame = state["frame"]
+        self.newest = [(tag, value) for tag, value in state["newest"]]
+        self.unwritten = [(at, [(tag, value) for tag, value in row]) for at, row in state["unwritten"]]
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                writer.close()
+            except OSError as error:
+                _log.warning("TensorBoard's file cannot be closed (%s).", error)
+
+
+def _lists(value: Any) -> Any:
+    """Return nested tuples as lists, copied."""
+    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class Logger:
@@ -304,8 +329,7 @@ class Logger:
             "rows": {ty: table.rows for ty, table in self._tables.items()},
             "columns": {ty: list(table.columns) for ty, table in self._tables.items()},
             "meters": {key: [meter.total, meter.count] for key, meter in self._meters.items()},
-            "tb_frame": self._tensorboard.frame,
-            "tb_newest": dict(self._tensorboard.newest),
+            "tensorboard": self._tensorboard.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -313,7 +337,7 @@ class Logger:
         for ty, table in self._tables.items():
             table.restore(list(state["columns"][ty]), int(state["rows"][ty]), state["texts"][ty])
         self._meters = {key: _Meter(float(total), int(count)) for key, (total, count) in state["meters"].items()}
-        self._tensorboard.restore(state["tb_frame"], dict(state["tb_newest"]))
+        self._tensorboard.load_state_dict(state["tensorboard"])
 
     def not_finite_loss(self) -> str | None:
         """Return the name of a loss whose mean since the last dump is NaN or infinite, or None.

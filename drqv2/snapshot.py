@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -112,19 +113,37 @@ def copied(state: Any) -> Any:
     return state
 
 
-def not_finite(state: Any, name: str = "") -> str | None:
-    """Return the dotted name of a tensor of a network in a captured state that holds NaN or infinity, or None."""
+def not_finite(state: Any, name: str = "", own: bool = False) -> str | None:
+    """Return the name of a parameter in a captured state that holds NaN or infinity, or None.
+
+    Looked at are networks wherever they are, tensors that require a gradient, and, for NaN alone, what an agent's own
+    `state_dict` holds (`own`): other tensors may be infinite for good reasons.
+    """
     if not isinstance(state, dict):
         return None
-    if state.get("kind") == "module":
-        for key, value in state["value"].items():
-            if value.is_floating_point() and not torch.isfinite(torch.linalg.vector_norm(value.float(), float("inf"))):
-                return f"{name}.{key}"
-        return None
-    if state.get("kind") == "object":
-        found = (not_finite(value, f"{name}.{key}".lstrip(".")) for key, value in state["value"].items())
-        return next(filter(None, found), None)
-    return None
+    kind: Any = state.get("kind")
+    value: Any = state.get("value")
+    found: Iterable[str | None] = ()
+    if kind == "module":
+        found = (f"{name}.{key}" for key, tensor in value.items() if not _is_finite(tensor))
+    elif kind == "tensor" and state["requires_grad"]:
+        found = (name for _ in range(not _is_finite(value)))
+    elif kind == "tensor" and own:
+        found = (name for _ in range(bool(torch.isnan(value).any())))
+    elif kind in ("object", "dict"):
+        pairs = value.items() if kind == "object" else value
+        found = (not_finite(item, f"{name}.{key}".lstrip("."), own) for key, item in pairs)
+    elif kind in ("list", "tuple", "deque"):
+        found = (not_finite(item, f"{name}[{i}]", own) for i, item in enumerate(value))
+    elif kind == "stateful":
+        found = (not_finite(value, name, own=True),)
+    return next(filter(None, found), None)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    return bool(torch.isfinite(torch.linalg.vector_norm(tensor.float(), float("inf"))))
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def _config(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
 
     try:
         stored: Any = OmegaConf.to_container(OmegaConf.load(run_dir / "config.yaml"), resolve=True)
-    except (OSError, YAMLError, OmegaConfBaseException) as e:
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as e:
         yield f"config.yaml: cannot be read ({' '.join(str(e).split())[:100]})"
         return
     old, new = leaves(state["config"]), leaves(stored)
@@ -204,7 +204,13 @@ def export(source: Path, target: Path) -> None:
     paths = [source / name for name in files.SNAPSHOTS if (source / name).exists()] if source.is_dir() else [source]
     if not paths:
         raise UserError(f"{source}: there is no snapshot in it; give the directory of a run, or a .pt file")
-    state = snapshot.load(paths[0])
+    try:
+        state = snapshot.load(paths[0])
+    except UserError as e:
+        if len(paths) == 1:
+            raise
+        print(f"{e}; taking the one before it")
+        state = snapshot.load(paths[1])
     config = state.get("config", {})
     metadata = {"frame": str(state["frame"]), "task": str(config.get("task_name")), "config": json.dumps(config)}
     tensors = {name: value.contiguous() for name, value in parameters(state).items()}

@@ -47,7 +47,8 @@ def _capture(value: Any, name: str, above: tuple[int, ...]) -> Any:
         return _left_out(name, "it refers back to what holds it")
     inside = (*above, id(value))
     if isinstance(value, Tensor):
-        return {"kind": "tensor", "value": value.detach(), "device": value.device.type}
+        of = {"device": value.device.type, "requires_grad": value.requires_grad}
+        return {"kind": "tensor", "value": value.detach(), **of}
     if isinstance(value, np.ndarray | np.generic):
         try:
             data = torch.from_numpy(np.require(value, requirements=["C", "W"]))
@@ -56,9 +57,12 @@ def _capture(value: Any, name: str, above: tuple[int, ...]) -> Any:
         return {"kind": "array" if isinstance(value, np.ndarray) else "scalar", "value": data}
     if isinstance(value, torch.Generator):
         return {"kind": "generator", "value": value.get_state(), "device": value.device.type}
+    if isinstance(value, np.random.Generator | np.random.RandomState | random.Random):
+        return {"kind": "random", "value": _capture(_random_state(value), name, inside)}
     if isinstance(value, nn.Module):
         owns = {path: _capture_attributes(own, _join(name, path), inside) for path, own in _own_attributes(value)}
-        return {"kind": "module", "value": dict(value.state_dict()), "attributes": owns}
+        buffers = {path: buffer.detach() for path, buffer in _unlisted_buffers(value)}
+        return {"kind": "module", "value": dict(value.state_dict()), "buffers": buffers, "attributes": owns}
     if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
         return {"kind": "stateful", "value": _capture(value.state_dict(), f"{name}.state_dict()", inside)}
     kind = type(value).__name__
@@ -77,6 +81,37 @@ def _capture(value: Any, name: str, above: tuple[int, ...]) -> Any:
     if not above and hasattr(value, "__dict__"):
         return {"kind": "object", "value": _capture_attributes(vars(value), name, inside)}
     return _left_out(name, f"a {type(value).__name__}")
+
+
+def _random_state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state(legacy=False)
+
+
+def _set_random_state(generator: Any, state: Any) -> Any:
+    """Return the generator with that state: a new one, where there is none of its kind."""
+    if isinstance(state, tuple):
+        generator = generator if isinstance(generator, random.Random) else random.Random()
+        generator.setstate(state)
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    else:
+        if not isinstance(generator, np.random.Generator):
+            generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
+        generator.bit_generator.state = state
+    return generator
+
+
+def _unlisted_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the buffers that a `state_dict` leaves out (persistent=False), by their dotted names."""
+    for path, sub in module.named_modules():
+        for name in sorted(sub._non_persistent_buffers_set):
+            buffer = sub._buffers[name]
+            if buffer is not None:
+                yield _join(path, name), buffer
 
 
 def _join(name: str, path: str) -> str:
@@ -107,7 +142,9 @@ def weights(state: Any) -> Any:
     """
     if state["kind"] != "object":
         return state
-    networks = {key: {**value, "attributes": {}} for key, value in state["value"].items() if _is_network(value)}
+    networks = {
+        key: {**value, "attributes": {}, "buffers": {}} for key, value in state["value"].items() if _is_network(value)
+    }
     return {"kind": "object", "value": networks}
 
 
@@ -185,6 +222,9 @@ class _Restorer:
         current.load_state_dict(state["value"])
         self.networks += 1
         if not self.weights_only:
+            for path, buffer in _unlisted_buffers(current):
+                if path in state["buffers"] and state["buffers"][path].shape == buffer.shape:
+                    buffer.copy_(state["buffers"][path])
             for path, attributes in state["attributes"].items():
                 self._restore_attributes(current.get_submodule(path), attributes, _join(name, path))
 
@@ -229,6 +269,8 @@ class _Restorer:
             for group, switches in zip(getattr(current, "param_groups", []), own, strict=True):
                 group.update(switches)
             return current
+        if kind == "random":
+            return _set_random_state(current, self.restore(None, value, name))
         array = value.numpy().copy()
         return array if kind == "array" else array[()]
 

@@ -94,9 +94,11 @@ class StopSignals:
                 self._leave("left at once, on the last snapshot")
 
     def _leave(self, how: str) -> None:
-        print(f"\n{how}; {how_to_go_on(self._run_dir)}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        os._exit(self._code)
+        try:
+            print(f"\n{how}; {how_to_go_on(self._run_dir)}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+        finally:  # whoever read that may be gone
+            os._exit(self._code)
 
 
 def how_to_go_on(run_dir: Path) -> str:

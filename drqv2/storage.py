@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from drqv2.files import digest, persist, quarantine, remove_unfinished, write_atomically
+from drqv2.files import QUARANTINE, digest, persist, quarantine, remove_unfinished, write_atomically
 
 _PATTERN = f"episode_{'[0-9]' * 8}.safetensors"
 _READERS = 4  # threads that compare files with their checksums
@@ -215,6 +215,10 @@ class ReplayBufferStorage:
         lengths = dict(enumerate(state["lengths"].tolist(), start=first))
         self._digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
         paths = {e: episode_path(self.replay_dir, e) for e, n in lengths.items() if n}
+        aside = self.replay_dir.parent / QUARANTINE
+        for e in [e for e, path in paths.items() if not path.exists() and (aside / path.name).exists()]:
+            lengths[e] = 0  # found damaged by a resume that was killed before its first snapshot
+            del paths[e]
         missing = [path for path in paths.values() if not path.exists()]
         if missing:
             raise FileNotFoundError(

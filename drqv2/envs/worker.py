@@ -23,7 +23,7 @@ import numpy as np
 
 from drqv2.envs.episode import Environment
 from drqv2.envs.wrappers import ExtendedTimeStep
-from drqv2.errors import UserError
+from drqv2.errors import ProcessError, UserError
 from drqv2.stopping import held_back, ignore_signals
 
 _log = logging.getLogger(__name__)
@@ -91,7 +91,8 @@ class Worker(InProcess):
 
     Raises:
         UserError: what `make` raises in the process.
-        RuntimeError: anything else is raised there, or the process dies or hangs again and again.
+        RuntimeError: anything else is raised there.
+        ProcessError: the process dies or hangs again and again.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class Worker(InProcess):
                 _log.warning("An environment's process %s; it is replaced and its episode played again.", reason)
                 self._end()
         what = "its start" if asked is None else f"{asked[0]}{asked[1]!r:.100}"
-        raise RuntimeError(f"{_ATTEMPTS} processes of an environment failed at {what}; {_ADVICE}")
+        raise ProcessError(f"{_ATTEMPTS} processes of an environment failed at {what}; {_ADVICE}")
 
     def _remember(self, name: str, args: tuple[Any, ...]) -> None:
         if name == "step":

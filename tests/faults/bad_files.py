@@ -21,15 +21,22 @@ KINDS = (
 ).split()
 
 
-def go_on(run_dir: Path, *overrides: str) -> tuple[int, str]:
-    """Go on with a run in this process; return its exit code and all that it says."""
+def go_on(run_dir: Path, *overrides: str, resume: bool = False) -> tuple[int, str]:
+    """Go on with a run in this process; return its exit code and all that it says.
+
+    Args:
+        run_dir: where the run is.
+        overrides: keys given beside its length.
+        resume: by the run's own config.yaml, or else by the overrides that it was started with.
+    """
+    start = [f"resume={run_dir}"] if resume else [*SHORT, f"hydra.run.dir={run_dir}"]
     said = io.StringIO()
     handler = logging.StreamHandler(said)
     logging.getLogger().addHandler(handler)
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), warnings.catch_warnings():
             warnings.simplefilter("always")
-            launch(train.main, "cfgs", argv=[*SHORT, LONGER, f"hydra.run.dir={run_dir}", *overrides])
+            launch(train.main, "cfgs", argv=[*start, LONGER, *overrides])
     except SystemExit as leaving:
         return int(leaving.code or 0), said.getvalue()
     finally:
@@ -67,19 +74,21 @@ def trial(whole: Path, longer: Path, folder: Path, rng: random.Random) -> tuple[
     pattern = rng.choice(KINDS)
     path = rng.choice(sorted(folder.glob(pattern)))
     done = damage(path, rng)
-    code, said = go_on(folder)
+    code, said = go_on(folder, resume=path.name == "config.yaml" or rng.random() < 0.5)
     if "Traceback" in said:
         return done, f"traceback: {said[-500:]}"
     if code not in (0, 2):
         return done, f"code {code}: {said[-300:]}"
-    told = path.name in said or (code == 2 and "was started with" in said)
+    told = path.name in said
+    if path.name == "config.yaml":  # the keys that it says otherwise are named, be they refused or allowed
+        told |= code == 2 or "changed since this run was started" in said
     if code == 2:
         return done, "told" if told else f"code 2: {said[-300:]}"
     found = [d for d in differences(longer, folder) if "quarantine" not in d]
     if not found:
         return done, "told" if told else "harmless"
-    if path.suffix == ".safetensors" and told:
-        return done, "told"  # its transitions are gone, and that was said
+    if path.suffix in (".safetensors", ".yaml") and told:
+        return done, "told"  # its transitions are gone, or another setting was gone on with, and that was said
     if path.parent.name == "tb" and found == ["TensorBoard"]:
         return done, "harmless"  # the run never reads its event files, and the CSV files hold the same figures
     return done, f"differs: {found}"
