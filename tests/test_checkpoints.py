@@ -6,18 +6,21 @@ import errno
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from drqv2 import files, snapshot
 from drqv2.checkpoints import Checkpoints
 from drqv2.errors import DiskError, NotFiniteError, UserError
+from drqv2.state import capture
 
 
 def state(frame: int, needs: int = 0, weight: float = 1.0) -> dict[str, Any]:
-    net = {"kind": "module", "value": {"weight": torch.full((3,), weight)}, "attributes": {"": {"n": 1}}}
+    net = {"kind": "module", "value": {"weight": torch.full((3,), weight)}, "buffers": {}, "attributes": {"": {"n": 1}}}
     return {
         "frame": frame,
         "needs": needs,
@@ -136,3 +139,54 @@ def test_a_state_that_is_not_finite_is_never_saved(tmp_path, value):
         checkpoints.save(state(2, weight=value))
     checkpoints.close()
     assert frames(tmp_path) == [1]
+
+
+def test_weights_under_a_snapshots_name_give_way_to_the_one_before(tmp_path, caplog):
+    checkpoints = Checkpoints(tmp_path)
+    for frame in (1, 2):
+        checkpoints.save(state(frame), milestone=True)
+    checkpoints.close()
+    (tmp_path / "weights_2.pt").replace(tmp_path / "snapshot.pt")
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded is not None
+    assert loaded["frame"] == 1
+    assert "not a run's snapshot" in caplog.text
+
+
+def test_a_milestone_that_found_no_room_is_written_later(tmp_path, monkeypatch, caplog):
+    save = snapshot.save
+
+    def full(path: Path, *args: Any, **how: Any) -> None:
+        if path.name.startswith("weights"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(path, *args, **how)
+
+    checkpoints = Checkpoints(tmp_path)
+    with monkeypatch.context() as m:
+        m.setattr(snapshot, "save", full)
+        checkpoints.save(state(1, needs=1), milestone=True)
+        checkpoints.settle()
+    assert "the weights of frame 1 cannot be written" in caplog.text
+    assert frames(tmp_path) == [1]
+    assert checkpoints.needed == 1
+    checkpoints.save(state(2, needs=2))
+    checkpoints.close()
+    assert snapshot.load(tmp_path / "weights_1.pt")["frame"] == 1
+
+
+NAN = torch.tensor([0.0, float("nan")])
+
+
+@pytest.mark.parametrize(
+    ("agent", "named"),
+    [
+        (SimpleNamespace(nets=[nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)]), None),
+        (SimpleNamespace(nets={"a": [nn.ParameterList([nn.Parameter(NAN.clone())])]}), "agent.nets.a[0].0"),
+        (SimpleNamespace(log_alpha=NAN.clone().requires_grad_()), "agent.log_alpha"),
+        (SimpleNamespace(lowest=torch.tensor(float("inf")), mask=torch.tensor([-float("inf")])), None),
+        (SimpleNamespace(net=nn.BatchNorm1d(0)), None),
+        (SimpleNamespace(state_dict=lambda: {"w": NAN, "step": 1}, load_state_dict=print), "agent.w"),
+    ],
+)
+def test_parameters_are_found_wherever_they_are(agent, named):
+    assert snapshot.not_finite(capture(agent), "agent") == named

@@ -224,6 +224,22 @@ def test_resume_with_a_damaged_configuration(capsys, content):
     assert refused(capsys, "resume=run")
 
 
+@pytest.mark.parametrize("name", ["hydra", "defaults"])
+def test_resume_with_a_configuration_that_could_run_code(capsys, tmp_path, name):
+    _, first = start("hydra.run.dir=run")
+    harm = {"callbacks": {"x": {"_target_": "os.mkdir", "path": str(tmp_path / "harm")}}}
+    stored = OmegaConf.load(first / "config.yaml")
+    OmegaConf.save(OmegaConf.merge(stored, {name: harm}), first / "config.yaml")
+    assert "could run code" in refused(capsys, "resume=run")
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("run_dir", ["file", "file/below", "/proc/nowhere/run"])
+def test_a_run_directory_that_cannot_be_made(capsys, tmp_path, run_dir):
+    (tmp_path / "file").touch()
+    assert "Give another hydra.run.dir" in refused(capsys, f"hydra.run.dir={run_dir}")
+
+
 def test_resume_checks_like_a_first_start(capsys):
     start("hydra.run.dir=run")
     assert "batch_size=0" in refused(capsys, "resume=run", "batch_size=0")

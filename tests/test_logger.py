@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 
 from drqv2.logger import Logger
 
@@ -302,3 +304,36 @@ def test_tensorboard_that_cannot_open_warns(tmp_path, caplog):
     log_episode(logger, 2000)
     assert len(rows(tmp_path / "train.csv")) == 2
     assert sum("TensorBoard is off" in record.message for record in caplog.records) == 1
+
+
+def test_tensorboard_keeps_all_episodes_that_ended_together(tmp_path):
+    logger = Logger(tmp_path, use_tb=True)
+    for loss in (1.0, 2.0, 3.0):
+        log_episode(logger, 1000, loss=loss)
+    state = through_file(logger.state_dict(), tmp_path)
+    logger.close()
+    logger = Logger(tmp_path, use_tb=True)
+    logger.load_state_dict(state)
+    log_episode(logger, 2000, loss=4.0)
+    logger.close()
+    assert points(tmp_path, "train/loss") == [(1000, 1.0), (1000, 2.0), (1000, 3.0), (2000, 4.0)]
+
+
+def test_tensorboard_catches_up_when_there_is_room_again(tmp_path, monkeypatch, caplog):
+    def full(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    logger = Logger(tmp_path, use_tb=True)
+    log_episode(logger, 1000, loss=1.0)
+    with monkeypatch.context() as m:
+        m.setattr(SummaryWriter, "flush", full)
+        for frame in (2000, 3000):
+            log_episode(logger, frame, loss=frame)
+    state = through_file(logger.state_dict(), tmp_path)
+    logger.close()
+    logger = Logger(tmp_path, use_tb=True)
+    logger.load_state_dict(state)
+    log_episode(logger, 4000, loss=4.0)
+    logger.close()
+    assert points(tmp_path, "train/loss") == [(1000, 1.0), (2000, 2000.0), (3000, 3000.0), (4000, 4.0)]
+    assert sum("the next row tries again" in record.message for record in caplog.records) == 1

@@ -287,6 +287,17 @@ def test_a_file_cut_short_is_passed_over(tmp_path, caplog, cut, how):
     assert len(storage) == 8
 
 
+def test_what_was_put_aside_is_not_missed_after_another_kill(tmp_path):
+    """The snapshot that is gone on with still refers to it."""
+    storage = storage_of(tmp_path / "buffer", [3, 4, 5])
+    state = storage.state_dict()
+    path = episode_path(tmp_path / "buffer", 1)
+    path.write_bytes(path.read_bytes()[:-1])
+    for _ in range(2):
+        storage.load_state_dict(state)
+        assert storage.ends(storage.window).tolist() == [3, 3, 8]
+
+
 @pytest.mark.parametrize("write", [pickle.dump, lambda malice, f: np.save(f, malice), torch.save])
 @pytest.mark.parametrize("how", ["resumed", "existing", "sampled"])
 def test_code_in_an_episode_is_not_run(tmp_path, write, how):

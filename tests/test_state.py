@@ -368,3 +368,31 @@ def test_global_generators() -> None:
     file.seek(0)
     state.set_rng_state(torch.load(file, weights_only=True))
     assert_same([draw(), draw()], expected)
+
+
+@pytest.mark.parametrize(
+    "make", [np.random.default_rng, lambda seed: np.random.Generator(np.random.MT19937(seed)), np.random.RandomState]
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_generators_of_numpy_go_on(make: Any, there: bool) -> None:
+    if make is np.random.RandomState and not there:
+        pytest.skip("a new agent has one of its own")
+    old = make(1)
+    old.normal(size=3)
+    restored = pass_on(old, make(2) if there else None)
+    assert restored.normal(size=5).tolist() == old.normal(size=5).tolist()
+
+
+def test_a_generator_of_python_goes_on() -> None:
+    old = random.Random(1)
+    old.gauss(0, 1)
+    assert pass_on(old, random.Random(2)).gauss(0, 1) == old.gauss(0, 1)
+
+
+def test_buffers_that_a_state_dict_leaves_out() -> None:
+    def net(value: float) -> nn.Module:
+        module = nn.Sequential(nn.Linear(1, 1))
+        module[0].register_buffer("running", torch.tensor(value), persistent=False)
+        return module
+
+    assert pass_on(net(5.0), net(0.0))[0].running == 5.0

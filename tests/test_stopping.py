@@ -78,3 +78,13 @@ def test_other_signals_in_a_row_are_one():
         time.sleep(0.1)
     assert process.communicate()[0] == "stopped by SIGUSR2\n"
     assert process.returncode == 75
+
+
+def test_it_leaves_though_nobody_reads_what_it_says():
+    process = busy("python", 15)
+    assert process.stdout is not None
+    process.stdout.close()  # tee is gone, say
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 75
+    assert time.monotonic() - begin < 10
