@@ -22,7 +22,7 @@ class DiskError(UserError):
 
 
 class NotFiniteError(UserError):
-    """A reward, a loss or a parameter is NaN or infinite: there is nothing left to learn."""
+    """A reward, a loss, an action or a parameter is NaN or infinite: there is nothing left to learn."""
 
     code = 76
 
