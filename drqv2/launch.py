@@ -1,7 +1,7 @@
 """The way from a command line to `run(cfg, work_dir)`: help, resume, Hydra, checks, exit codes.
 
-Exit codes: 0 the run ended; 2 a mistake of the user's, 71 the run's processes die again and again, 74 the disk is full or
-fails, 76 a reward, loss, action or parameter is not finite (one or two lines each, no traceback); 75 told to leave
+Exit codes: 0 the run ended; 2 a mistake of the user's, 71 the run's processes die again and again, 74 the disk is full
+or fails, 76 a reward, loss, action or parameter is not finite (one or two lines each, no traceback); 75 told to leave
 (SIGTERM, SIGUSR2), 130 interrupted from the keyboard: go on with resume. Anything else is a fault of the program's and
 leaves its traceback.
 """
