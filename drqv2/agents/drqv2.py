@@ -138,7 +138,7 @@ class DrQV2Agent:
             mean = self._graphed_policy(torch.from_numpy(obs))
             dist = utils.TruncatedNormal(mean, torch.full_like(mean, stddev))
         else:
-            dist = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)), stddev)
+            dist = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)), self._stddev(step))
         if eval_mode:
             action = dist.mean
         elif step < self.num_expl_steps:
@@ -276,5 +276,12 @@ class DrQV2Agent:
         return torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=bf16)
 
     def _stddev(self, step: int) -> float | Tensor:
-        """Return the noise's standard deviation; in a graph it is a tensor that is filled in before each replay."""
-        return utils.schedule(self.stddev_schedule, step) if self.graph_stddev is None else self.graph_stddev
+        """Return the noise's standard deviation; in a graph it is a tensor that is filled in before each replay.
+
+        A tensor for a compiled actor, too: it would be compiled again for each number, and after a few of them no more,
+        so that its bits would depend on how long the process has lived.
+        """
+        if self.graph_stddev is not None:
+            return self.graph_stddev
+        stddev = utils.schedule(self.stddev_schedule, step)
+        return torch.tensor(stddev) if self.compile and torch.device(self.device).type == "cpu" else stddev
