@@ -52,7 +52,7 @@ class Timed(Workspace):
 
 def measure(quick: bool = False) -> list[Row]:
     """Return a row for stretches without a snapshot and one for stretches with."""
-    pairs, Timed.steps = (2, 4) if quick else (12, 20)
+    pairs, Timed.steps = (2, 4) if quick else (8, 20)
     stretches: list[float] = []
 
     def run(cfg: DictConfig, work_dir: Path) -> None:
