@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from drqv2.errors import NotFiniteError, UserError
 from drqv2.evaluation import play
 from drqv2.launch import launch
 from drqv2.logger import Logger
+from drqv2.progress import Progress
 from drqv2.stopping import StopSignals, how_to_go_on
 from replay_buffer import ReplayBufferStorage, ReplayLoader, make_replay_loader
 from video import TrainVideoRecorder, VideoRecorder
@@ -58,16 +60,8 @@ class Workspace:
         self.agent = parts.make_agent(cfg, self.train_envs[0], self.device)
 
         self.timer = utils.Timer()
-        self._global_step = 0
-        self._global_episode = 0
-        self._num_evals = 0
-        self._last_eval_step = -1  # agent step of the newest evaluation
-        self._last_row_step = 0  # agent step of the newest row of train.csv
+        self.progress = Progress(episode_steps=[0] * cfg.num_envs, episode_rewards=[0.0] * cfg.num_envs)
         self.time_steps: list[envs.ExtendedTimeStep] = []  # one for each environment
-        self._episode_steps = [0] * cfg.num_envs
-        self._episode_rewards = [0.0] * cfg.num_envs
-        self._filming = False  # whether the current episode of the first environment is filmed
-        self._best_return = float("-inf")  # greatest mean return of an evaluation
         self._saved_at = float("-inf")  # training seconds at the newest snapshot
         self._norms_before: dict[str, float] = {}  # gradient norms of the last update before a resume
 
@@ -76,9 +70,9 @@ class Workspace:
             self.load_snapshot(saved)
             return
         if cfg.init_from:
-            self._init_weights(Path(cfg.init_from))
+            resuming.init_weights(self.agent, Path(cfg.init_from))
         self.replay_storage.delete()  # what a run left here that was stopped before its first snapshot
-        self._store_config()
+        resuming.store_config(cfg, work_dir)
         self._start_episodes(range(cfg.num_envs))
 
     def setup(self) -> None:
@@ -102,17 +96,17 @@ class Workspace:
     @property
     def global_step(self) -> int:
         """Agent steps so far."""
-        return self._global_step
+        return self.progress.step
 
     @property
     def global_episode(self) -> int:
         """Training episodes finished so far."""
-        return self._global_episode
+        return self.progress.episode
 
     @property
     def global_frame(self) -> int:
         """Environment frames so far."""
-        return self._global_step * self.cfg.action_repeat
+        return self.progress.step * self.cfg.action_repeat
 
     def train(self) -> None:
         """Step, learn and evaluate until num_train_frames; then evaluate and save once more."""
@@ -144,12 +138,12 @@ class Workspace:
             self.time_steps = [env.finish() for env in self.train_envs]
             for i, time_step in enumerate(self.time_steps):
                 self._record(i, time_step)
-            self._global_step += self.cfg.num_envs
+            self.progress.step += self.cfg.num_envs
 
         if ended := self._ended():
             self._finish_episodes(ended)
             self._start_episodes(ended)
-        if self._last_eval_step != self.global_step:
+        if self.progress.last_eval_step != self.global_step:
             self._save_snapshot_if_due(now=True)
             self.eval()
         self._save_snapshot_if_due(now=True)
@@ -170,16 +164,16 @@ class Workspace:
         if not math.isfinite(time_step.reward):
             raise NotFiniteError(
                 f"the reward is {time_step.reward} at frame {self.global_frame} (environment {i}, "
-                f"step {self._episode_steps[i]} of its episode): mend the environment"
+                f"step {self.progress.episode_steps[i]} of its episode): mend the environment"
             )
-        self._episode_rewards[i] += time_step.reward
-        self._episode_steps[i] += 1
+        self.progress.episode_rewards[i] += time_step.reward
+        self.progress.episode_steps[i] += 1
         self.replay_storage.add(time_step, i)
         if i == 0:
             self.train_video_recorder.record(time_step.observation)
 
     def _evaluate_if_due(self) -> None:
-        due = self._last_eval_step != self.global_step and self.eval_every_step.due(self.global_step)
+        due = self.progress.last_eval_step != self.global_step and self.eval_every_step.due(self.global_step)
         if due:
             self._save_snapshot_if_due(now=True)  # a run that is stopped within the evaluation does all of it again
             self.stop.raise_if_requested()
@@ -203,16 +197,16 @@ class Workspace:
         with self.timer.paused():
             results = play(
                 self.eval_envs,
-                self._num_evals,
+                self.progress.evaluations,
                 self.cfg.num_eval_episodes,
                 lambda obs: self._act([obs], eval_mode=True)[0],
                 film,
             )
-        self._num_evals += 1
-        self._last_eval_step = self.global_step
+        self.progress.evaluations += 1
+        self.progress.last_eval_step = self.global_step
 
         returns, steps = zip(*results, strict=True)
-        self._best_return = max(self._best_return, float(np.mean(returns)))
+        self.progress.best_return = max(self.progress.best_return, float(np.mean(returns)))
         with self.logger.log_and_dump_ctx(self.global_frame, ty="eval") as log:
             log("total_time", self.timer.total_time())
             log("episode_reward", float(np.mean(returns)))
@@ -230,18 +224,18 @@ class Workspace:
         for i in numbers:
             time_step = self.train_envs[i].finish()
             self.time_steps[i : i + 1] = [time_step]
-            self._episode_steps[i], self._episode_rewards[i] = 0, 0.0
+            self.progress.episode_steps[i], self.progress.episode_rewards[i] = 0, 0.0
             self.replay_storage.add(time_step, i)
             if i == 0:
-                self._filming = self.film_every_step(self.global_step)
-                self.train_video_recorder.init(time_step.observation, enabled=self._filming)
+                self.progress.filming = self.film_every_step(self.global_step)
+                self.train_video_recorder.init(time_step.observation, enabled=self.progress.filming)
 
     def _finish_episodes(self, numbers: Sequence[int]) -> None:
         """Log the episodes that have ended in the environments of these numbers, a row each."""
         self._require_finite(parameters=True)
         elapsed_time, total_time = self.timer.reset()
-        fps = (self.global_step - self._last_row_step) * self.cfg.action_repeat / elapsed_time
-        self._last_row_step = self.global_step
+        fps = (self.global_step - self.progress.last_row_step) * self.cfg.action_repeat / elapsed_time
+        self.progress.last_row_step = self.global_step
         if 0 in numbers:
             self.train_video_recorder.save(f"{self.global_frame}.mp4")
         if self.diagnose_every_step(self.global_step):
@@ -249,12 +243,12 @@ class Workspace:
             figures = diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
             self.logger.log_metrics(figures | self._gradient_norms(), self.global_frame, ty="train")
         for i in numbers:
-            self._global_episode += 1
+            self.progress.episode += 1
             with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
                 log("fps", fps)
                 log("total_time", total_time)
-                log("episode_reward", self._episode_rewards[i])
-                log("episode_length", self._episode_steps[i] * self.cfg.action_repeat)
+                log("episode_reward", self.progress.episode_rewards[i])
+                log("episode_length", self.progress.episode_steps[i] * self.cfg.action_repeat)
                 log("episode", self.global_episode)
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
@@ -294,8 +288,8 @@ class Workspace:
             "frame": self.global_frame,
             "needs": self.replay_storage.first_needed,
             "config": OmegaConf.to_container(self.cfg, resolve=True),
-            "counters": {name: getattr(self, name) for name in self._counters},
-            "last_steps": {name: getattr(self, name).last_step for name in self._predicates},
+            "progress": asdict(self.progress),
+            "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
             "timer": self.timer.total_time(),
             "agent": state.capture(self.agent),
             "rng": state.rng_state(),
@@ -314,21 +308,14 @@ class Workspace:
         """
         cfg: Any = OmegaConf.to_container(self.cfg, resolve=True)
         changed = resuming.changed_keys(saved["config"], cfg, self.work_dir)
-        own = dict(getattr(self.agent, "__dict__", {}))
+        resuming.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
         try:
-            state.restore(self.agent, saved["agent"])
             self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
-        except RuntimeError as e:
-            raise UserError(
-                f"the snapshot in {self.work_dir} is of another agent than the configuration's: {_first(e)}"
-            ) from e
         except FileNotFoundError as e:
             raise UserError(f"{e}: the run cannot be gone on with (was it run with keep_replay=false?)") from e
-        resuming.apply(self.agent, own, changed)
-        for name in self._counters:
-            setattr(self, name, saved["counters"][name])
-        for name in self._predicates:
-            getattr(self, name).last_step = saved["last_steps"][name]
+        self.progress = Progress(**saved["progress"])
+        for name, predicate in self._predicates().items():
+            predicate.last_step = saved["last_steps"][name]
         self.replay_loader.load_state_dict(saved["replay_loader"])
         self.logger.load_state_dict(saved["logger"])
         self._norms_before = saved["gradient_norms"]
@@ -336,7 +323,7 @@ class Workspace:
             env.start("restore", env_state)
         self.time_steps = [env.finish() for env in self.train_envs]
         # The recorder holds no history: after a resume within an episode its video begins there.
-        self.train_video_recorder.init(self.time_steps[0].observation, enabled=self._filming)
+        self.train_video_recorder.init(self.time_steps[0].observation, enabled=self.progress.filming)
         self.timer = utils.Timer(saved["timer"])
         self._saved_at = saved["timer"]
         state.set_rng_state(saved["rng"])
@@ -344,7 +331,7 @@ class Workspace:
             self.save_snapshot()
             self.checkpoints.settle()
         if changed:
-            self._store_config()
+            resuming.store_config(self.cfg, self.work_dir)
         window = self.replay_storage.window
         print(
             f"resumed {self.work_dir} at frame {self.global_frame} (episode {self.global_episode}, "
@@ -352,31 +339,8 @@ class Workspace:
             f"replay of {len(self.replay_storage)} transitions in {window.end - window.first} episodes"
         )
 
-    _counters = (
-        "_global_step",
-        "_global_episode",
-        "_num_evals",
-        "_last_eval_step",
-        "_last_row_step",
-        "_best_return",
-        "_episode_steps",
-        "_episode_rewards",
-        "_filming",
-    )
-    _predicates = ("eval_every_step", "diagnose_every_step", "film_every_step")
-
-    def _store_config(self) -> None:
-        """Write what `resume` begins with."""
-        stored = OmegaConf.merge(self.cfg, {"resume_force": False})
-        path = self.work_dir / "config.yaml"
-        files.persist(lambda: files.write_atomically(path, OmegaConf.to_yaml(stored).encode()), str(path))
-
-    def _init_weights(self, path: Path) -> None:
-        try:
-            state.restore(self.agent, snapshot.load(path)["agent"], weights_only=True)
-        except RuntimeError as e:
-            raise UserError(f"init_from={path}: its weights do not fit the agent: {_first(e)}") from e
-        print(f"agent's weights from {path}; counters and replay are new")
+    def _predicates(self) -> dict[str, utils.Every]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, utils.Every)}
 
     def close(self) -> None:
         """Finish the snapshot that is being written; close environments, workers, recorders and files."""
@@ -439,10 +403,6 @@ def _make_recorders(cfg: DictConfig, env: InProcess, work_dir: Path) -> tuple[Vi
         VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps),
         TrainVideoRecorder(work_dir if cfg.save_train_video else None, cfg.render_size, fps, channels),
     )
-
-
-def _first(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def main(cfg: DictConfig, work_dir: Path) -> None:

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-import csv
-import subprocess
-import sys
+import contextlib
+import io
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+
+from omegaconf import DictConfig
 
 from benchmarks.baseline import loop, pixels
 from benchmarks.baseline.learner import PlainDrQV2
 from benchmarks.baseline.pixels import EPISODE, REPEAT
 from benchmarks.common import Row, main, quartiles
 from benchmarks.turns import alternate
+from drqv2 import parts
+from drqv2.launch import launch
+from train import Workspace
 
 ABOUT = "frames a second once updates have begun, the paper's settings; ratio: this over the baseline"
 ROOT = Path(__file__).resolve().parents[1]
-COLLECTING, LEARNING = 3, 2  # episodes without and with updates; the last one counts
+COLLECTING = 3  # short episodes before the first update
 WORKERS = 1  # two cores have no room for the paper's four
+STEPS = 10  # agent steps in a figure
 
 
 def measure(quick: bool = False) -> list[Row]:
     """Return a row for the baseline and one for train.py with precision=auto."""
-    steps = 2 if quick else 12  # agent steps of the baseline in a figure
-    sides = {"baseline": partial(plain_fps, quick, steps), "train.py": partial(own_fps, quick)}
-    fps = alternate(sides, seconds=0.0, warm_up=0, least=2 if quick else 3)
+    sides = {"baseline": partial(plain_fps, quick), "train.py": partial(own_fps, quick)}
+    fps = alternate(sides, seconds=0.0 if quick else 60.0)
     rows = []
     for name, values in fps.items():
         ratios = [own / slow for slow, own in zip(fps["baseline"], values, strict=True)]
@@ -36,57 +42,85 @@ def measure(quick: bool = False) -> list[Row]:
     return rows
 
 
-def plain_fps(quick: bool, steps: int) -> Iterator[float]:
-    """Yield the baseline's frames a second, over `steps` agent steps each, in one run that waits in between."""
+def plain_fps(quick: bool) -> Iterator[float]:
+    """Yield the baseline's frames a second, in one run that waits in between."""
     env = pixels.wrap(pixels.short_cartpole(), camera=0)
     agent = PlainDrQV2((9, pixels.SIZE, pixels.SIZE), 1, hidden_dim=32 if quick else 1024)
     with tempfile.TemporaryDirectory() as folder:
         seed_steps = COLLECTING * EPISODE // REPEAT
         run = loop.train(env, agent, Path(folder), 16 if quick else 256, WORKERS, seed_steps)
-        for _ in range(4):  # warm-up
-            next(run)
         while True:
             begin = time.perf_counter()
-            for _ in range(steps):
+            for _ in range(STEPS):
                 next(run)
-            yield REPEAT * steps / (time.perf_counter() - begin)
+            yield REPEAT * STEPS / (time.perf_counter() - begin)
+
+
+class Paced(Workspace):
+    """A run that never evaluates, and that waits, once it learns, after every STEPS agent steps until it may go on."""
+
+    asked: SimpleQueue[bool] = SimpleQueue()  # True: go on; False: enough
+    seconds: SimpleQueue[float | None] = SimpleQueue()  # of the steps since; None: the run has ended
+    _begun: float | None = None
+
+    def train(self) -> None:
+        """Train until nobody asks for more."""
+        with contextlib.suppress(_EnoughError):
+            super().train()
+
+    def _evaluate_if_due(self) -> None:
+        if self.seed_until_step(self.global_step) or self.global_step % STEPS:
+            return
+        if self._begun is not None:
+            self.seconds.put(time.perf_counter() - self._begun)
+        if not self.asked.get():
+            raise _EnoughError
+        self._begun = time.perf_counter()
+
+
+class _EnoughError(Exception):
+    pass
 
 
 def own_fps(quick: bool) -> Iterator[float]:
-    """Yield the frames a second of train.py, each of a run of its own, over the last of its episodes.
+    """Yield the frames a second of train.py's Workspace, in one run that waits in between.
 
-    Its environment comes from a factory, which costs it what `envs.make` saves on floors of its own making.
+    It takes whole episodes of the task, but for a quick look.
     """
-    frames = EPISODE * (COLLECTING + LEARNING)
-    small = ("preset=debug", "image_size=84", "action_repeat=2") if quick else ("preset=paper",)
-    while True:
-        with tempfile.TemporaryDirectory() as folder:
-            train(
-                Path(folder),
-                *small,
-                f"replay_buffer_num_workers={WORKERS}",
-                "env._target_=benchmarks.baseline.pixels.short_cartpole",
-                f"num_seed_frames={EPISODE * COLLECTING}",
-                f"num_train_frames={frames}",
-                f"eval_every_frames={frames}",  # evaluation takes no part in the figures
-                "num_eval_episodes=1",
-                "save_video=false",
-                "save_train_video=false",
-            )
-            with (Path(folder) / "train.csv").open(newline="") as f:
-                yield [float(row["fps"]) for row in csv.DictReader(f)][-1]
+    short = ("env._target_=benchmarks.baseline.pixels.short_cartpole", f"num_seed_frames={COLLECTING * EPISODE}")
+    small = ("preset=debug", "image_size=84", "action_repeat=2", *short)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+        argv = [
+            *(small if quick else ("preset=paper", "num_seed_frames=1000")),
+            f"hydra.run.dir={folder}",
+            f"replay_buffer_num_workers={WORKERS}",
+            "save_video=false",
+            "save_train_video=false",
+        ]
+        training = pool.submit(_train, argv)
+        training.add_done_callback(lambda _: Paced.seconds.put(None))
+        try:
+            while True:
+                Paced.asked.put(True)
+                seconds = Paced.seconds.get()
+                if seconds is None:
+                    return training.result()  # raises what ended it
+                yield REPEAT * STEPS / seconds
+        finally:
+            Paced.asked.put(False)
 
 
-def train(run_dir: Path, *overrides: str) -> None:
-    """Run train.py in `run_dir`.
+def _train(argv: list[str]) -> None:
+    def run(cfg: DictConfig, work_dir: Path) -> None:
+        parts.settle_machine(cfg)
+        workspace = Paced(cfg, work_dir)
+        try:
+            workspace.train()
+        finally:
+            workspace.close()
 
-    Raises:
-        RuntimeError: it fails; with its last words.
-    """
-    command = [sys.executable, "train.py", f"hydra.run.dir={run_dir}", *overrides]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"train.py ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+    with contextlib.redirect_stdout(io.StringIO()):
+        launch(run, str(ROOT / "cfgs"), argv=argv)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import cv2
 import torch
 from torch import Tensor, nn
 
 from drqv2.utils import TruncatedNormal, weight_init
 
 _STRIDES = (2, 1, 1, 1)
-_IN_CACHE = 32  # images: intermediate results of so many stay in the cache
 
 
 def _conv_output(size: int) -> int:
@@ -54,13 +54,17 @@ class Encoder(nn.Module):
 def _centred(obs: Tensor) -> Tensor:
     """Return pixels as numbers in [-0.5, 0.5], in the type and the order that convolutions are fastest in."""
     device = obs.device.type
-    if device != "cpu" or torch.compiler.is_compiling():
+    if device != "cpu" or obs.dtype != torch.uint8 or torch.compiler.is_compiling():
         return (obs.contiguous(memory_format=torch.channels_last) / 255.0).sub_(0.5)
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.get_default_dtype()
-    out = torch.empty_like(obs, dtype=dtype, memory_format=torch.channels_last)
-    for some, source in zip(out.split(_IN_CACHE), obs.split(_IN_CACHE), strict=True):
-        some.copy_((source / 255.0).sub_(0.5).to(dtype))
-    return out
+    b, c, h, w = obs.shape
+    rows = obs.permute(0, 2, 3, 1).reshape(b * h, w * c)
+    out = torch.empty(rows.shape, dtype=dtype)
+    # The 256 pixels there are, looked up: a third of the time that calculating takes. OpenCV knows no bf16.
+    table = (torch.arange(256, dtype=torch.uint8) / 255.0).sub_(0.5).to(dtype)
+    bits = {2: torch.uint16, 4: torch.float32, 8: torch.float64}[dtype.itemsize]
+    cv2.LUT(rows.numpy(), table.view(bits).numpy(), dst=out.view(bits).numpy())
+    return out.view(b, h, w, c).permute(0, 3, 1, 2)
 
 
 class _MapsLinear(nn.Linear):

@@ -1,4 +1,4 @@
-"""Going on with a run under a configuration that is not quite its own."""
+"""Going on with a run, under a configuration that may not be quite its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 
+from drqv2 import files, snapshot, state
 from drqv2.errors import UserError
 from drqv2.schema import FREE, show
 
@@ -57,6 +59,26 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
     return changed
 
 
+def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path) -> None:
+    """Bring an agent to where a snapshot was taken, but for what this start has changed.
+
+    Args:
+        agent: a new one, of the configuration.
+        saved: what the snapshot holds of it.
+        changed: what `changed_keys` returned.
+        run_dir: the run's directory.
+
+    Raises:
+        UserError: the snapshot is of another agent.
+    """
+    fresh = dict(getattr(agent, "__dict__", {}))
+    try:
+        state.restore(agent, saved)
+    except RuntimeError as e:
+        raise UserError(f"the snapshot in {run_dir} is of another agent than the configuration's: {_first(e)}") from e
+    apply(agent, fresh, changed)
+
+
 def apply(agent: Any, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
     """Give a restored agent what does not come from its snapshot.
 
@@ -76,8 +98,32 @@ def apply(agent: Any, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
                     group["lr"] = changed["agent.lr"]
 
 
+def init_weights(agent: Any, path: Path) -> None:
+    """Give a new agent the weights in a snapshot, and say so.
+
+    Raises:
+        UserError: the file is no snapshot, or its weights do not fit.
+    """
+    try:
+        state.restore(agent, snapshot.load(path)["agent"], weights_only=True)
+    except RuntimeError as e:
+        raise UserError(f"init_from={path}: its weights do not fit the agent: {_first(e)}") from e
+    print(f"agent's weights from {path}; counters and replay are new")
+
+
+def store_config(cfg: DictConfig, run_dir: Path) -> None:
+    """Write what `resume` begins with."""
+    path = run_dir / "config.yaml"
+    text = OmegaConf.to_yaml(OmegaConf.merge(cfg, {"resume_force": False}))
+    files.persist(lambda: files.write_atomically(path, text.encode()), str(path))
+
+
 def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     """Return a nested configuration's values by dotted name."""
     if not isinstance(node, dict):
         return {prefix[:-1]: node}
     return {name: leaf for key, value in node.items() for name, leaf in leaves(value, f"{prefix}{key}.").items()}
+
+
+def _first(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

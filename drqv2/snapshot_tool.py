@@ -76,7 +76,7 @@ def describe(run_dir: Path) -> Iterator[str]:
             yield f"{path.name}: DAMAGED, {str(e).partition(': ')[2]}"
             continue
         yield f"{path.name}: whole, frame {state['frame']}, parameters sha256 {fingerprint(parameters(state))}"
-        if "counters" in state:
+        if "progress" in state:
             yield from (f"  {line}" for line in _contents(state))
             newest = newest or state
     if newest is not None:
@@ -89,11 +89,11 @@ def describe(run_dir: Path) -> Iterator[str]:
 
 
 def _contents(state: dict[str, Any]) -> Iterator[str]:
-    counters = state["counters"]
+    progress = state["progress"]
     spent = datetime.timedelta(seconds=round(state["timer"]))
     yield (
-        f"episode {counters['_global_episode']}, {spent} of training, {counters['_num_evals']} evaluations, "
-        f"best return {counters['_best_return']:.1f}"
+        f"episode {progress['episode']}, {spent} of training, {progress['evaluations']} evaluations, "
+        f"best return {progress['best_return']:.1f}"
     )
     yield f"agent with optimizers and generators sha256 {fingerprint(state['agent'])}"
 

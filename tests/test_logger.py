@@ -167,6 +167,15 @@ def through_file(state: dict, folder: Path) -> dict:
     return torch.load(folder / "state.pt", weights_only=True)
 
 
+def resumed(logger: Logger, folder: Path) -> Logger:
+    """Close the logger; return another one in its folder that goes on from its state."""
+    state = through_file(logger.state_dict(), folder)
+    logger.close()
+    again = Logger(folder, use_tb=True)
+    again.load_state_dict(state)
+    return again
+
+
 def test_resumed_files_equal_uninterrupted_ones(tmp_path):
     def run(logger: Logger, frames: range) -> None:
         for frame in frames:
@@ -310,10 +319,7 @@ def test_tensorboard_keeps_all_episodes_that_ended_together(tmp_path):
     logger = Logger(tmp_path, use_tb=True)
     for loss in (1.0, 2.0, 3.0):
         log_episode(logger, 1000, loss=loss)
-    state = through_file(logger.state_dict(), tmp_path)
-    logger.close()
-    logger = Logger(tmp_path, use_tb=True)
-    logger.load_state_dict(state)
+    logger = resumed(logger, tmp_path)
     log_episode(logger, 2000, loss=4.0)
     logger.close()
     assert points(tmp_path, "train/loss") == [(1000, 1.0), (1000, 2.0), (1000, 3.0), (2000, 4.0)]
@@ -329,10 +335,7 @@ def test_tensorboard_catches_up_when_there_is_room_again(tmp_path, monkeypatch, 
         m.setattr(SummaryWriter, "flush", full)
         for frame in (2000, 3000):
             log_episode(logger, frame, loss=frame)
-    state = through_file(logger.state_dict(), tmp_path)
-    logger.close()
-    logger = Logger(tmp_path, use_tb=True)
-    logger.load_state_dict(state)
+    logger = resumed(logger, tmp_path)
     log_episode(logger, 4000, loss=4.0)
     logger.close()
     assert points(tmp_path, "train/loss") == [(1000, 1.0), (2000, 2000.0), (3000, 3000.0), (4000, 4.0)]

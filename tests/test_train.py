@@ -272,7 +272,7 @@ def test_stopped_within_an_evaluation_does_it_again(
     assert "stopped by SIGTERM; go on with: " in capsys.readouterr().err
     saved = snapshot.load(tmp_path / "run" / "snapshot.pt")
     assert saved["frame"] == 160
-    assert saved["counters"]["_num_evals"] == 1
+    assert saved["progress"]["evaluations"] == 1
     launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}"])
     assert_same(reference, tmp_path / "run")
 
@@ -493,4 +493,4 @@ def test_preset_debug_exercises_everything(tmp_path: Path) -> None:
     assert len(rows(run_dir, "eval")) >= 2
     for folder in ("eval_video", "train_video"):
         assert list((run_dir / folder).glob("*.mp4"))
-    assert snapshot.load(run_dir / "snapshot.pt")["counters"]["_global_step"] == 5000 // 8
+    assert snapshot.load(run_dir / "snapshot.pt")["progress"]["step"] == 5000 // 8

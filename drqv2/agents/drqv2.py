@@ -132,10 +132,10 @@ class DrQV2Agent:
     @torch.no_grad()
     def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of several observations, uint8 [N, C, H, W]; see `act`. Returns float32 [N, A]."""
-        stddev = utils.schedule(self.stddev_schedule, step)
         if self._graphs:
             self._graphed_policy = self._graphed_policy or graphed_policy(self)
             mean = self._graphed_policy(torch.from_numpy(obs))
+            stddev = utils.schedule(self.stddev_schedule, step)
             dist = utils.TruncatedNormal(mean, torch.full_like(mean, stddev))
         else:
             dist = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)), self._stddev(step))
@@ -169,6 +169,7 @@ class DrQV2Agent:
 
     def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         obs, action, reward, discount, next_obs = batch
+        obs, next_obs = self._shifted(obs), self._shifted(next_obs)  # one core does that: another draws the environment
         with self._autocast():
             features = self._encode(obs)
         with torch.no_grad(), self._autocast():
@@ -251,11 +252,15 @@ class DrQV2Agent:
             "actor_ent": dist.entropy().sum(-1).detach().mean(),
         }
 
+    def _shifted(self, obs: Tensor) -> Tensor:
+        # A replaced `aug` may know floats only, as in the public implementation.
+        shifted: Tensor = self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float())
+        return shifted
+
     def _encode(self, obs: Tensor) -> Tensor:
         if self._as_published:
-            return self.encoder(self.aug(obs), as_maps=True)  # [B, 32, h, w]
-        # A replaced `aug` may know floats only, as in the public implementation.
-        return self.encoder(self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float()))  # [B, repr_dim]
+            return self.encoder(obs, as_maps=True)  # [B, 32, h, w]
+        return self.encoder(obs)  # [B, repr_dim]
 
     @property
     def _as_published(self) -> bool:
@@ -284,4 +289,5 @@ class DrQV2Agent:
         if self.graph_stddev is not None:
             return self.graph_stddev
         stddev = utils.schedule(self.stddev_schedule, step)
-        return torch.tensor(stddev) if self.compile and torch.device(self.device).type == "cpu" else stddev
+        compiled = self.compile and self._as_published and not self._graphs
+        return torch.tensor(stddev) if compiled else stddev

@@ -91,7 +91,7 @@ def differences(a: Path, b: Path) -> list[str]:
     """Return what differs between two runs that have ended, the clock apart."""
     found = []
     ours, theirs = (snapshot.load(run_dir / "snapshot.pt") for run_dir in (a, b))
-    for part in ("counters", "last_steps", "agent", "rng", "train_envs", "replay_storage", "replay_loader"):
+    for part in ("progress", "last_steps", "agent", "rng", "train_envs", "replay_storage", "replay_loader"):
         if fingerprint(ours[part]) != fingerprint(theirs[part]):
             found.append(part)
     for name in ("train.csv", "eval.csv"):

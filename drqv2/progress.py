@@ -1,0 +1,32 @@
+"""How far a run has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Progress:
+    """The numbers of a run that its loop counts; all of them are in its snapshots.
+
+    Attributes:
+        step: agent steps so far.
+        episode: training episodes finished so far.
+        evaluations: so far.
+        last_eval_step: agent step of the newest evaluation, -1 before the first.
+        last_row_step: agent step of the newest row of train.csv.
+        best_return: greatest mean return of an evaluation.
+        episode_steps: agent steps in the current episode of each environment.
+        episode_rewards: sum of rewards in it.
+        filming: whether the current episode of the first environment is filmed.
+    """
+
+    step: int = 0
+    episode: int = 0
+    evaluations: int = 0
+    last_eval_step: int = -1
+    last_row_step: int = 0
+    best_return: float = float("-inf")
+    episode_steps: list[int] = field(default_factory=list)
+    episode_rewards: list[float] = field(default_factory=list)
+    filming: bool = False
