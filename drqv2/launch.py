@@ -88,10 +88,13 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
             "hydra.output_subdir=null",
             "hydra/job_logging=stdout",
             "hydra.job_logging.root.level=WARNING",
-            "++init_from=null",  # the snapshot holds the weights; the file may be gone
         ]
-    elif _continues(args.overrides):
-        args.overrides.append("hydra.output_subdir=null")
+    else:
+        run_dir = _started(args.overrides)
+        if run_dir is not None:
+            args.overrides.append("hydra.output_subdir=null")
+    if run_dir is not None and files.has_snapshot(run_dir):
+        args.overrides.append("++init_from=null")  # the snapshot holds the weights; the file may be gone
     crashes: list[Exception] = []
 
     def task(cfg: DictConfig) -> None:
@@ -212,10 +215,10 @@ def _unquoted(value: str) -> str:
     return value[1:-1].replace("\\" + value[0], value[0]) if re.fullmatch(r"'.*'|\".*\"", value, re.DOTALL) else value
 
 
-def _continues(overrides: Sequence[str]) -> bool:
-    """Whether a hydra.run.dir is given that a run has been started in before."""
+def _started(overrides: Sequence[str]) -> Path | None:
+    """Return the hydra.run.dir that is given, if a run has been started in it before."""
     given = [_unquoted(value) for key, _, value in (o.partition("=") for o in overrides) if key == "hydra.run.dir"]
-    return bool(given) and (Path(given[-1]) / STORED).is_file()
+    return Path(given[-1]) if given and (Path(given[-1]) / STORED).is_file() else None
 
 
 # --- resume ----------------------------------------------------------------------------------------------------

@@ -246,11 +246,19 @@ def test_resume_checks_like_a_first_start(capsys):
     assert "nearest: batch_size" in refused(capsys, "resume=run", "batchsize=1")
 
 
-def test_resume_does_without_the_file_of_init_from(tmp_path):
+@pytest.mark.parametrize("again", [["resume=run"], ["hydra.run.dir=run", "init_from=old.pt"]])
+def test_going_on_does_without_the_file_of_init_from(tmp_path, again):
     (tmp_path / "old.pt").write_bytes(b"")
-    _, first = start("init_from=old.pt")
+    start("hydra.run.dir=run", "init_from=old.pt")
     (tmp_path / "old.pt").unlink()
-    assert start(f"resume={first}")[0].init_from is None
+    assert start(*again)[0].init_from is None
+
+
+def test_beginning_anew_needs_the_file_of_init_from(tmp_path):
+    (tmp_path / "old.pt").write_bytes(b"")
+    _, first = start("hydra.run.dir=run", "init_from=old.pt")
+    (first / "snapshot.pt").unlink()
+    assert start("resume=run")[0].init_from.endswith("old.pt")
 
 
 def test_same_run_dir_twice_goes_on_there():
