@@ -408,8 +408,9 @@ def _make_recorders(cfg: DictConfig, env: InProcess, work_dir: Path) -> tuple[Vi
 def main(cfg: DictConfig, work_dir: Path) -> None:
     """Run or go on with the run in `work_dir`."""
     parts.settle_machine(cfg)
-    if cfg.agent_dir:
-        cfg.agent_dir = str(Path(cfg.agent_dir).resolve())  # to be found when the run is resumed from elsewhere
+    for name in ("agent_dir", "init_from"):
+        if cfg[name]:
+            cfg[name] = str(Path(cfg[name]).resolve())  # to be found when the run is resumed from elsewhere
     free = shutil.disk_usage(work_dir).free / 1e9
     renderer = envs.require_backend() if cfg.env._target_ is None else "the environment's own"
     print(f"run directory: {work_dir}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import multiprocessing as mp
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
 
 from omegaconf import DictConfig
 
@@ -25,7 +25,7 @@ from train import Workspace
 
 ABOUT = "frames a second once updates have begun, the paper's settings; ratio: this over the baseline"
 ROOT = Path(__file__).resolve().parents[1]
-COLLECTING = 3  # short episodes before the first update
+TASK = "cartpole_balance_sparse"
 WORKERS = 1  # two cores have no room for the paper's four
 STEPS = 10  # agent steps in a figure
 
@@ -37,18 +37,17 @@ def measure(quick: bool = False) -> list[Row]:
     rows = []
     for name, values in fps.items():
         ratios = [own / slow for slow, own in zip(fps["baseline"], values, strict=True)]
-        row = {"side": name, "task": "cartpole_balance_sparse", "batch_size": 16 if quick else 256}
+        row = {"side": name, "task": TASK, "batch_size": 16 if quick else 256}
         rows.append({**row, **quartiles(values, "fps"), **quartiles(ratios, "ratio"), "repetitions": len(values)})
     return rows
 
 
 def plain_fps(quick: bool) -> Iterator[float]:
     """Yield the baseline's frames a second, in one run that waits in between."""
-    env = pixels.wrap(pixels.short_cartpole(), camera=0)
+    env = pixels.wrap(pixels.short_cartpole(), camera=0) if quick else pixels.make(TASK, seed=1)
     agent = PlainDrQV2((9, pixels.SIZE, pixels.SIZE), 1, hidden_dim=32 if quick else 1024)
     with tempfile.TemporaryDirectory() as folder:
-        seed_steps = COLLECTING * EPISODE // REPEAT
-        run = loop.train(env, agent, Path(folder), 16 if quick else 256, WORKERS, seed_steps)
+        run = loop.train(env, agent, Path(folder), 16 if quick else 256, WORKERS, _seed_frames(quick) // REPEAT)
         while True:
             begin = time.perf_counter()
             for _ in range(STEPS):
@@ -56,71 +55,76 @@ def plain_fps(quick: bool) -> Iterator[float]:
             yield REPEAT * STEPS / (time.perf_counter() - begin)
 
 
+def own_fps(quick: bool) -> Iterator[float]:
+    """Yield the frames a second of train.py's Workspace, in one run that waits in between.
+
+    Raises:
+        RuntimeError: the run fails; its traceback is on stderr.
+    """
+    # A process of its own: the run is to have the main thread, as it has by train.py.
+    context = mp.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        pipe, theirs = context.Pipe()
+        process = context.Process(target=_train, args=(quick, folder, theirs))
+        process.start()
+        theirs.close()
+        try:
+            while True:
+                pipe.send(True)
+                yield REPEAT * STEPS / pipe.recv()
+        except (EOFError, BrokenPipeError):
+            raise RuntimeError("the run has ended; what it had to say is on stderr") from None
+        finally:
+            pipe.close()
+            process.join()
+
+
 class Paced(Workspace):
-    """A run that never evaluates, and that waits, once it learns, after every STEPS agent steps until it may go on."""
+    """A run that never evaluates, and that waits, once it learns, after every STEPS agent steps until it may go on.
 
-    asked: SimpleQueue[bool] = SimpleQueue()  # True: go on; False: enough
-    seconds: SimpleQueue[float | None] = SimpleQueue()  # of the steps since; None: the run has ended
+    Attributes:
+        pipe: brings a word for each time; takes the seconds that the steps took.
+    """
+
+    pipe: Connection
     _begun: float | None = None
-
-    def train(self) -> None:
-        """Train until nobody asks for more."""
-        with contextlib.suppress(_EnoughError):
-            super().train()
 
     def _evaluate_if_due(self) -> None:
         if self.seed_until_step(self.global_step) or self.global_step % STEPS:
             return
         if self._begun is not None:
-            self.seconds.put(time.perf_counter() - self._begun)
-        if not self.asked.get():
-            raise _EnoughError
+            self.pipe.send(time.perf_counter() - self._begun)
+        with self.timer.paused():
+            self.pipe.recv()
         self._begun = time.perf_counter()
 
 
-class _EnoughError(Exception):
-    pass
-
-
-def own_fps(quick: bool) -> Iterator[float]:
-    """Yield the frames a second of train.py's Workspace, in one run that waits in between.
-
-    It takes whole episodes of the task, but for a quick look.
-    """
-    short = ("env._target_=benchmarks.baseline.pixels.short_cartpole", f"num_seed_frames={COLLECTING * EPISODE}")
-    small = ("preset=debug", "image_size=84", "action_repeat=2", *short)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
-        argv = [
-            *(small if quick else ("preset=paper", "num_seed_frames=1000")),
-            f"hydra.run.dir={folder}",
-            f"replay_buffer_num_workers={WORKERS}",
-            "save_video=false",
-            "save_train_video=false",
-        ]
-        training = pool.submit(_train, argv)
-        training.add_done_callback(lambda _: Paced.seconds.put(None))
-        try:
-            while True:
-                Paced.asked.put(True)
-                seconds = Paced.seconds.get()
-                if seconds is None:
-                    return training.result()  # raises what ended it
-                yield REPEAT * STEPS / seconds
-        finally:
-            Paced.asked.put(False)
-
-
-def _train(argv: list[str]) -> None:
+def _train(quick: bool, folder: str, pipe: Connection) -> None:
     def run(cfg: DictConfig, work_dir: Path) -> None:
         parts.settle_machine(cfg)
         workspace = Paced(cfg, work_dir)
+        workspace.pipe = pipe
         try:
-            workspace.train()
+            with contextlib.suppress(EOFError):  # nobody asks any more
+                workspace.train()
         finally:
             workspace.close()
 
+    short = ("env._target_=benchmarks.baseline.pixels.short_cartpole", "image_size=84", "action_repeat=2")
+    argv = [
+        *(("preset=debug", *short) if quick else ("preset=paper", f"task={TASK}")),
+        f"num_seed_frames={_seed_frames(quick)}",
+        f"hydra.run.dir={folder}",
+        f"replay_buffer_num_workers={WORKERS}",
+        "save_video=false",
+        "save_train_video=false",
+    ]
     with contextlib.redirect_stdout(io.StringIO()):
         launch(run, str(ROOT / "cfgs"), argv=argv)
+
+
+def _seed_frames(quick: bool) -> int:
+    return 3 * EPISODE if quick else 1000  # an episode of the task
 
 
 if __name__ == "__main__":

@@ -89,10 +89,8 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
             "hydra/job_logging=stdout",
             "hydra.job_logging.root.level=WARNING",
         ]
-    else:
-        run_dir = _started(args.overrides)
-        if run_dir is not None:
-            args.overrides.append("hydra.output_subdir=null")
+    elif not args.multirun and (run_dir := _started(args.overrides)):
+        args.overrides.append("hydra.output_subdir=null")
     if run_dir is not None and files.has_snapshot(run_dir):
         args.overrides.append("++init_from=null")  # the snapshot holds the weights; the file may be gone
     crashes: list[Exception] = []

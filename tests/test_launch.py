@@ -261,6 +261,13 @@ def test_beginning_anew_needs_the_file_of_init_from(tmp_path):
     assert start("resume=run")[0].init_from.endswith("old.pt")
 
 
+def test_a_sweep_goes_on_with_nothing(tmp_path):
+    (tmp_path / "old.pt").write_bytes(b"")
+    start("hydra.run.dir=run")
+    start("-m", "hydra.run.dir=run", "seed=1,2", "init_from=old.pt")
+    assert all(cfg.init_from == "old.pt" for cfg, _ in RUNS[-2:])
+
+
 def test_same_run_dir_twice_goes_on_there():
     _, first = start("hydra.run.dir=run", "seed=1")
     before = (first / ".hydra" / "overrides.yaml").read_bytes()

@@ -139,6 +139,12 @@ def test_a_replaced_augmentation_gets_fp32() -> None:
     assert_equal(agents[0].update(iter(data), 0), agents[1].update(iter(data), 0))
 
 
+def test_compiled_networks_get_the_noise_as_a_tensor_whatever_was_replaced() -> None:
+    agent = small_agent(compile=True)
+    agent.aug = torch.nn.Identity()
+    assert isinstance(agent._stddev(3), torch.Tensor)  # a number would be compiled into the actor
+
+
 def test_bf16_forgets_no_gradient_and_no_step() -> None:
     # Autocast keeps a parameter's first bf16 copy for as long as a context lasts: the critic of the actor's loss must
     # be the one that has just taken its step.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -80,7 +81,9 @@ def test_export(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("flat", [True, False])
-def test_public_weights_begin_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], flat: bool) -> None:
+def test_public_weights_begin_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flat: bool
+) -> None:
     torch.manual_seed(5)
     encoder = Encoder((9, 32, 32))
     heads = (encoder.repr_dim, (1,), 8, 32)
@@ -91,8 +94,9 @@ def test_public_weights_begin_a_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     else:
         torch.save(plain, tmp_path / "public.pt")
     assert "init_from=" in said(capsys, "import", tmp_path / "public.pt", tmp_path / "ours.pt")
-    argv = [*SHORT, f"hydra.run.dir={tmp_path / 'run'}", f"init_from={tmp_path / 'ours.pt'}", "num_train_frames=60"]
-    launch(train.main, "cfgs", argv=argv)
+    monkeypatch.chdir(tmp_path)
+    launch(train.main, "cfgs", argv=[*SHORT, "hydra.run.dir=run", "init_from=ours.pt", "num_train_frames=60"])
+    assert OmegaConf.load("run/config.yaml").init_from == str(tmp_path / "ours.pt")  # found from anywhere
     agent = snapshot.load(tmp_path / "run" / "snapshot.pt")["agent"]["value"]
     for name in ("encoder", "actor", "critic"):
         assert fingerprint(agent[name]["value"]) == fingerprint(dict(plain[name]))  # no update in 60 frames

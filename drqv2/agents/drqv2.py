@@ -169,7 +169,10 @@ class DrQV2Agent:
 
     def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         obs, action, reward, discount, next_obs = batch
-        obs, next_obs = self._shifted(obs), self._shifted(next_obs)  # one core does that: another draws the environment
+        # Both before the convolutions: on a CPU one core shifts, another is free for the environment's process.
+        obs = self._shifted(obs)
+        with torch.no_grad():
+            next_obs = self._shifted(next_obs)
         with self._autocast():
             features = self._encode(obs)
         with torch.no_grad(), self._autocast():
@@ -289,5 +292,5 @@ class DrQV2Agent:
         if self.graph_stddev is not None:
             return self.graph_stddev
         stddev = utils.schedule(self.stddev_schedule, step)
-        compiled = self.compile and self._as_published and not self._graphs
+        compiled = self.compile and torch.device(self.device).type != "cuda"
         return torch.tensor(stddev) if compiled else stddev
