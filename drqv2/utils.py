@@ -61,7 +61,7 @@ def keep_freed_memory() -> bool:
     """Have glibc keep what is freed for the next allocation instead of handing it back to the kernel; False elsewhere.
 
     An update on a CPU allocates and frees the same hundreds of megabytes each time: without this, page faults take
-    a third of it and more.
+    a third of it and more. It holds for the main thread; what others allocate goes back still.
     """
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
     try:
