@@ -11,6 +11,11 @@ python train.py --help                              # every key, its default and
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from drqv2.machine import calm_openmp
+
+    calm_openmp()  # before torch is loaded
+
 import math
 import shutil
 from collections.abc import Iterable, Sequence

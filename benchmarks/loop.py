@@ -19,7 +19,7 @@ from benchmarks.baseline.learner import PlainDrQV2
 from benchmarks.baseline.pixels import EPISODE, REPEAT
 from benchmarks.common import Row, main, quartiles
 from benchmarks.turns import alternate
-from drqv2 import parts
+from drqv2 import machine, parts
 from drqv2.launch import launch
 from train import Workspace
 
@@ -64,6 +64,7 @@ def own_fps(quick: bool) -> Iterator[float]:
     # A process of its own: the run is to have the main thread, as it has by train.py.
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
+        machine.calm_openmp()  # there, as train.py does
         pipe, theirs = context.Pipe()
         process = context.Process(target=_train, args=(quick, folder, theirs))
         process.start()

@@ -83,6 +83,16 @@ def cores() -> float:
     return count
 
 
+def calm_openmp() -> None:
+    """Have OpenMP's threads sleep soon after a computation, and leave the core to the environment's process.
+
+    GNU's wait busily for some milliseconds, about as long as an environment draws. To be called before torch is loaded;
+    what the user has set stays.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
 def render_threads(processes: int) -> int | None:
     """Return the threads for software rendering in each of several processes that share the cores.
 

@@ -192,3 +192,18 @@ def test_the_machine_has_memory_and_cores():
     name, native = machine.processor()
     assert name
     assert isinstance(native, bool)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_openmp_is_calmed_before_torch_is_loaded(given: dict[str, str], expected: str) -> None:
+    code = (
+        "import os, sys; from drqv2.machine import calm_openmp; calm_openmp(); "
+        "print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=others | given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", expected]
