@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
 import math
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,18 @@ import torch
 from dm_env import specs
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2 import envs, files, parts, resuming, snapshot, state, utils
+from drqv2 import envs, files, parts, provenance, resuming, snapshot, state, utils
 from drqv2.acting import choose_actions
 from drqv2.checkpoints import Checkpoints
+from drqv2.console import Status
 from drqv2.device_replay import choose_replay_device, needed_bytes
 from drqv2.diagnostics import diagnose, gradient_norms
 from drqv2.envs.worker import InProcess
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.evaluation import play
 from drqv2.launch import launch
-from drqv2.logger import Logger
 from drqv2.progress import Progress
+from drqv2.shares import Shares
 from drqv2.stopping import StopSignals, how_to_go_on
 from replay_buffer import ReplayBufferStorage, ReplayLoader, make_replay_loader
 from video import TrainVideoRecorder, VideoRecorder
@@ -83,13 +84,15 @@ class Workspace:
     def setup(self) -> None:
         """Make environments, replay, logger, recorders and predicates; nothing of it has a history yet."""
         cfg = self.cfg
-        self.logger = Logger(self.work_dir, use_tb=cfg.use_tb)
+        self.shares = Shares("environment", "act", "data", "update", "evaluation", "snapshot")
+        self.console = parts.make_console(cfg, self.device, self.status)
+        self.logger = parts.make_logger(cfg, self.work_dir, self.console)
         self.train_envs = [parts.make_env(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
         self.eval_envs = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
         env = self.train_envs[0]
 
         self.replay_storage, self.replay_loader = _make_replay(cfg, env, self.work_dir, self.device)
-        self.replay_iter = iter(self.replay_loader)
+        self.replay_iter = self.shares.waited_for("data", iter(self.replay_loader))
         self.video_recorder, self.train_video_recorder = _make_recorders(cfg, env, self.work_dir)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
@@ -113,6 +116,11 @@ class Workspace:
         """Environment frames so far."""
         return self.progress.step * self.cfg.action_repeat
 
+    def status(self) -> Status:
+        """Return what a dashboard shows."""
+        best = self.progress.best_return
+        return Status(self.global_frame, self.cfg.num_train_frames, best, self.shares.shares())
+
     def train(self) -> None:
         """Step, learn and evaluate until num_train_frames; then evaluate and save once more."""
         if not self.train_until_step(self.global_step):
@@ -132,15 +140,17 @@ class Workspace:
 
             # choose actions; with them the environments begin to step
             actions = self._act([time_step.observation for time_step in self.time_steps])
-            for env, action in zip(self.train_envs, actions, strict=True):
-                env.start("step", action)
+            with self.shares.spent_on("environment"):
+                for env, action in zip(self.train_envs, actions, strict=True):
+                    env.start("step", action)
 
             # try to update the agent meanwhile: the transitions under way are not in the replay yet
             if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
                 self._update()
 
             # see where the environments have come to
-            self.time_steps = [env.finish() for env in self.train_envs]
+            with self.shares.spent_on("environment"):
+                self.time_steps = [env.finish() for env in self.train_envs]
             for i, time_step in enumerate(self.time_steps):
                 self._record(i, time_step)
             self.progress.step += self.cfg.num_envs
@@ -157,13 +167,15 @@ class Workspace:
 
     @torch.no_grad()
     def _act(self, observations: Sequence[np.ndarray], eval_mode: bool = False) -> Sequence[np.ndarray]:
-        return choose_actions(self.agent, observations, self.global_step, eval_mode)
+        with self.shares.spent_on("act"):
+            return choose_actions(self.agent, observations, self.global_step, eval_mode)
 
     def _update(self) -> None:
-        for step in range(self.global_step, self.global_step + self.cfg.num_envs):
-            for _ in range(self.cfg.updates_per_step):
-                metrics = self.agent.update(self.replay_iter, step)
-                self.logger.log_metrics(metrics, self.global_frame, ty="train")
+        with self.shares.spent_on("update"):
+            for step in range(self.global_step, self.global_step + self.cfg.num_envs):
+                for _ in range(self.cfg.updates_per_step):
+                    metrics = self.agent.update(self.replay_iter, step)
+                    self.logger.log_metrics(metrics, self.global_frame, ty="train")
 
     def _record(self, i: int, time_step: envs.ExtendedTimeStep) -> None:
         if not math.isfinite(time_step.reward):
@@ -184,7 +196,8 @@ class Workspace:
             self.stop.raise_if_requested()
         self.eval_every_step(self.global_step)
         if due:
-            self.eval()
+            with self.shares.spent_on("evaluation"):
+                self.eval()
 
     def eval(self) -> None:
         """Run num_eval_episodes without exploration; log their mean return and film the first.
@@ -197,7 +210,9 @@ class Workspace:
             if episode == 0:
                 self.video_recorder.init(env) if time_step.first() else self.video_recorder.record(env)
                 if time_step.last():
-                    self.video_recorder.save(f"{self.global_frame}.mp4")
+                    self.video_recorder.save(video.name)
+
+        video = self.work_dir / "eval_video" / f"{self.global_frame}.mp4"
 
         with self.timer.paused():
             results = play(
@@ -211,23 +226,29 @@ class Workspace:
         self.progress.last_eval_step = self.global_step
 
         returns, steps = zip(*results, strict=True)
-        self.progress.best_return = max(self.progress.best_return, float(np.mean(returns)))
+        self.progress.last_return = float(np.mean(returns))
+        self.progress.best_return = max(self.progress.best_return, self.progress.last_return)
         with self.logger.log_and_dump_ctx(self.global_frame, ty="eval") as log:
             log("total_time", self.timer.total_time())
-            log("episode_reward", float(np.mean(returns)))
+            log("episode_reward", self.progress.last_return)
             log("episode_length", float(np.mean(steps)) * self.cfg.action_repeat)
             log("episode", self.global_episode)
             log("step", self.global_step)
+            for episode, value in enumerate(returns):
+                log(f"episode_reward/{episode}", value)
+        if self.cfg.save_video and video.exists():
+            self.logger.log_video("eval/video", video, self.global_frame)
 
     def _ended(self) -> list[int]:
         return [i for i, time_step in enumerate(self.time_steps) if time_step.last()]
 
-    def _start_episodes(self, numbers: Iterable[int]) -> None:
+    def _start_episodes(self, numbers: Sequence[int]) -> None:
         """Start the next episode in the environments of these numbers; all of them, if it is the first."""
-        for i in numbers:
-            self.train_envs[i].start("reset")
-        for i in numbers:
-            time_step = self.train_envs[i].finish()
+        with self.shares.spent_on("environment"):
+            for i in numbers:
+                self.train_envs[i].start("reset")
+            started = [self.train_envs[i].finish() for i in numbers]
+        for i, time_step in zip(numbers, started, strict=True):
             self.time_steps[i : i + 1] = [time_step]
             self.progress.episode_steps[i], self.progress.episode_rewards[i] = 0, 0.0
             self.replay_storage.add(time_step, i)
@@ -282,10 +303,11 @@ class Workspace:
 
     def save_snapshot(self, milestone: bool = False) -> None:
         """Begin to write everything that the run needs to go on from this step; a thread does the rest."""
-        self._require_finite()
-        self._saved_at = self.timer.total_time()
-        self.checkpoints.save(self.state_dict(), milestone)
-        self.replay_storage.pin("snapshots", self.checkpoints.needed)
+        with self.shares.spent_on("snapshot"):
+            self._require_finite()
+            self._saved_at = self.timer.total_time()
+            self.checkpoints.save(self.state_dict(), milestone)
+            self.replay_storage.pin("snapshots", self.checkpoints.needed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the run's state: tensors, numbers, strings, None and containers of them; tensors may be its own."""
@@ -357,6 +379,14 @@ class Workspace:
         self.train_video_recorder.close()
         self.logger.close()
 
+    def sum_up(self) -> None:
+        """Say how well the run has done, and where to look."""
+        best, last = self.progress.best_return, self.progress.last_return
+        print(f"evaluation return: {last:.1f} at the end, {best:.1f} at best")
+        made = {"curves": "eval.csv", "TensorBoard": "tb", "videos": "eval_video", "snapshot": "snapshot.pt"}
+        there = [f"{what}: {self.work_dir / name}" for what, name in made.items() if (self.work_dir / name).exists()]
+        print("\n".join(there))
+
     def dispose_of_replay(self) -> None:
         """Keep or delete the episodes of a run that has ended for good, as configured, and say so."""
         size = f"{self.replay_storage.nbytes() / 1e9:.2f} GB of replay in {self.replay_storage.replay_dir}"
@@ -381,7 +411,10 @@ def _make_replay(
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
     needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
     cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
-    print(f"replay: {cfg.replay_device} ({why})")
+    transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
+    most = needed_bytes(transitions, env.observation_spec().shape, cfg.frame_stack)
+    room = f"up to {most / 1e9:.1f} GB in {work_dir / 'buffer'}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
+    print(f"replay: {cfg.replay_device} ({why}); {room}")
     loader = make_replay_loader(
         work_dir / "buffer",
         cfg.replay_buffer_size,
@@ -416,21 +449,25 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
     for name in ("agent_dir", "init_from"):
         if cfg[name]:
             cfg[name] = str(Path(cfg[name]).resolve())  # to be found when the run is resumed from elsewhere
-    free = shutil.disk_usage(work_dir).free / 1e9
     renderer = envs.require_backend() if cfg.env._target_ is None else "the environment's own"
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
-    print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}; {free:.0f} GB free on disk")
+    print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
+    if cfg.save_snapshot:
+        print(f"after an interruption, {how_to_go_on(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
         files.tidy(work_dir)
         workspace = Workspace(cfg, work_dir, stop)
+        provenance.record_start(work_dir, workspace.global_frame, workspace.device)
         try:
-            workspace.train()
+            with workspace.console:
+                workspace.train()
         except NotFiniteError as e:
             otherwise = " resume_force=true, with a smaller lr, say" if files.has_snapshot(work_dir) else ""
             raise NotFiniteError(f"{e}\nNo snapshot has that: {how_to_go_on(work_dir)}{otherwise}") from e
         finally:
             workspace.close()
+        workspace.sum_up()
         workspace.dispose_of_replay()
 
 

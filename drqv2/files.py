@@ -74,6 +74,49 @@ def write_atomically(path: Path, data: bytes) -> None:
         f.write(data)
 
 
+class Appender:
+    """A file that only grows, by whole pieces.
+
+    Args:
+        path: of the file; made when missing.
+        kind: in the name of the boundary; the path's suffix by default.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path, kind: str = "") -> None:
+        self._kind = kind or path.suffix
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+    def append(self, data: bytes) -> None:
+        """Add `data`, all of it or nothing.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        end = os.fstat(self._fd).st_size
+        try:
+            if os.write(self._fd, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            boundary(f"{self._kind}: row written")
+        except OSError:
+            self.truncate(end)
+            raise
+
+    def truncate(self, size: int) -> None:
+        """Cut it back to a number of bytes."""
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        """Bring it to the disk, so that a power cut takes nothing away."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._fd)
+
+
 def sync_folder(folder: Path) -> None:
     """Bring the names in a folder to the disk."""
     opened = os.open(folder, os.O_RDONLY)

@@ -1,7 +1,10 @@
-"""What a run is made of, from its configuration: the machine's settings, environments, agent."""
+"""What a run is made of, from its configuration: the machine's settings, environments, agent, logs."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, machine, utils
 from drqv2.agent_files import make_agent as agent_from
+from drqv2.console import Console, Dashboard, PlainConsole, Status
 from drqv2.envs.worker import InProcess, Worker
+from drqv2.logger import Logger
+from drqv2.resuming import leaves
+from drqv2.sinks import Sink
+from drqv2.sinks.weights_and_biases import WeightsAndBiases
+from drqv2.usage import Usage
 
 
 def settle_machine(cfg: DictConfig) -> None:
@@ -77,3 +86,19 @@ def make_agent(cfg: DictConfig, env: InProcess, device: torch.device) -> Any:
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
     return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, found, offered)
+
+
+def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
+    """Return the dashboard where it is wanted: auto is for terminals that can move their cursor."""
+    if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
+        return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device))
+    return PlainConsole(off=cfg.console == "off")
+
+
+def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:
+    """Return the logger with the sinks that are wanted."""
+    hparams: Any = OmegaConf.to_container(cfg, resolve=True)
+    sinks: list[Sink] = []
+    if cfg.use_wandb:
+        sinks.append(WeightsAndBiases(work_dir, hparams, f"{cfg.task_name}_{cfg.seed}_{work_dir.name}"))
+    return Logger(work_dir, cfg.use_tb, leaves(hparams), sinks, console)

@@ -15,7 +15,8 @@ class Progress:
         evaluations: so far.
         last_eval_step: agent step of the newest evaluation, -1 before the first.
         last_row_step: agent step of the newest row of train.csv.
-        best_return: greatest mean return of an evaluation.
+        last_return: mean return of the newest evaluation, NaN before the first.
+        best_return: greatest of these.
         episode_steps: agent steps in the current episode of each environment.
         episode_rewards: sum of rewards in it.
         filming: whether the current episode of the first environment is filmed.
@@ -26,6 +27,7 @@ class Progress:
     evaluations: int = 0
     last_eval_step: int = -1
     last_row_step: int = 0
+    last_return: float = float("nan")
     best_return: float = float("-inf")
     episode_steps: list[int] = field(default_factory=list)
     episode_rewards: list[float] = field(default_factory=list)

@@ -198,7 +198,17 @@ GROUPS: dict[str, tuple[Key, ...]] = {
         ),
     ),
     "Records": (
+        Key(
+            "console",
+            "choice",
+            "A dashboard (rich), a line for each row of the logs (plain), or neither (off); auto: a dashboard on a "
+            "terminal, lines elsewhere.",
+            choices=("auto", "rich", "plain", "off"),
+        ),
         Key("use_tb", "bool", "Write TensorBoard events."),
+        Key(
+            "use_wandb", "bool", "Log to Weights & Biases too (pip install wandb; WANDB_MODE=offline without a server)."
+        ),
         Key("save_video", "bool", "Film the first episode of each evaluation."),
         Key("save_train_video", "bool", "Film training episodes as the agent saw them."),
         Key("train_video_every_frames", "int", "Interval between these; at least action_repeat.", "frames", 1),
@@ -231,8 +241,8 @@ GROUPS: dict[str, tuple[Key, ...]] = {
 FREE = frozenset(
     "num_train_frames eval_every_frames num_eval_episodes num_eval_envs overlap replay_buffer_num_workers "
     "replay_device keep_replay device precision compile experiment agent_dir init_from resume resume_force "
-    "save_snapshot snapshot_every_seconds snapshot_keep use_tb save_video save_train_video train_video_every_frames "
-    "render_size diagnostics_every_frames agent.device agent.use_tb".split()
+    "save_snapshot snapshot_every_seconds snapshot_keep console use_tb use_wandb save_video save_train_video "
+    "train_video_every_frames render_size diagnostics_every_frames agent.device agent.use_tb".split()
 )
 KEYS: dict[str, Key] = {key.name: key for keys in GROUPS.values() for key in keys}
 

@@ -101,9 +101,9 @@ class StopSignals:
             os._exit(self._code)
 
 
-def how_to_go_on(run_dir: Path) -> str:
-    """Return what to type to go on with the run in `run_dir`, in words."""
-    if not has_snapshot(run_dir):
+def how_to_go_on(run_dir: Path, soon: bool = False) -> str:
+    """Return what to type to go on with the run in `run_dir`, in words; `soon`: it will have a snapshot by then."""
+    if not soon and not has_snapshot(run_dir):
         return f"there is no snapshot in {run_dir} to go on from"
     near = run_dir.relative_to(Path.cwd()) if run_dir.is_relative_to(Path.cwd()) else run_dir
     return f"go on with: python {sys.argv[0]} {shlex.quote(f'resume={near}')}"

@@ -16,8 +16,8 @@ from tests.faults.harness import SHORT, differences
 
 LONGER = "num_train_frames=1080"
 KINDS = (
-    "snapshot.pt snapshot_previous.pt weights_*.pt buffer/*.safetensors train.csv eval.csv config.yaml lock tb/* "
-    "eval_video/*.mp4"
+    "snapshot.pt snapshot_previous.pt weights_*.pt buffer/*.safetensors train.csv eval.csv metrics.jsonl starts.jsonl "
+    "config.yaml lock tb/* eval_video/*.mp4"
 ).split()
 
 
@@ -89,6 +89,8 @@ def trial(whole: Path, longer: Path, folder: Path, rng: random.Random) -> tuple[
         return done, "told" if told else "harmless"
     if path.suffix in (".safetensors", ".yaml") and told:
         return done, "told"  # its transitions are gone, or another setting was gone on with, and that was said
+    if path.name == "metrics.jsonl" and told and found == ["metrics.jsonl"]:
+        return done, "told"  # the CSV files hold the same figures
     if path.parent.name == "tb" and found == ["TensorBoard"]:
         return done, "harmless"  # the run never reads its event files, and the CSV files hold the same figures
     return done, f"differs: {found}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -33,12 +34,15 @@ MODES = {
     "2 evaluation environments": ["num_eval_envs=2", "num_eval_episodes=3"],
     "bf16": ["precision=bf16", "replay_buffer_num_workers=1", "overlap=true"],
     "compile": ["compile=true"],
+    "all together": "num_envs=3 num_eval_envs=2 num_eval_episodes=3 replay_buffer_num_workers=3 precision=bf16".split(),
 }
 BOUNDARIES = [
     *(f".pt: {at}" for at in ("begun", "written", "old one moved", "renamed")),
     *(f".safetensors: {at}" for at in ("begun", "written", "renamed")),
     *(f".csv: {at}" for at in ("begun", "written", "renamed", "row written")),
     *(f".yaml: {at}" for at in ("begun", "written", "renamed")),
+    ".jsonl: row written",
+    ".tfevents: row written",
 ]
 _BEGUN = b"replay: "  # printed when a run is set up
 
@@ -100,6 +104,8 @@ def differences(a: Path, b: Path) -> list[str]:
             found.append(name)
     if scalars(a) != scalars(b):
         found.append("TensorBoard")
+    if json_lines(a) != json_lines(b):
+        found.append("metrics.jsonl")
     episodes = [{p.name: p.read_bytes() for p in (run_dir / "buffer").iterdir()} for run_dir in (a, b)]
     if episodes[0] != episodes[1]:
         found.append("episodes")
@@ -115,3 +121,9 @@ def scalars(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
     events.Reload()
     tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith(("/fps", "/total_time"))]
     return {tag: [(point.step, point.value) for point in events.Scalars(tag)] for tag in tags}
+
+
+def json_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl, without their times."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.endswith(("/fps", "/total_time"))} for line in lines]

@@ -1,0 +1,196 @@
+"""What a run shows while it goes: a line for each row of its logs, or a dashboard on a terminal."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+_Kind = Callable[[float], object]
+_INT: _Kind = int
+_FLOAT: _Kind = "{:.4f}".format
+
+
+def _time(seconds: float) -> datetime.timedelta:
+    return datetime.timedelta(seconds=int(seconds))
+
+
+# Column: label and format. The plain lines show exactly these, and every CSV file begins with them.
+_TRAIN: dict[str, tuple[str, _Kind]] = {
+    "frame": ("F", _INT),
+    "step": ("S", _INT),
+    "episode": ("E", _INT),
+    "episode_length": ("L", _INT),
+    "episode_reward": ("R", _FLOAT),
+    "buffer_size": ("BS", _INT),
+    "fps": ("FPS", _FLOAT),
+    "total_time": ("T", _time),
+}
+COLUMNS = {
+    "train": _TRAIN,
+    "eval": {name: value for name, value in _TRAIN.items() if name not in ("buffer_size", "fps")},
+}
+_COLOURS = {"train": "\033[33m", "eval": "\033[32m"}
+
+
+class Console(Protocol):
+    """Context that shows rows while it is open; before and after, too, as plain as it can."""
+
+    def show(self, ty: str, row: Mapping[str, float]) -> None:
+        """Show a row of `train.csv` or `eval.csv`."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class PlainConsole:
+    """A line for each row.
+
+    Args:
+        off: no lines.
+    """
+
+    def __init__(self, off: bool = False) -> None:
+        self._off = off
+
+    def show(self, ty: str, row: Mapping[str, float]) -> None:
+        """Print the row's known columns."""
+        if self._off:
+            return
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        name = f"{_COLOURS[ty]}{ty}\033[0m" if colour else ty
+        pieces = [f"| {name}{' ' * (5 - len(ty))}"]
+        pieces += [f"{label}: {show(row[column])}" for column, (label, show) in COLUMNS[ty].items() if column in row]
+        print(" | ".join(pieces), flush=True)
+
+    def __enter__(self) -> PlainConsole:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+@dataclass
+class Status:
+    """What a dashboard shows beside the rows.
+
+    Attributes:
+        frame: environment frames so far.
+        num_frames: of the whole run.
+        best_return: of an evaluation so far; -inf before the first.
+        shares: what the time goes to, by name; they add up to 1.
+    """
+
+    frame: int
+    num_frames: int
+    best_return: float = float("-inf")
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+
+class Dashboard:
+    """A progress bar, the newest returns, what the time goes to, and how busy the machine is. Needs a terminal.
+
+    It draws itself once a second, in a thread; prints and warnings go above it.
+
+    Args:
+        title: of the run.
+        status: gives the present state.
+        machine: gives CPU, memory and GPU use, by name, as text.
+        terminal: a rich Console; standard output by default.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        status: Callable[[], Status],
+        machine: Callable[[], Mapping[str, str]] = dict,
+        terminal: Any = None,
+    ) -> None:
+        self._title, self._status, self._machine = title, status, machine
+        self._rows: dict[str, Mapping[str, float]] = {}
+        self._begun = (time.monotonic(), 0)
+        self._terminal = terminal
+        self._live: Any = None
+
+    def show(self, ty: str, row: Mapping[str, float]) -> None:
+        """Have the row's figures in what is drawn next."""
+        self._rows[ty] = dict(row)
+
+    def __enter__(self) -> Dashboard:
+        from rich.console import Console as Terminal
+        from rich.live import Live
+
+        self._begun = (time.monotonic(), self._status().frame)
+        self._live = Live(
+            get_renderable=self.render,
+            console=self._terminal or Terminal(),
+            refresh_per_second=1,
+            redirect_stderr=True,
+            redirect_stdout=True,
+        )
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def render(self) -> Any:
+        """Return what is drawn."""
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        status = self._status()
+        bar = Table.grid(padding=(0, 1), expand=True)
+        for ratio in (None, 1, None, None, None):
+            bar.add_column(ratio=ratio, no_wrap=True)
+        fps, left = self._pace(status)
+        bar.add_row(
+            f"{status.frame:,}/{status.num_frames:,} frames",
+            ProgressBar(total=max(1, status.num_frames), completed=status.frame),
+            f"{100 * status.frame / max(1, status.num_frames):.1f} %",
+            f"{fps:.0f} fps" if fps else "",
+            f"{left} left" if left else "",
+        )
+        lines = [bar, self._returns(status)]
+        if status.shares:
+            lines.append(Text("time     " + "  ".join(_percent(status.shares)), overflow="fold"))
+        if machine := self._machine():
+            lines.append(Text("machine  " + "  ".join(f"{name} {value}" for name, value in machine.items())))
+        return Panel(Group(*lines), title=self._title, title_align="left")
+
+    def _pace(self, status: Status) -> tuple[float, datetime.timedelta | None]:
+        """Return frames a second of this start, all included, and the time left."""
+        begun, frame = self._begun
+        seconds = time.monotonic() - begun
+        if status.frame <= frame or seconds <= 0:
+            return 0.0, None
+        fps = (status.frame - frame) / seconds
+        return fps, _time(max(0, status.num_frames - status.frame) / fps)
+
+    def _returns(self, status: Status) -> Any:
+        from rich.text import Text
+
+        text = Text("return   ")
+        for ty, style in (("train", "yellow"), ("eval", "green")):
+            if row := self._rows.get(ty):
+                text.append(f"{ty} {row['episode_reward']:.1f}", style)
+                text.append(f" at {int(row['frame']):,}  ")
+        if status.best_return > float("-inf"):
+            text.append(f"best eval {status.best_return:.1f}", "bold green")
+        return text
+
+
+def _percent(shares: Mapping[str, float]) -> list[str]:
+    """Return "NAME N %" for each share; the numbers, rounded by largest remainder, add up to 100."""
+    whole = {name: int(100 * share) for name, share in shares.items()}
+    missing = 100 - sum(whole.values())
+    for name in sorted(shares, key=lambda n: 100 * shares[n] - whole[n], reverse=True)[:missing]:
+        whole[name] += 1
+    return [f"{name} {value} %" for name, value in whole.items()]

@@ -1,0 +1,57 @@
+"""What a run's time goes to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Shares:
+    """Seconds by name, from the first on. What is spent within something else counts for the inner one alone.
+
+    On a GPU kernels run behind the calls that start them: their time counts where the host waits for them.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, *names: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._begun: float | None = None
+        self._seconds = dict.fromkeys(names, 0.0)
+        self._open: list[float] = []  # seconds of inner ones, for each that is open
+
+    @contextmanager
+    def spent_on(self, name: str) -> Iterator[None]:
+        """Context whose time counts for `name`."""
+        begun = self._clock()
+        self._begun = begun if self._begun is None else self._begun
+        self._open.append(0.0)
+        try:
+            yield
+        finally:
+            taken = self._clock() - begun
+            inner = self._open.pop()
+            self._seconds[name] = self._seconds.get(name, 0.0) + taken - inner
+            if self._open:
+                self._open[-1] += taken
+
+    def waited_for(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
+        """Return an iterator over `items`; waiting for one counts for `name`."""
+        while True:
+            with self.spent_on(name):
+                item = next(items)
+            yield item
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of each name in the time since the first was counted; the rest is "other".
+
+        What is still open counts as "other"; before anything was counted there is nothing.
+        """
+        if self._begun is None:
+            return {}
+        total = max(self._clock() - self._begun, 1e-9)
+        known = {name: seconds / total for name, seconds in self._seconds.items()}
+        return known | {"other": max(0.0, 1 - sum(known.values()))}

@@ -1,0 +1,66 @@
+"""Weights & Biases (the extra `wandb`). Its own variables choose the rest: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class WeightsAndBiases:
+    """A run on the W&B server, or on disk with WANDB_MODE=offline; a resumed run goes on under the same id.
+
+    Points stand at the metric `frame`, not at W&B's own step: those that are logged once more after a resume come
+    to lie on themselves.
+
+    Args:
+        run_dir: W&B's files go to `run_dir/wandb`.
+        config: the run's configuration.
+        name: shown for the run.
+    """
+
+    name = "Weights & Biases"
+
+    def __init__(self, run_dir: Path, config: Mapping[str, Any], name: str) -> None:
+        self._run_dir, self._config, self._run_name = run_dir, dict(config), name
+        self._id: str | None = None
+        self._run: Any = None
+
+    def _open(self) -> Any:
+        if self._run is None:
+            import wandb
+
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "drqv2"),
+                id=self._id,
+                resume="allow",
+                dir=str(self._run_dir),
+                name=self._run_name,
+                config=self._config,
+                settings=wandb.Settings(silent=True, console="off"),
+            )
+            self._id = self._run.id
+            self._run.define_metric("frame")
+            self._run.define_metric("*", step_metric="frame")
+        return self._run
+
+    def write(self, points: Mapping[str, float], frame: int) -> None:
+        self._open().log({**points, "frame": frame})
+
+    def video(self, tag: str, path: Path, frame: int) -> None:
+        import wandb
+
+        self._open().log({tag: wandb.Video(str(path), format="mp4"), "frame": frame})
+
+    def state_dict(self) -> dict[str, Any]:
+        self._open()
+        return {"id": self._id}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._id = state["id"]
+
+    def close(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()

@@ -1,0 +1,133 @@
+"""The dashboard as text, at the widths and colours of terminals; the shares of time."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console as Terminal
+
+from drqv2.console import Dashboard, PlainConsole, Status
+from drqv2.shares import Shares
+from tests.test_train import SHORT
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARES = {"environment": 0.064, "act": 0.02, "data": 0.004, "update": 0.8, "evaluation": 0.084, "other": 0.028}
+
+
+def drawn(width: int, colour: bool = False, status: Status | None = None) -> str:
+    out = io.StringIO()
+    terminal = Terminal(
+        file=out, width=width, force_terminal=colour, color_system="standard" if colour else None, legacy_windows=False
+    )
+    status = status or Status(412_000, 1_100_000, 812.34, SHARES)
+    dashboard = Dashboard("cheetah_run, seed 1", lambda: status, lambda: {"CPU": "187 %", "memory": "1.9 GB"}, terminal)
+    dashboard.show("train", {"frame": 411_000, "episode_reward": 799.9})
+    dashboard.show("eval", {"frame": 410_000, "episode_reward": 812.34})
+    terminal.print(dashboard.render())
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("colour", [False, True])
+def test_dashboard(width: int, colour: bool) -> None:
+    text = drawn(width, colour)
+    plain = re.sub(r"\033\[[\d;]*m", "", text)
+    assert ("\033[" in text) == colour
+    assert {len(line) for line in plain.splitlines()} == {width}
+    for words in (
+        "cheetah_run, seed 1",
+        "412,000/1,100,000 frames",
+        "37.5 %",
+        "train 799.9 at 411,000",
+        "eval 812.3 at 410,000",
+        "best eval 812.3",
+        "update 80 %",
+        "CPU 187 %",
+        "memory 1.9 GB",
+    ):
+        assert words in plain, words
+    shown = [int(n) for n in re.findall(r"(?:environment|act|data|update|evaluation|other)\s+(\d+) %", plain)]
+    assert len(shown) == len(SHARES)
+    assert sum(shown) == 100
+
+
+def test_dashboard_before_anything_has_happened() -> None:
+    out = io.StringIO()
+    terminal = Terminal(file=out, width=80)
+    terminal.print(Dashboard("cheetah_run, seed 1", lambda: Status(0, 1_000_000), terminal=terminal).render())
+    assert "0/1,000,000 frames" in out.getvalue()
+    assert "best" not in out.getvalue()
+    assert "left" not in out.getvalue()
+
+
+def test_shares_count_the_inner_alone_and_add_up() -> None:
+    now = 0.0
+    shares = Shares("act", "update", "data", clock=lambda: now)
+    assert shares.shares() == {}
+    batches = shares.waited_for("data", iter([1, 2]))
+    with shares.spent_on("update"):
+        now += 3.0
+        with shares.spent_on("act"):
+            now += 1.0
+        assert next(batches) == 1
+    with shares.spent_on("act"):
+        now += 2.0
+    now += 4.0
+    assert shares.shares() == {"act": 0.3, "update": 0.3, "data": 0.0, "other": 0.4}
+
+
+def test_waiting_for_a_batch_counts_as_data() -> None:
+    now = 0.0
+
+    def slow():
+        nonlocal now
+        now += 3.0
+        yield "batch"
+
+    shares = Shares(clock=lambda: now)
+    with shares.spent_on("update"):
+        assert next(shares.waited_for("data", slow())) == "batch"
+        now += 1.0
+    assert shares.shares() == {"data": 0.75, "update": 0.25, "other": 0.0}
+
+
+def test_nothing_is_shown_when_off(capsys: pytest.CaptureFixture[str]) -> None:
+    with PlainConsole(off=True) as console:
+        console.show("eval", {"frame": 2, "episode_reward": 1.0})
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_run_in_a_terminal(tmp_path: Path) -> None:
+    """On a pseudo-terminal the dashboard comes by itself, rows go into it, and the terminal is left as it was."""
+    main, worker = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    command = [sys.executable, "train.py", *SHORT, f"hydra.run.dir={tmp_path / 'run'}"]
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=worker, stdout=worker, stderr=worker)
+    os.close(worker)
+    said = b""
+    while True:
+        try:
+            piece = os.read(main, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        said += piece
+    os.close(main)
+    assert process.wait() == 0, said.decode()
+    text = said.decode()
+    assert "\033[?25l" in text  # the cursor is hidden,
+    assert text.rindex("\033[?25h") > text.rindex("\033[?25l")  # and comes back
+    last = text[text.rindex("480/480 frames") :]
+    assert "100.0 %" in last
+    assert "best eval" in last
+    assert "| train | F:" not in text
+    assert "evaluation return:" in last
