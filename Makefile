@@ -39,7 +39,7 @@ lint: $(READY) ## style, types, spelling, security, consistency of the installed
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m codespell_lib
-	$(PY) -m bandit -q -c pyproject.toml -r drqv2 benchmarks train.py video.py replay_buffer.py
+	$(PY) -m bandit -q -c pyproject.toml -r drqv2 benchmarks *.py
 	$(PY) -m pip check || test "$$($(PY) -m pip check | grep -vc labmaze)" = 0 # no wheel for Python >= 3.13, and unused
 
 check: test lint slow ## everything

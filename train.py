@@ -339,7 +339,7 @@ class Workspace:
         try:
             self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         except FileNotFoundError as e:
-            raise UserError(f"{e}: the run cannot be gone on with (was it run with keep_replay=false?)") from e
+            raise UserError(f"{e}: the run cannot be gone on with") from e
         self.progress = Progress(**saved["progress"])
         for name, predicate in self._predicates().items():
             predicate.last_step = saved["last_steps"][name]
@@ -393,7 +393,7 @@ class Workspace:
         if self.cfg.keep_replay:
             print(f"kept {size} (keep_replay=false deletes it at the end)")
         else:
-            self.replay_storage.delete()
+            files.discard(self.replay_storage.replay_dir)
             print(f"deleted {size}; the snapshot's weights remain usable (init_from), the run cannot be resumed")
 
 
@@ -407,7 +407,7 @@ def _make_replay(
         specs.Array((1,), np.float32, "reward"),
         specs.Array((1,), np.float32, "discount"),
     )
-    storage = ReplayBufferStorage(data_specs, work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack)
+    storage = ReplayBufferStorage(data_specs, work_dir / resuming.REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
     needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
     cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
@@ -416,7 +416,7 @@ def _make_replay(
     room = f"up to {most / 1e9:.1f} GB in {work_dir / 'buffer'}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
     print(f"replay: {cfg.replay_device} ({why}); {room}")
     loader = make_replay_loader(
-        work_dir / "buffer",
+        work_dir / resuming.REPLAY,
         cfg.replay_buffer_size,
         cfg.batch_size,
         cfg.replay_buffer_num_workers,
@@ -457,6 +457,8 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
         print(f"after an interruption, {how_to_go_on(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
         files.tidy(work_dir)
+        if resuming.is_over(cfg, work_dir):
+            return
         workspace = Workspace(cfg, work_dir, stop)
         provenance.record_start(work_dir, workspace.global_frame, workspace.device)
         try:

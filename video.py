@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 60.0  # seconds for an encoder to take a frame or to finish; beyond that it is taken for dead
 _STALE = 3600.0  # seconds after which an untouched temporary file belongs to a run that was killed
 _serial = itertools.count()
-_open_pipes: weakref.WeakSet[_Mp4] = weakref.WeakSet()
+_open_pipes: weakref.WeakSet[Mp4] = weakref.WeakSet()
 
 
-class _Mp4:
+class Mp4:
     """One video on its way to disk, under a temporary name until `finish`.
 
     Args:
@@ -86,6 +86,7 @@ class _Mp4:
             raise
 
     def write(self, frame: np.ndarray) -> None:
+        """Add a frame."""
         if frame.shape != self._shape:
             raise OSError(f"frame of shape {frame.shape} in a video of {self._shape}")
         data = memoryview(_even(frame).tobytes())
@@ -100,6 +101,7 @@ class _Mp4:
                 raise OSError(self._last_words()) from error
 
     def finish(self, path: Path) -> None:
+        """Give the video its final name."""
         _open_pipes.discard(self)
         self._pipe.close()
         try:
@@ -112,6 +114,7 @@ class _Mp4:
         os.replace(self._path, path)
 
     def discard(self) -> None:
+        """Throw it away."""
         self.close_pipe()
         self._process.kill()
         self._process.wait()
@@ -119,6 +122,7 @@ class _Mp4:
         self._path.unlink(missing_ok=True)
 
     def close_pipe(self) -> None:
+        """Let go of the encoder's input."""
         _open_pipes.discard(self)
         self._pipe.close()
 
@@ -162,7 +166,7 @@ class _Recording:
     def __init__(self, folder: Path | None, fps: float) -> None:
         self._folder = folder
         self._fps = fps
-        self._video: _Mp4 | None = None
+        self._video: Mp4 | None = None
         self.active = False
 
     def start(self, enabled: bool) -> None:
@@ -177,7 +181,7 @@ class _Recording:
             if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] not in (1, 3):
                 raise OSError(f"a frame must be uint8 [H, W, 3] or [H, W, 1], not {frame.dtype} {list(frame.shape)}")
             if self._video is None:
-                self._video = _Mp4(self._folder, self._fps, frame)
+                self._video = Mp4(self._folder, self._fps, frame)
             else:
                 self._video.write(frame)
         except (OSError, RuntimeError, ImportError) as error:  # RuntimeError: imageio-ffmpeg finds no ffmpeg

@@ -21,7 +21,7 @@ from drqv2.explain import did_you_mean, explain, not_set
 from drqv2.schema import KEYS, LARGEST_RENDER, Key, markdown, show, tasks
 
 
-def _checked(key: Key, value: Any) -> Any:
+def checked(key: Key, value: Any) -> Any:
     """Return `value` in the key's type; raise UserError where it has no place there."""
     bad = UserError(f"{key.name}={show(value)}: must be {key.allowed}" + (f" ({key.unit})" if key.unit else ""))
     if value == "???":
@@ -173,7 +173,7 @@ def validate(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
         node, _, leaf = key.name.rpartition(".")
         holder = plain[node] if node else plain
         if leaf in holder:
-            holder[leaf] = flat[key.name] = _checked(key, holder[leaf])
+            holder[leaf] = flat[key.name] = checked(key, holder[leaf])
         elif node != "agent":
             raise UserError(f"{key.name} is missing: add +{key.name}=VALUE, which must be {key.allowed}")
     _check_together(flat)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -139,7 +140,19 @@ def tidy(run_dir: Path) -> None:
     """
     for pattern in (".*.tmp", "*/.tmp-*.mp4"):
         for path in run_dir.glob(pattern):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def discard(folder: Path) -> None:
+    """Delete a folder; a crash leaves all of it under its name, or nothing."""
+    doomed = folder.with_name(f".{folder.name}.tmp")
+    os.replace(folder, doomed)
+    sync_folder(folder.parent)
+    boundary("folder: renamed")
+    shutil.rmtree(doomed)
 
 
 def persist(write: Callable[[], _T], what: str) -> _T:

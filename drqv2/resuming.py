@@ -15,6 +15,7 @@ from drqv2.schema import FREE, show
 
 _log = logging.getLogger(__name__)
 
+REPLAY = "buffer"  # the folder of episodes in a run's directory
 # What the state of a run is made for: no other value of these could take it.
 _FIXED = ("task_name", "num_envs", "action_repeat", "frame_stack", "image_size")
 # An agent's attributes that follow the machine of each start, not the snapshot.
@@ -57,6 +58,24 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
     if changed:
         print("changed since this run was started: " + ", ".join(words.values()))
     return changed
+
+
+def is_over(cfg: DictConfig, run_dir: Path) -> bool:
+    """Return whether the run in `run_dir` has ended and given up its replay (keep_replay=false), and say so.
+
+    Raises:
+        UserError: it has, and is asked to go on for longer.
+    """
+    if not files.has_snapshot(run_dir) or (run_dir / REPLAY).exists():
+        return False
+    stored = OmegaConf.load(run_dir / "config.yaml")
+    if cfg.num_train_frames > stored.num_train_frames:
+        raise UserError(
+            f"{run_dir} has ended and its replay is deleted (keep_replay=false): it cannot be gone on with\n"
+            f"init_from={run_dir / files.SNAPSHOTS[0]} begins another run with its weights."
+        )
+    print(f"nothing left to do: the run has had its num_train_frames={cfg.num_train_frames}, and its replay is deleted")
+    return True
 
 
 def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path) -> None:

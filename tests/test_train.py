@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 import replay_buffer
 import train
-from drqv2 import acting, snapshot
+from drqv2 import acting, files, snapshot
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.envs import wrappers as dmc
 from drqv2.launch import launch
@@ -352,8 +352,12 @@ def test_init_from_takes_weights_alone(reference: Path, tmp_path: Path) -> None:
 
 def test_replay_deleted_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = run(tmp_path / "run", "keep_replay=false", "num_train_frames=240")
-    assert not list((run_dir / "buffer").iterdir())
+    assert not (run_dir / "buffer").exists()
     assert "deleted" in capsys.readouterr().out
+    before = (run_dir / "snapshot.pt").read_bytes()
+    run(run_dir, "keep_replay=false", "num_train_frames=240")
+    assert "nothing left to do" in capsys.readouterr().out
+    assert (run_dir / "snapshot.pt").read_bytes() == before
     with pytest.raises(SystemExit) as leaving:
         launch(train.main, "cfgs", argv=[f"resume={run_dir}", "num_train_frames=480"])
     assert leaving.value.code == 2
@@ -378,6 +382,21 @@ def test_another_run_in_the_directory_is_refused(
     assert leaving.value.code == 2
     assert named in capsys.readouterr().err
     assert (reference / "snapshot.pt").read_bytes() == before
+
+
+def test_a_kill_while_the_replay_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(name: str) -> None:
+        if name == "folder: renamed":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(files, "boundary", die)
+        with pytest.raises(SystemExit):
+            run(tmp_path / "run", "keep_replay=false", "num_train_frames=120")
+    assert (tmp_path / "run" / ".buffer.tmp").exists()
+    run(tmp_path / "run", "keep_replay=false", "num_train_frames=120")
+    assert not (tmp_path / "run" / ".buffer.tmp").exists()
+    assert not (tmp_path / "run" / "buffer").exists()
 
 
 def test_a_failure_at_the_end_keeps_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import dm_env
 import numpy as np
 import torch
 
-from drqv2.envs.cameras import Camera
+from drqv2.envs.cameras import Camera, PhysicsCamera
 from drqv2.envs.wrappers import (
     ActionDTypeWrapper,
     ActionRepeatWrapper,
@@ -101,6 +101,7 @@ class Environment(Wrapper):
         self.index = index
         self.episode = -1
         self._camera = camera
+        self._other: tuple[int | str, PhysicsCamera] | None = None  # another camera, for videos
         self._frame_stack = frame_stack
         self._seed = (seed, stream)
         self._seeder = find_seeder(env)
@@ -175,9 +176,24 @@ class Environment(Wrapper):
             self._pixels.drawing = True
         return time_step
 
-    def render(self, height: int, width: int) -> np.ndarray:
-        """Return the current picture from the environment's own camera, uint8 [height, width, 3]."""
-        return np.ascontiguousarray(self._camera.render(height, width))
+    def render(self, height: int, width: int, camera: int | str | None = None) -> np.ndarray:
+        """Return the current picture, uint8 [height, width, 3].
+
+        Args:
+            height: of the picture, pixels.
+            width: of the picture, pixels.
+            camera: MuJoCo camera, number or name; None for the environment's own.
+
+        Raises:
+            UserError: there is no such camera.
+        """
+        if camera is None:
+            return np.ascontiguousarray(self._camera.render(height, width))
+        if not hasattr(self._base, "physics"):
+            raise UserError(f"camera={camera}: {type(self._base).__name__} is no simulation of MuJoCo's")
+        if self._other is None or self._other[0] != camera:
+            self._other = camera, PhysicsCamera(self._base, max(height, width), camera)
+        return self._other[1].render(height, width)
 
     def close(self) -> None:
         """Free the simulation and its OpenGL context. The environment is of no use afterwards."""

@@ -1,0 +1,54 @@
+"""key=value command lines of the tools beside train.py, checked like its configuration."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from drqv2.config import checked
+from drqv2.errors import UserError
+from drqv2.explain import did_you_mean
+from drqv2.schema import Key, show
+
+
+def parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Return what stands without a key, and the value of every key.
+
+    Args:
+        argv: words such as "episodes=20"; values are read as YAML.
+        keys: with their defaults.
+
+    Raises:
+        UserError: an unknown key, or a value that is not allowed.
+    """
+    known = {key.name: key for key in keys}
+    values = {key.name: default for key, default in keys.items()}
+    plain = []
+    for word in argv:
+        name, equals, text = word.partition("=")
+        if not equals or "/" in name:
+            plain.append(word)
+            continue
+        if name not in known:
+            raise UserError(f"{name}={text}: there is no such key{did_you_mean(name, known)} (see --help)")
+        try:
+            value = yaml.safe_load(text) if text else ""
+        except yaml.YAMLError:
+            value = text
+        if known[name].kind in ("text", "folder", "file") and value is not None:
+            value = text
+        values[name] = checked(known[name], value)
+    return plain, values
+
+
+def usage(head: str, keys: Mapping[Key, Any]) -> str:
+    """Return what --help prints: `head`, then each key with its meaning, what it takes and its default."""
+    lines = [head.strip(), ""]
+    for key, default in keys.items():
+        unit = f", {key.unit}" if key.unit else ""
+        text = f"  {key.name:<16} {key.meaning} [{key.allowed}{unit}; default {show(default)}]"
+        lines += textwrap.wrap(text, 118, subsequent_indent=" " * 19, break_on_hyphens=False)
+    return "\n".join(lines)

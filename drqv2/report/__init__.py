@@ -1,0 +1,1 @@
+"""Run directories as one page: curves, tables, videos."""

@@ -1,0 +1,184 @@
+"""The page itself: self-contained HTML."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drqv2.report import figures, groups, runs
+from drqv2.report.groups import Group
+from drqv2.report.runs import Run
+from drqv2.schema import show
+from drqv2.statistics import interval, iqm, mean
+
+_FRAMES = (100_000, 500_000, 1_000_000)
+_TEMPLATE = Path(__file__).with_name("page.html")
+
+
+def page(
+    found: Sequence[Run],
+    published: dict[str, dict[str, np.ndarray]],
+    videos: str,
+    history: Path | None = None,
+    refresh: int | None = None,
+) -> str:
+    """Return the page about some runs.
+
+    Args:
+        found: the runs.
+        published: the published curves by task.
+        videos: "embed" the newest video of each run, "link" them as files, or "none".
+        history: JSON lines of benchmarks; left out where there is none.
+        refresh: seconds after which a browser loads the page anew.
+    """
+    from jinja2 import Environment, select_autoescape
+    from plotly.offline import get_plotlyjs
+
+    env = Environment(autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True)
+    template = env.from_string(_TEMPLATE.read_text("utf-8"))
+    tasks: dict[str, list[Group]] = {}
+    for group in groups.group(found):
+        tasks.setdefault(group.task, []).append(group)
+    return template.render(
+        made=datetime.now().astimezone().isoformat(" ", "minutes"),
+        plotly=get_plotlyjs(),
+        number=len(found),
+        refresh=refresh,
+        frames=_FRAMES,
+        tasks=[_task(name, members, published.get(name), videos) for name, members in tasks.items()],
+        history=_history(history) if history and history.is_file() else None,
+    )
+
+
+def _task(name: str, members: Sequence[Group], published: dict[str, np.ndarray] | None, videos: str) -> dict[str, Any]:
+    rows = [_row(group) for group in members]
+    if published is not None:
+        cells = []
+        for frame in _FRAMES:
+            here = published["frame"] == frame
+            cells.append(f"{published['mean'][here][0]:.0f}" if here.any() else "")
+        seeds = f"{int(published['n_seeds'].max())}"
+        rows.append({"label": "DrQ-v2, published (mean)", "seeds": seeds, "cells": cells, "best": "", "newest": ""})
+    every = [run for group in members for run in group.runs]
+    return {
+        "name": name,
+        "chart": figures.interactive(members, published),
+        "still": base64.b64encode(figures.still(members, published)).decode(),
+        "rows": rows,
+        "warnings": [(g.label, words) for g in members for words in groups.warnings(g, published)],
+        "videos": [video for run in every for video in _videos(run, videos)],
+        "runs": [_run(run) for run in every],
+        "configs": _configs(every),
+    }
+
+
+def _row(group: Group) -> dict[str, Any]:
+    newest = np.array([run.returns[-1] for run in group.runs if len(run.frames)])
+    best = [run.returns.max() for run in group.runs if len(run.frames)]
+    cells = []
+    for frame in _FRAMES:
+        values = groups.returns_at(group.runs, frame)
+        cells.append(
+            _figures(values) + (f" ({len(values)} of {len(group.runs)})" if 0 < len(values) < len(group.runs) else "")
+        )
+    return {
+        "label": group.label,
+        "seeds": str(len(group.runs)),
+        "cells": cells,
+        "newest": _figures(newest),
+        "best": f"{max(best):.0f}" if best else "",
+    }
+
+
+def _figures(values: np.ndarray) -> str:
+    if not len(values):
+        return ""
+    if len(values) == 1:
+        return f"{values[0]:.0f}"
+    low, high = interval(values, mean)
+    return f"{mean(values):.0f} [{low:.0f}, {high:.0f}], IQM {iqm(values):.0f}"
+
+
+def _videos(run: Run, how: str) -> list[dict[str, str]]:
+    if how == "none" or not run.videos:
+        return []
+    path = run.videos[-1]
+    if how == "embed":
+        try:
+            source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
+        except OSError:  # deleted meanwhile
+            return []
+    else:
+        source = path.resolve().as_uri()
+    return [{"source": source, "caption": f"{run.path.name}: seed {run.seed}, frame {path.stem}"}]
+
+
+def _run(run: Run) -> dict[str, Any]:
+    start = run.starts[-1] if run.starts else {}
+    return {
+        "path": str(run.path),
+        "seed": run.seed,
+        "state": "ended" if run.ended else "going on, or stopped",
+        "frame": f"{int(run.frames[-1]):,}" if len(run.frames) else "",
+        "newest": f"{run.returns[-1]:.1f}" if len(run.frames) else "",
+        "hours": f"{run.hours[-1]:.2f}" if len(run.frames) else "",
+        "fps": f"{run.fps:.0f}" if np.isfinite(run.fps) else "",
+        "device": start.get("device", ""),
+        "commit": str(start.get("commit") or "")[:9] + (" (changed)" if start.get("dirty") else ""),
+    }
+
+
+def _configs(every: Sequence[Run]) -> dict[str, Any]:
+    names = sorted({name for run in every for name in run.config})
+    rows = []
+    for name in names:
+        values = [show(run.config.get(name)) for run in every]
+        rows.append({"name": name, "values": values, "differs": len(set(values)) > 1})
+    return {"names": [run.path.name for run in every], "rows": rows}
+
+
+def _history(path: Path) -> str | None:
+    """Return a chart of the benchmarks' ratios, as an HTML fragment."""
+    import plotly.graph_objects as go
+
+    entries = []
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue
+    series: dict[str, list[tuple[str, float]]] = {}
+    for entry in entries:
+        for name, value in entry.get("ratios", {}).items():
+            series.setdefault(name, []).append((entry.get("time", ""), value))
+    if not series:
+        return None
+    traces = [
+        go.Scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines+markers", name=name)
+        for name, points in series.items()
+    ]
+    figure = go.Figure(traces)
+    figure.update_layout(
+        template="plotly_white", height=360, yaxis={"title": {"text": "times the baseline"}, "rangemode": "tozero"}
+    )
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False}))
+
+
+def write(roots: list[Path], out: Path, published: Path, videos: str, history: Path, refresh: int | None = None) -> int:
+    """Read the runs below `roots` and write the page about them; return how many there are.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    found = [run for path in runs.find(roots) if (run := runs.read(path)) is not None]
+    known = groups.read_published(published) if published.is_file() else {}
+    from drqv2.files import write_atomically
+
+    write_atomically(out, page(found, known, videos, history, refresh).encode())
+    return len(found)

@@ -1,0 +1,295 @@
+"""Play episodes with a trained agent: a table of returns, and a video.
+
+python eval.py RUN_DIR                                # ten episodes of a run's newest snapshot
+python eval.py RUN_DIR episodes=20 film=best          # the best of twenty on video
+python eval.py RUN_DIR snapshot=weights_500000.pt     # a milestone's weights
+python eval.py RUN_DIR task=walker_run camera=1 render_size=480 fps=30
+python eval.py policy.safetensors                     # weights written by python -m drqv2.snapshot export
+python eval.py RUN_DIR live=true                      # in a window
+
+Episodes are such as training never saw, the same for every snapshot of a run, so that snapshots can be compared.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from drqv2.machine import calm_openmp
+
+    calm_openmp()  # before torch is loaded
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from drqv2 import files, overlay, parts, snapshot, state, utils
+from drqv2.acting import choose_actions
+from drqv2.arguments import parse, usage
+from drqv2.config import settle
+from drqv2.errors import UserError
+from drqv2.evaluation import play
+from drqv2.schema import Key
+from drqv2.statistics import interval, iqm, mean
+from video import Mp4
+
+_EVALUATION = 2**31  # number of this evaluation: training's are counted from 0
+_FILM = "0,1,2,3"
+
+KEYS = {
+    Key("episodes", "int", "Episodes to play.", "episodes", 1): 10,
+    Key("snapshot", "text", "File in the run's directory, or its path.", null="the newest snapshot"): None,
+    Key("task", "text", "Another task than the run's, of the same shapes.", null="the run's own"): None,
+    Key("seed", "int", "Seed of the episodes.", "", 0, 2**32 - 1, null="the run's own"): None,
+    Key("film", "text", "Episodes to film side by side: numbers (0,3,5), best, worst or none."): _FILM,
+    Key("render_size", "int", "Side of one picture.", "pixels", 16, 2048, even=True): 256,
+    Key("camera", "text", "Camera that films, number or name.", null="the task's own"): None,
+    Key("fps", "float", "Pictures a second of playing time.", "", 0, above=True, null="real time"): None,
+    Key("live", "bool", "Show the filmed episodes in a window, instead of writing a video."): False,
+    Key("num_envs", "int", "Environments that play side by side.", "environments", 1): 1,
+    Key("device", "device", "Where the agent lives."): "auto",
+    Key("out", "text", "Where video and returns go.", null="eval/ in the run's directory"): None,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line that is described at the head of this module."""
+    argv = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & set(argv):
+        print(usage(__doc__, KEYS))
+        return
+    try:
+        sources, args = parse(argv, KEYS)
+        if len(sources) != 1:
+            raise UserError("give one run directory or one file of weights: python eval.py RUN_DIR [key=value ...]")
+        evaluate(Path(sources[0]), **args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def evaluate(
+    source: Path,
+    *,
+    episodes: int,
+    snapshot: str | None,
+    task: str | None,
+    seed: int | None,
+    film: str,
+    render_size: int,
+    camera: str | None,
+    fps: float | None,
+    live: bool,
+    num_envs: int,
+    device: str,
+    out: str | None,
+) -> None:
+    """Play, print the table, write or show the video; see KEYS.
+
+    Raises:
+        UserError: there are no weights, or they do not fit the task.
+    """
+    chosen = _numbers(film, episodes)
+    if live and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and sys.platform == "linux":
+        raise UserError("live=true: there is no display here; leave it out, and a video is written")
+    path = _find(source, snapshot)
+    cfg, weights, frame = _read(path)
+    cfg.device, cfg.num_eval_envs, cfg.overlap = device, num_envs, False
+    cfg.task_name = task or cfg.task_name
+    cfg.seed = cfg.seed if seed is None else seed
+    settle(cfg)
+    parts.settle_machine(cfg)
+
+    players = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(num_envs)]
+    try:
+        agent = _agent(cfg, players[0], weights, path)
+        step = frame // cfg.action_repeat
+
+        def act(obs: np.ndarray) -> np.ndarray:
+            with torch.no_grad():
+                return choose_actions(agent, [obs], step, eval_mode=True)[0]
+
+        results = play(players, _EVALUATION, episodes, act, lambda *_: None)
+    finally:
+        for env in players:
+            env.close()
+    returns = [total for total, _ in results]
+    print(f"{cfg.task_name}: {path}, frame {frame:,}, {episodes} episodes, seed {cfg.seed}")
+    print("\n".join(table(returns, [steps * cfg.action_repeat for _, steps in results])))
+
+    folder = Path(out) if out else (source if source.is_dir() else source.parent) / "eval"
+    name = f"{path.stem}_{frame}_{cfg.task_name}"
+    if not live:
+        folder.mkdir(parents=True, exist_ok=True)
+        about = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed, "returns": returns}
+        files.write_atomically(folder / f"{name}.json", json.dumps(about, indent=1).encode())
+    if chosen is None:
+        chosen = [int(np.argmax(returns) if film == "best" else np.argmin(returns))]
+    if chosen:
+        moving = _film(cfg, act, chosen, render_size, camera)
+        real_time = next(moving)
+        if live:
+            _show(moving, fps or real_time)
+        else:
+            _write(moving, fps or real_time, folder / f"{name}.mp4")
+
+
+def table(returns: Sequence[float], frames: Sequence[int]) -> list[str]:
+    """Return lines: a row for each episode, then mean and interquartile mean with their intervals, and the extremes."""
+    values = np.array(returns)
+    lines = [f"{'episode':>8} {'return':>10} {'frames':>8}"]
+    lines += [f"{i:>8} {value:>10.1f} {n:>8}" for i, (value, n) in enumerate(zip(returns, frames, strict=True))]
+    for name, figure in (("mean", mean), ("IQM", iqm)):
+        low, high = interval(values, figure)
+        lines.append(f"{name:>8} {figure(values):>10.1f}   95 % bootstrap interval {low:.1f} to {high:.1f}")
+    return [*lines, f"{'minimum':>8} {values.min():>10.1f}", f"{'maximum':>8} {values.max():>10.1f}"]
+
+
+def _numbers(film: str, episodes: int) -> list[int] | None:
+    """Return the episodes to film; None where the returns decide."""
+    if film in ("best", "worst"):
+        return None
+    if film in ("none", ""):
+        return []
+    try:
+        numbers = [int(word) for word in film.strip("[]").split(",")]
+    except ValueError:
+        raise UserError(f"film={film}: must be numbers of episodes such as 0,3,5, or best, worst, none") from None
+    if film == _FILM:
+        numbers = [n for n in numbers if n < episodes]
+    if not all(0 <= n < episodes for n in numbers) or len(numbers) > 16:
+        raise UserError(
+            f"film={film}: must be up to 16 numbers from 0 to {episodes - 1}; there are {episodes} episodes"
+        )
+    return numbers
+
+
+def _find(source: Path, name: str | None) -> Path:
+    """Return the file of weights that is meant."""
+    if source.is_file():
+        if name:
+            raise UserError(f"snapshot={name}: {source} is a file of weights itself; give the run's directory")
+        return source
+    if not source.is_dir():
+        raise UserError(f"{source}: there is no such run directory or file")
+    there = [path for name in files.SNAPSHOTS if (path := source / name).is_file()] + sorted(
+        source.glob("weights_*.pt")
+    )
+    if name is None:
+        if not there:
+            raise UserError(f"{source}: there is no snapshot in it; give the directory of a run")
+        return there[0]
+    for path in (source / name, Path(name)):
+        if path.is_file():
+            return path
+    raise UserError(f"snapshot={name}: there is no such file in {source}; there are {', '.join(p.name for p in there)}")
+
+
+def _read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
+    """Return the configuration, the agent's captured state (or tensors by dotted name) and the frame."""
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as f:
+                about = f.metadata() or {}
+                weights = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+            config, frame = json.loads(about["config"]), int(about["frame"])
+        except (SafetensorError, OSError, KeyError, ValueError) as e:
+            said = " ".join(str(e).split())[:100]
+            raise UserError(f"{path}: no weights that python -m drqv2.snapshot export has written ({said})") from e
+    else:
+        saved = snapshot.load(path)
+        config, frame, weights = saved.get("config"), saved["frame"], saved["agent"]
+    if not config:
+        raise UserError(f"{path}: there is no configuration in it; train with init_from={path} first")
+    cfg = OmegaConf.create(config)
+    assert isinstance(cfg, DictConfig)
+    cfg.init_from = None
+    return cfg, weights, frame
+
+
+def _agent(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -> Any:
+    agent = parts.make_agent(cfg, env, torch.device(cfg.device))
+    try:
+        if "kind" in weights:
+            state.restore(agent, weights, weights_only=True)
+        else:
+            for name in sorted({key.partition(".")[0] for key in weights}):
+                own = {k.partition(".")[2]: v for k, v in weights.items() if k.startswith(f"{name}.")}
+                getattr(agent, name).load_state_dict(own)
+    except (RuntimeError, AttributeError) as e:
+        said = " ".join(str(e).split())[:200]
+        raise UserError(f"{path}: its weights do not fit {cfg.task_name}: {said}") from e
+    return agent
+
+
+def _film(cfg: DictConfig, act: Any, episodes: Sequence[int], size: int, camera: str | None) -> Iterator[Any]:
+    """Yield the pictures a second of real time, then the pictures, uint8 [H, W, 3], of episodes played side by side."""
+    cfg.num_eval_envs = 1  # in this process, which alone can film
+    players = [parts.make_env(cfg, utils.EVAL_ENV, 0) for _ in episodes]
+    eye = int(camera) if camera is not None and camera.lstrip("-").isdigit() else camera
+    try:
+        seconds = players[0].step_seconds
+        yield 1 / seconds if seconds else 20.0
+        steps = [env.call("begin", _EVALUATION, e) for env, e in zip(players, episodes, strict=True)]
+        totals, counts = [0.0] * len(episodes), [0] * len(episodes)
+
+        def picture(i: int) -> np.ndarray:
+            seen = players[i].call("render", size, size, eye)
+            return overlay.label(seen, episodes[i], totals[i], counts[i], steps[i].action)
+
+        pictures = [picture(i) for i in range(len(episodes))]
+        yield overlay.grid(pictures)
+        while going := [i for i, step in enumerate(steps) if not step.last()]:
+            for i in going:
+                steps[i] = players[i].call("step", act(steps[i].observation))
+                totals[i] += steps[i].reward
+                counts[i] += 1
+                pictures[i] = picture(i)
+            yield overlay.grid(pictures)
+    finally:
+        for env in players:
+            env.close()
+
+
+def _write(pictures: Iterator[np.ndarray], fps: float, path: Path) -> None:
+    try:
+        video = Mp4(path.parent, fps, next(pictures))
+        try:
+            for picture in pictures:
+                video.write(picture)
+            video.finish(path)
+        except BaseException:
+            video.discard()
+            raise
+    except (OSError, RuntimeError) as e:
+        raise UserError(f"{path}: the video cannot be written ({e})") from e
+    print(f"video: {path}")
+
+
+def _show(pictures: Iterator[np.ndarray], fps: float) -> None:
+    title = "drqv2 (q ends)"
+    try:
+        for picture in pictures:
+            cv2.imshow(title, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+            if cv2.waitKey(max(1, round(1000 / fps))) in (ord("q"), 27):
+                break
+            if cv2.getWindowProperty(title, cv2.WND_PROP_VISIBLE) < 1:
+                break
+    except cv2.error as e:
+        raise UserError(f"live=true: no window can be opened here ({str(e).strip().splitlines()[-1]})") from e
+    finally:
+        cv2.destroyAllWindows()
+
+
+if __name__ == "__main__":
+    main()

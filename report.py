@@ -1,0 +1,126 @@
+"""One page about any number of runs: curves, returns, videos, differences, warnings.
+
+python report.py exp_local/                 # writes exp_local/report.html; needs no network to be read
+python report.py RUN_DIR OTHER_DIR out=a.html
+python report.py exp_local/ watch=true      # rewritten every minute and served on http://127.0.0.1:8765
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from drqv2.arguments import parse, usage
+from drqv2.errors import DiskError, UserError
+from drqv2.report.page import write
+from drqv2.schema import Key
+
+_ROOT = Path(__file__).resolve().parent
+KEYS = {
+    Key("out", "text", "File to write.", null="report.html in the first directory"): None,
+    Key(
+        "videos",
+        "choice",
+        "The newest video of each run: within the page, as a link to its file, or none.",
+        choices=("embed", "link", "none"),
+    ): "embed",
+    Key("published", "text", "CSV file of curves to stand behind."): str(_ROOT / "results/published/drqv2.csv"),
+    Key("history", "text", "JSON lines of benchmarks, drawn at the end."): str(_ROOT / "results/history.jsonl"),
+    Key("watch", "bool", "Write the page anew all the time, and serve it to this machine's browsers."): False,
+    Key("every", "float", "Interval of watch.", "seconds", 1): 60.0,
+    Key("port", "int", "Port of watch; 0 takes any that is free.", "", 0, 65535): 8765,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line that is described at the head of this module."""
+    argv = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & set(argv):
+        print(usage(__doc__, KEYS))
+        return
+    try:
+        words, args = parse(["watch=true" if word == "--watch" else word for word in argv], KEYS)
+        report([Path(word) for word in words], **args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def report(
+    roots: list[Path],
+    *,
+    out: str | None,
+    videos: str,
+    published: str,
+    history: str,
+    watch: bool,
+    every: float,
+    port: int,
+) -> None:
+    """Write the page, once or again and again; see KEYS.
+
+    Raises:
+        UserError: a directory is not there.
+        DiskError: the page cannot be written.
+    """
+    if not roots:
+        raise UserError("give directories with runs below them: python report.py exp_local/ [key=value ...]")
+    for root in roots:
+        if not root.is_dir():
+            raise UserError(f"{root}: there is no such directory")
+    target = Path(out) if out else roots[0] / "report.html"
+
+    def once() -> int:
+        try:
+            return write(roots, target, Path(published), videos, Path(history), round(every) if watch else None)
+        except OSError as e:
+            raise DiskError(f"{target} cannot be written ({e.strerror or e}); give another out=FILE") from e
+
+    number = once()
+    print(f"{number} runs: {target} ({target.stat().st_size / 1e6:.1f} MB)", flush=True)
+    if watch:
+        _serve(target, port, every, once)
+
+
+class _OnePage(SimpleHTTPRequestHandler):
+    """Serves a single file, under / and its own name; nothing else of its folder."""
+
+    def __init__(self, *args: Any, page: Path, **kwargs: Any) -> None:
+        self._page = page
+        super().__init__(*args, directory=str(page.parent), **kwargs)
+
+    def translate_path(self, path: str) -> str:
+        """Return the file for a request; one that is not there for any other than the page."""
+        wanted = path.partition("?")[0]
+        return str(self._page if wanted in ("/", f"/{self._page.name}") else self._page.parent / ".none")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+def _serve(target: Path, port: int, every: float, once: Any) -> None:
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_OnePage, page=target.resolve()))
+    except OSError as e:
+        raise UserError(f"port={port}: cannot be served on ({e.strerror}); give another, or port=0") from e
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://127.0.0.1:{server.server_address[1]}, rewritten every {every:.0f} s; ctrl-C ends it", flush=True)
+    try:
+        while True:
+            time.sleep(every)
+            once()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,366 @@
+"""report.py: reading runs, grouping, curves, warnings, the page in a browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+import report
+from drqv2.report import figures, groups, runs
+from drqv2.statistics import iqm, mean
+from tests.test_train import run as train_run
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = {"task_name": "cheetah_run", "seed": 1, "action_repeat": 2, "num_train_frames": 100_000, "lr": 1e-4}
+CONFIG |= {"agent": {"lr": "${lr}", "hidden_dim": 1024}}
+
+
+def make_run(path: Path, returns: Any, every: int = 10_000, hours: float = 0.1, **config: Any) -> Path:
+    """Write what a run leaves: an evaluation every `every` frames, which takes `hours` of training to come to."""
+    path.mkdir(parents=True)
+    OmegaConf.save(OmegaConf.merge(CONFIG, config), path / "config.yaml")
+    with (path / "eval.csv").open("w", newline="") as f:
+        writer = csv.writer(f)
+        writer.writerow(["frame", "step", "episode", "episode_length", "episode_reward", "total_time", "more"])
+        for i, value in enumerate(returns):
+            writer.writerow([i * every, i * every // 2, i, 1000, value, 3600 * hours * i, 0.5])
+    with (path / "train.csv").open("w", newline="") as f:
+        csv.writer(f).writerows([["frame", "fps"], [1000, 90.0], [2000, 110.0]])
+    return path
+
+
+def read(*paths: Path) -> list[runs.Run]:
+    found = [runs.read(path) for path in paths]
+    assert None not in found
+    return [run for run in found if run is not None]
+
+
+def test_a_run_is_read(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a" / "run", [1, 5, 3], num_train_frames=20_000)
+    (path / "starts.jsonl").write_text(json.dumps({"commit": "abc"}) + "\n")
+    assert list(runs.find([tmp_path])) == [path]
+    (run,) = read(path)
+    assert (run.task, run.seed, run.ended) == ("cheetah_run", 1, True)
+    assert run.frames.tolist() == [0, 10_000, 20_000]
+    assert run.returns.tolist() == [1, 5, 3]
+    assert run.hours.tolist() == pytest.approx([0, 0.1, 0.2])
+    assert run.fps == 100
+    assert run.config["agent.lr"] == 1e-4
+    assert run.starts == [{"commit": "abc"}]
+    assert run.faults == []
+
+
+def test_damaged_files_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", [1, 2, 3])
+    text = (path / "eval.csv").read_text().replace("20000,10000", "2x000,10000")
+    (path / "eval.csv").write_text(text[:-4] + "\n30000,15")
+    (path / "starts.jsonl").write_text('{"commit": "a"}\n{"comm')
+    (path / "quarantine").mkdir()
+    (path / "quarantine" / "train.csv").touch()
+    (run,) = read(path)
+    assert run.returns.tolist() == [1, 2]
+    assert [fault.split(" ", 1)[1] for fault in run.faults] == [
+        "damaged rows in eval.csv",
+        "damaged line in starts.jsonl",
+        "was damaged and is in quarantine",
+    ]
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "config.yaml").write_text("task_name: [")
+    assert runs.read(tmp_path / "bad") is None
+
+
+def test_a_run_without_an_evaluation(tmp_path: Path) -> None:
+    (run,) = read(make_run(tmp_path / "run", []))
+    assert len(run.frames) == 0
+    assert not run.ended
+    (group,) = groups.group([run])
+    assert "has no evaluation yet" in groups.warnings(group, None)[0]
+    assert len(groups.group_curve(group.runs, mean, "frames").x) == 0
+
+
+def test_groups_by_task_and_setting(tmp_path: Path) -> None:
+    made = [
+        make_run(tmp_path / "a1", [1], seed=1),
+        make_run(tmp_path / "a2", [1], seed=2, num_train_frames=50_000, device="cuda"),
+        make_run(tmp_path / "b", [1], seed=1, lr=3e-4),
+        make_run(tmp_path / "c", [1], seed=1, agent={"hidden_dim": 256}),
+        make_run(tmp_path / "d", [1], seed=1, task_name="walker_walk"),
+    ]
+    found = groups.group(read(*made))
+    assert [(g.task, g.label, [run.path.name for run in g.runs]) for g in found] == [
+        ("cheetah_run", "as most", ["a1", "a2"]),
+        ("cheetah_run", "lr=0.0003", ["b"]),
+        ("cheetah_run", "agent.hidden_dim=256", ["c"]),
+        ("walker_walk", "all runs", ["d"]),
+    ]
+
+
+def test_curve_over_seeds(tmp_path: Path) -> None:
+    made = [make_run(tmp_path / str(s), [s, 10.0 * s, 100.0 * s][: 3 if s < 4 else 2], seed=s) for s in (1, 2, 3, 4)]
+    curve = groups.group_curve(read(*made), mean, "frames")
+    assert curve.x.tolist() == [0, 10_000, 20_000]
+    assert curve.y.tolist() == [2.5, 25.0, 200.0]  # the fourth seed ends before the third point
+    assert curve.low is not None
+    assert curve.high is not None
+    assert (curve.low < curve.y).all()
+    assert (curve.y < curve.high).all()
+    assert groups.group_curve(read(*made), iqm, "frames").y.tolist() == [2.5, 25.0, 200.0]
+    one = groups.group_curve(read(*made[:1]), mean, "frames")
+    assert one.low is None
+    assert one.y.tolist() == [1, 10, 100]
+
+
+def test_curve_against_time(tmp_path: Path) -> None:
+    slow, fast = (
+        make_run(tmp_path / "a", [0, 10, 20], hours=1.0),
+        make_run(tmp_path / "b", [0, 10, 20], hours=0.5, seed=2),
+    )
+    curve = groups.group_curve(read(slow, fast), mean, "hours")
+    assert curve.x.tolist() == [0, 0.5, 1.0]  # as far as half of the seeds come
+    assert curve.y.tolist() == [0, 7.5, 15.0]
+
+
+def test_thinned_curves_keep_their_extremes() -> None:
+    x = np.arange(100_000.0)
+    y = np.sin(x / 1000)
+    y[4321], y[77_777] = 9.0, -9.0
+    thin_x, thin_y = groups.thin(x, y)
+    assert len(thin_x) <= 400
+    assert (thin_y.max(), thin_y.min()) == (9.0, -9.0)
+    assert (thin_x[0], thin_x[-1]) == (0, 99_999)
+    assert (np.diff(thin_x) > 0).all()
+    assert np.array_equal(groups.thin(x[:300], y[:300])[1], y[:300])
+
+
+def test_returns_at_a_frame(tmp_path: Path) -> None:
+    made = read(
+        make_run(tmp_path / "1", np.arange(11), seed=1),
+        make_run(tmp_path / "2", np.arange(6) * 2.0, seed=2),
+        make_run(tmp_path / "3", np.arange(8) * 3.0, seed=3, every=14_000),
+    )
+    assert groups.returns_at(made, 50_000).tolist() == [5, 10, 9]
+    assert groups.returns_at(made, 100_000).tolist() == [10]
+    assert groups.returns_at(made, 1_000_000).tolist() == []
+
+
+def test_warnings(tmp_path: Path) -> None:
+    made = [make_run(tmp_path / f"run{s}", [5, 200, 400, 600, 800], seed=s) for s in (1, 2)]
+    made.append(make_run(tmp_path / "dead", [5, 6, 5, 6, 5], seed=3))
+    starts = [
+        {"frame": 0, "commit": "a" * 40, "time": "2026-01-01"},
+        {"frame": 9000, "commit": "b" * 40, "dirty": True},
+    ]
+    (made[0] / "starts.jsonl").write_text("".join(json.dumps(start) + "\n" for start in starts))
+    (made[1] / "starts.jsonl").write_text(json.dumps(starts[0]) + "\n")
+    (group,) = groups.group(read(*made))
+    told = groups.warnings(group, None)
+    assert any("seed 3 (dead) has not learnt: 5 where the other seeds have 800" in words for words in told)
+    assert any(
+        "gone on with at frame 9,000" in words and "aaaaaaaaa before, bbbbbbbbb after" in words for words in told
+    )
+    assert any("code that no commit holds" in words for words in told)
+    assert any("different commits" in words for words in told)
+    assert not any("seed 2" in words for words in told)
+    alone = groups.group(read(made[2]))[0]
+    theirs = {"frame": np.array([0, 20_000, 40_000]), "mean": np.array([5.0, 200, 400])}
+    assert "where the published mean is 400" in groups.warnings(alone, theirs)[0]
+    assert groups.warnings(alone, None) == []
+
+
+def test_published_curves_of_all_tasks() -> None:
+    published = groups.read_published(ROOT / "results/published/drqv2.csv")
+    assert len(published) == 24
+    one = published["cartpole_balance_sparse"]
+    assert one["mean"][one["frame"] == 40_000] == [1000]
+    for curve in published.values():
+        assert (curve["min"] <= curve["mean"]).all()
+        assert (curve["mean"] <= curve["max"]).all()
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_still_picture(tmp_path: Path, kind: str) -> None:
+    made = [make_run(tmp_path / str(s), [1, 2, s], seed=s) for s in (1, 2)]
+    picture = figures.still(groups.group(read(*made)), None, kind)
+    assert picture.startswith(b"<?xml" if kind == "svg" else b"\x89PNG")
+
+
+def test_page_of_nothing_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report.main([str(tmp_path)])
+    assert "There is no run here yet" in (tmp_path / "report.html").read_text()
+    assert "0 runs" in capsys.readouterr().out
+    for words, told in (
+        ([], "give directories"),
+        (["nowhere"], "no such directory"),
+        ([str(tmp_path), "video=none"], "nearest: videos"),
+        ([str(tmp_path), "videos=all"], "embed, link or none"),
+        ([str(tmp_path), "out=/nowhere/a.html"], "cannot be written"),
+    ):
+        with pytest.raises(SystemExit) as leaving:
+            report.main(words)
+        assert leaving.value.code in (2, 74)
+        assert told in capsys.readouterr().err
+
+
+def test_the_page_is_self_contained(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", [1, 2], experiment="<script>alert(1)</script>")
+    report.main([str(tmp_path)])
+    text = (tmp_path / "report.html").read_text()
+    head, _, rest = text.partition("</script>")  # plotly's own code talks of addresses
+    assert "src=" not in head.partition("<script>")[0]
+    assert "<script>alert" not in rest
+    assert 'src="http' not in rest
+    assert 'href="http' not in rest
+    assert "<noscript><img" in rest
+
+
+# --- in a browser ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, headless."""
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        if os.environ.get("DRQV2_NEEDS_BROWSER"):
+            pytest.fail("chromium and chromium-driver are not installed")
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for word in (
+        "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
+        "disable-component-update disable-sync window-size=1100,1600 disable-dev-shm-usage"
+    ).split():
+        options.add_argument(f"--{word}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+def drawn(browser: Any) -> list[dict[str, Any]]:
+    """Return what plotly has drawn: for each trace its name, whether it is seen, and its number of points."""
+    script = """return document.querySelector('.js-plotly-plot')._fullData.map(
+        t => ({name: t.name, visible: t.visible, points: (t.x || []).length}))"""
+    traces: list[dict[str, Any]] = browser.execute_script(script)
+    return traces
+
+
+def show(browser: Any, page: Path) -> None:
+    """Open a page, and wait until all of its charts are drawn."""
+    browser.get(page.as_uri())
+    charts = "return ['.chart', '.js-plotly-plot .legend'].map(s => document.querySelectorAll(s).length)"
+    until(lambda: (found := browser.execute_script(charts))[0] > 0 and found[0] == found[1])
+
+
+def until(condition: Any, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it has not come about"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    """Curves are drawn, the legend and the buttons work, a video plays, and the console holds no error."""
+    from selenium.webdriver.common.by import By
+
+    real = train_run(tmp_path / "real", "num_train_frames=240")
+    for seed, hidden in ((1, 1024), (2, 1024), (1, 256), (2, 256)):
+        returns = 1000 * (1 - np.exp(-np.arange(20) / (4 * seed)))
+        make_run(tmp_path / f"{hidden}_{seed}", returns, seed=seed, agent={"hidden_dim": hidden})
+    report.main([str(tmp_path), "out=" + str(tmp_path / "report.html")])
+    show(browser, tmp_path / "report.html")
+    assert [h.text for h in browser.find_elements(By.TAG_NAME, "h2")] == ["cartpole_balance_sparse", "cheetah_run"]
+    browser.execute_script("document.querySelector('.js-plotly-plot').closest('section').remove()")  # the first
+
+    def seen() -> set[str]:
+        return {t["name"] for t in drawn(browser) if t["visible"] is True and "hidden" in str(t["name"])}
+
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".scatterlayer .trace path.js-line")) >= 6
+    names = sorted(seen())
+    assert len(names) == 1  # "as most" and agent.hidden_dim=...
+    before = [t["visible"] for t in drawn(browser)]
+    entry = browser.find_elements(By.CSS_SELECTOR, ".legendtoggle")[-1]
+    browser.execute_script("arguments[0].scrollIntoView()", entry)
+    entry.click()
+    until(lambda: [t["visible"] for t in drawn(browser)] != before)
+    assert "legendonly" in [t["visible"] for t in drawn(browser)]
+
+    buttons = browser.find_elements(By.CSS_SELECTOR, ".updatemenu-button")
+    assert [b.text for b in buttons] == ["mean, frames", "mean, time", "IQM, frames", "IQM, time"]
+    buttons[1].click()
+    title = "return document.querySelector('.js-plotly-plot')._fullLayout.xaxis.title.text"
+    until(lambda: browser.execute_script(title) == "hours of training")
+
+    show(browser, tmp_path / "report.html")
+    (video,) = browser.find_elements(By.TAG_NAME, "video")
+    assert real.name in browser.find_element(By.TAG_NAME, "figcaption").text
+    browser.execute_script("arguments[0].play()", video)
+    until(lambda: browser.execute_script("return arguments[0].currentTime", video) > 0.2)
+    assert browser.execute_script("return arguments[0].videoWidth", video) == 32
+    assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
+
+
+@pytest.mark.slow
+def test_fifty_long_runs(browser: Any, tmp_path: Path) -> None:
+    """Fifty runs of 3M frames: a page below 20 MB, all of whose curves are drawn."""
+    rng = np.random.default_rng(0)
+    for i in range(50):
+        path = make_run(tmp_path / f"run{i}", rng.uniform(0, 1000, 301), seed=i % 10, task_name=f"task_{i // 10}")
+        with (path / "train.csv").open("w", newline="") as f:
+            csv.writer(f).writerows([["frame", "fps"], *([1000 * j, 100.0] for j in range(3000))])
+    report.main([str(tmp_path)])
+    assert (tmp_path / "report.html").stat().st_size < 20e6
+    show(browser, tmp_path / "report.html")
+    plots = "return [...document.querySelectorAll('.js-plotly-plot')].map(p => p._fullData.length)"
+    until(lambda: len(browser.execute_script(plots)) == 5)
+    assert min(browser.execute_script(plots)) >= 10
+    assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
+
+
+@pytest.mark.slow
+def test_watch(tmp_path: Path) -> None:
+    """The page is served to this machine alone, without its neighbours, and follows the runs."""
+    make_run(tmp_path / "run", [1, 2])
+    (tmp_path / "secret.txt").write_text("no")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    command = [sys.executable, str(ROOT / "report.py"), str(tmp_path), "--watch", "every=1", f"port={port}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert "1 runs" in process.stdout.readline()
+        assert f"http://127.0.0.1:{port}" in process.stdout.readline()
+
+        def get(name: str) -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
+                return str(answer.read().decode())
+
+        assert "cheetah_run" in get("")
+        for name in ("secret.txt", "../secret.txt", "run/config.yaml"):
+            with pytest.raises(urllib.error.HTTPError):
+                get(name)
+        make_run(tmp_path / "other", [1, 2], task_name="walker_walk")
+        until(lambda: "walker_walk" in get(""))
+    finally:
+        process.terminate()
+        process.wait()
