@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
@@ -25,11 +26,12 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 def git_commit(folder: Path = _ROOT) -> tuple[str, bool] | None:
     """Return the commit checked out in `folder` and whether tracked files differ from it; None without git."""
+    git = shutil.which("git")
+    if git is None:
+        return None
     try:
         commit, changes = (
-            subprocess.run(
-                ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
-            ).stdout.strip()
+            subprocess.run([git, "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout.strip()
             for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
         )
     except (OSError, subprocess.CalledProcessError):
