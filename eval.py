@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,9 +34,9 @@ from drqv2 import files, overlay, parts, snapshot, state, utils
 from drqv2.acting import choose_actions
 from drqv2.arguments import parse, usage
 from drqv2.config import settle
-from drqv2.errors import UserError
+from drqv2.errors import DiskError, UserError
 from drqv2.evaluation import play
-from drqv2.schema import Key
+from drqv2.schema import CFGS, Key
 from drqv2.statistics import interval, iqm, mean
 from video import Mp4
 
@@ -54,6 +55,10 @@ KEYS = {
     Key("live", "bool", "Show the filmed episodes in a window, instead of writing a video."): False,
     Key("num_envs", "int", "Environments that play side by side.", "environments", 1): 1,
     Key("device", "device", "Where the agent lives."): "auto",
+    Key("agent_dir", "folder", "Directory with the agent's file.", null="as in training"): None,
+    Key(
+        "trust", "bool", "Run code of others that a single file of weights names: agent._target_, env._target_."
+    ): False,
     Key("out", "text", "Where video and returns go.", null="eval/ in the run's directory"): None,
 }
 
@@ -90,6 +95,8 @@ def evaluate(
     live: bool,
     num_envs: int,
     device: str,
+    agent_dir: str | None,
+    trust: bool,
     out: str | None,
 ) -> None:
     """Play, print the table, write or show the video; see KEYS.
@@ -102,15 +109,30 @@ def evaluate(
         raise UserError("live=true: there is no display here; leave it out, and a video is written")
     path = _find(source, snapshot)
     cfg, weights, frame = _read(path)
-    cfg.device, cfg.num_eval_envs, cfg.overlap = device, num_envs, False
+    if source.is_file() and not trust:
+        _refuse_foreign_code(cfg, path)
+    cfg.device, cfg.agent.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = device, device, "auto", num_envs, False
+    cfg.agent_dir = agent_dir or cfg.agent_dir
     cfg.task_name = task or cfg.task_name
     cfg.seed = cfg.seed if seed is None else seed
     settle(cfg)
     parts.settle_machine(cfg)
+    cfg.agent.device = cfg.device
+    folder = Path(out) if out else (source if source.is_dir() else source.parent) / "eval"
+    name = f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', cfg.task_name)}"
+    if not live:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UserError(f"{folder}: cannot be made ({e.strerror}); give out=DIR") from e
+    eye = int(camera) if camera is not None and camera.lstrip("-").isdigit() else camera
 
     players = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(num_envs)]
     try:
         agent = _agent(cfg, players[0], weights, path)
+        if eye is not None:  # a wrong one is told now, not after all the episodes
+            players[0].call("begin", _EVALUATION, 0)
+            players[0].call("render", 16, 16, eye)
         step = frame // cfg.action_repeat
 
         def act(obs: np.ndarray) -> np.ndarray:
@@ -125,16 +147,16 @@ def evaluate(
     print(f"{cfg.task_name}: {path}, frame {frame:,}, {episodes} episodes, seed {cfg.seed}")
     print("\n".join(table(returns, [steps * cfg.action_repeat for _, steps in results])))
 
-    folder = Path(out) if out else (source if source.is_dir() else source.parent) / "eval"
-    name = f"{path.stem}_{frame}_{cfg.task_name}"
     if not live:
-        folder.mkdir(parents=True, exist_ok=True)
         about = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed, "returns": returns}
-        files.write_atomically(folder / f"{name}.json", json.dumps(about, indent=1).encode())
+        try:
+            files.write_atomically(folder / f"{name}.json", json.dumps(about, indent=1).encode())
+        except OSError as e:
+            raise DiskError(f"{folder / name}.json cannot be written ({e.strerror}); give out=DIR") from e
     if chosen is None:
         chosen = [int(np.argmax(returns) if film == "best" else np.argmin(returns))]
     if chosen:
-        moving = _film(cfg, act, chosen, render_size, camera)
+        moving = _film(cfg, act, chosen, render_size, eye)
         real_time = next(moving)
         if live:
             _show(moving, fps or real_time)
@@ -180,9 +202,9 @@ def _find(source: Path, name: str | None) -> Path:
         return source
     if not source.is_dir():
         raise UserError(f"{source}: there is no such run directory or file")
-    there = [path for name in files.SNAPSHOTS if (path := source / name).is_file()] + sorted(
-        source.glob("weights_*.pt")
-    )
+    milestones = [path for path in source.glob("weights_*.pt") if path.stem[8:].isdigit()]
+    there = [path for each in files.SNAPSHOTS if (path := source / each).is_file()]
+    there += sorted(milestones, key=lambda path: int(path.stem[8:]), reverse=True)
     if name is None:
         if not there:
             raise UserError(f"{source}: there is no snapshot in it; give the directory of a run")
@@ -211,10 +233,27 @@ def _read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
         config, frame, weights = saved.get("config"), saved["frame"], saved["agent"]
     if not config:
         raise UserError(f"{path}: there is no configuration in it; train with init_from={path} first")
-    cfg = OmegaConf.create(config)
+    base: Any = OmegaConf.to_container(OmegaConf.load(CFGS / "config.yaml"))  # for keys that there were not yet
+    known = {key: value for key, value in base.items() if key not in ("defaults", "hydra", "agent", "env")}
+    cfg = OmegaConf.merge(known, config)
     assert isinstance(cfg, DictConfig)
     cfg.init_from = None
     return cfg, weights, frame
+
+
+def _refuse_foreign_code(cfg: DictConfig, path: Path) -> None:
+    """Check that a file which may be anybody's names no code but this project's.
+
+    Raises:
+        UserError: it does.
+    """
+    named = {"agent._target_": cfg.agent._target_, "env._target_": cfg.env._target_, "agent_dir": cfg.agent_dir}
+    own = str(named["agent._target_"]).startswith("drqv2.agents.")
+    for key, value in named.items():
+        if value is not None and not (own and key == "agent._target_"):
+            raise UserError(
+                f"{path} names code to run, {key}={value}\nIf you know where it comes from, say trust=true."
+            )
 
 
 def _agent(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -> Any:
@@ -232,11 +271,10 @@ def _agent(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -> An
     return agent
 
 
-def _film(cfg: DictConfig, act: Any, episodes: Sequence[int], size: int, camera: str | None) -> Iterator[Any]:
+def _film(cfg: DictConfig, act: Any, episodes: Sequence[int], size: int, eye: int | str | None) -> Iterator[Any]:
     """Yield the pictures a second of real time, then the pictures, uint8 [H, W, 3], of episodes played side by side."""
     cfg.num_eval_envs = 1  # in this process, which alone can film
     players = [parts.make_env(cfg, utils.EVAL_ENV, 0) for _ in episodes]
-    eye = int(camera) if camera is not None and camera.lstrip("-").isdigit() else camera
     try:
         seconds = players[0].step_seconds
         yield 1 / seconds if seconds else 20.0

@@ -30,8 +30,8 @@ KEYS = {
         "The newest video of each run: within the page, as a link to its file, or none.",
         choices=("embed", "link", "none"),
     ): "embed",
-    Key("published", "text", "CSV file of curves to stand behind."): str(_ROOT / "results/published/drqv2.csv"),
-    Key("history", "text", "JSON lines of benchmarks, drawn at the end."): str(_ROOT / "results/history.jsonl"),
+    Key("published", "file", "CSV file of curves to stand behind.", null="those of DrQ-v2"): None,
+    Key("history", "file", "JSON lines of benchmarks, drawn at the end.", null="results/history.jsonl"): None,
     Key("watch", "bool", "Write the page anew all the time, and serve it to this machine's browsers."): False,
     Key("every", "float", "Interval of watch.", "seconds", 1): 60.0,
     Key("port", "int", "Port of watch; 0 takes any that is free.", "", 0, 65535): 8765,
@@ -59,8 +59,8 @@ def report(
     *,
     out: str | None,
     videos: str,
-    published: str,
-    history: str,
+    published: str | None,
+    history: str | None,
     watch: bool,
     every: float,
     port: int,
@@ -78,14 +78,19 @@ def report(
             raise UserError(f"{root}: there is no such directory")
     target = Path(out) if out else roots[0] / "report.html"
 
-    def once() -> int:
+    theirs = Path(published) if published else _ROOT / "results/published/drqv2.csv"
+    speed = Path(history) if history else _ROOT / "results/history.jsonl"
+
+    def once() -> None:
         try:
-            return write(roots, target, Path(published), videos, Path(history), round(every) if watch else None)
+            number, unreadable = write(roots, target, theirs, videos, speed, round(every) if watch else None)
         except OSError as e:
             raise DiskError(f"{target} cannot be written ({e.strerror or e}); give another out=FILE") from e
+        print(f"{number} runs: {target} ({target.stat().st_size / 1e6:.1f} MB)", flush=True)
+        for words in unreadable:
+            print(f"left out, {words}", flush=True)
 
-    number = once()
-    print(f"{number} runs: {target} ({target.stat().st_size / 1e6:.1f} MB)", flush=True)
+    once()
     if watch:
         _serve(target, port, every, once)
 

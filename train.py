@@ -196,8 +196,7 @@ class Workspace:
             self.stop.raise_if_requested()
         self.eval_every_step(self.global_step)
         if due:
-            with self.shares.spent_on("evaluation"):
-                self.eval()
+            self.eval()
 
     def eval(self) -> None:
         """Run num_eval_episodes without exploration; log their mean return and film the first.
@@ -214,7 +213,7 @@ class Workspace:
 
         video = self.work_dir / "eval_video" / f"{self.global_frame}.mp4"
 
-        with self.timer.paused():
+        with self.timer.paused(), self.shares.spent_on("evaluation"):
             results = play(
                 self.eval_envs,
                 self.progress.evaluations,
@@ -236,8 +235,9 @@ class Workspace:
             log("step", self.global_step)
             for episode, value in enumerate(returns):
                 log(f"episode_reward/{episode}", value)
-        if self.cfg.save_video and video.exists():
-            self.logger.log_video("eval/video", video, self.global_frame)
+        with self.timer.paused(), self.shares.spent_on("evaluation"):
+            if self.cfg.save_video and video.exists():
+                self.logger.log_video("eval/video", video, self.global_frame)
 
     def _ended(self) -> list[int]:
         return [i for i, time_step in enumerate(self.time_steps) if time_step.last()]

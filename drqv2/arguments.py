@@ -6,8 +6,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from drqv2.config import checked
 from drqv2.errors import UserError
 from drqv2.explain import did_you_mean
@@ -18,7 +16,7 @@ def parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict
     """Return what stands without a key, and the value of every key.
 
     Args:
-        argv: words such as "episodes=20"; values are read as YAML.
+        argv: words such as "episodes=20".
         keys: with their defaults.
 
     Raises:
@@ -34,14 +32,20 @@ def parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict
             continue
         if name not in known:
             raise UserError(f"{name}={text}: there is no such key{did_you_mean(name, known)} (see --help)")
-        try:
-            value = yaml.safe_load(text) if text else ""
-        except yaml.YAMLError:
-            value = text
-        if known[name].kind in ("text", "folder", "file") and value is not None:
-            value = text
-        values[name] = checked(known[name], value)
+        values[name] = checked(known[name], _value(text, known[name].kind))
     return plain, values
+
+
+def _value(text: str, kind: str) -> Any:
+    if text == "null":
+        return None
+    if kind in ("int", "float"):
+        try:
+            number = float(text)
+            return int(number) if number.is_integer() else number
+        except ValueError:
+            return text
+    return text == "true" if kind == "bool" and text in ("true", "false") else text
 
 
 def usage(head: str, keys: Mapping[Key, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import sys
 import time
@@ -115,6 +116,7 @@ class Dashboard:
         self._begun = (time.monotonic(), 0)
         self._terminal = terminal
         self._live: Any = None
+        self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []  # of logging, with their own outputs
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Have the row's figures in what is drawn next."""
@@ -124,19 +126,36 @@ class Dashboard:
         from rich.console import Console as Terminal
         from rich.live import Live
 
+        outputs = (sys.stdout, sys.stderr)
         self._begun = (time.monotonic(), self._status().frame)
         self._live = Live(
-            get_renderable=self.render,
+            get_renderable=self._drawn,
             console=self._terminal or Terminal(),
             refresh_per_second=1,
             redirect_stderr=True,
             redirect_stdout=True,
         )
         self._live.__enter__()
+        for handler in logging.getLogger().handlers:  # they hold on to the outputs that there were
+            if isinstance(handler, logging.StreamHandler) and handler.stream in outputs:
+                self._handlers.append((handler, handler.stream))
+                handler.setStream(sys.stdout)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._live.__exit__(None, None, None)
+        while self._handlers:
+            handler, stream = self._handlers.pop()
+            handler.setStream(stream)
+
+    def _drawn(self) -> Any:
+        from rich.text import Text
+
+        try:
+            return self.render()
+        except Exception as error:  # it is no reason to lose a run
+            said = f"the dashboard cannot be drawn ({type(error).__name__}: {error}); console=plain does without"
+            return Text(said)
 
     def render(self) -> Any:
         """Return what is drawn."""

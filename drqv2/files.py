@@ -138,7 +138,8 @@ def tidy(run_dir: Path) -> None:
 
     The replay sees to its own folder.
     """
-    for pattern in (".*.tmp", "*/.tmp-*.mp4"):
+    own = [f".{name}.*.tmp" for name in ("snapshot*.pt", "weights_*.pt", "*.csv", "config.yaml")]
+    for pattern in (*own, ".buffer.tmp", "eval_video/.tmp-*.mp4", "train_video/.tmp-*.mp4"):
         for path in run_dir.glob(pattern):
             if path.is_dir():
                 shutil.rmtree(path)

@@ -93,51 +93,83 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
         args.overrides.append("hydra.output_subdir=null")
     if run_dir is not None and files.has_snapshot(run_dir):
         args.overrides.append("++init_from=null")  # the snapshot holds the weights; the file may be gone
-    crashes: list[Exception] = []
-
-    def task(cfg: DictConfig) -> None:
-        work_dir = Path(HydraConfig.get().runtime.output_dir)
-        try:
-            settle(cfg)
-            run(cfg, work_dir)
-        except UserError as error:
-            _fail(error)
-        except Stopped as stopped:
-            _stopped(str(stopped), stopped.code, work_dir)
-        except KeyboardInterrupt:
-            _stopped("interrupted", 130, work_dir)
-        except Exception as error:
-            if told := _told(error, work_dir):
-                _fail(told)
-            crashes.append(error)
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                traceback.print_exc()  # now, not after the jobs that follow
-            raise
-
-    # Hydra names its job after the module of the function that this one wraps.
-    task.__wrapped__ = run  # type: ignore[attr-defined]
+    job = _Job(run)
     try:
         if not (args.cfg or args.info or args.hydra_help or args.shell_completion):
             _check_jobs(args, config_dir, config_name, groups)
         with _hydra_raises():
-            _run_hydra(args, get_args_parser(), task, str(config_dir), config_name)
+            _run_hydra(args, get_args_parser(), job, str(config_dir), config_name)
     except Exception as error:
-        if isinstance(error, HydraException | OmegaConfBaseException) and error not in crashes:
+        if error in job.crashes:
+            frames = error.__traceback__
+            while frames is not None and frames.tb_frame.f_code is not _Job.__call__.__code__:
+                frames = frames.tb_next  # Hydra's frames say nothing about the fault
+            raise error.with_traceback(frames) from None
+        if isinstance(error, JobFailed):
+            sys.exit(f"{job.failed or 'some'} of the jobs failed; see above")
+        if isinstance(error, HydraException | OmegaConfBaseException):
             raise UserError(explain(error, groups)) from None
-        if isinstance(error, OSError) and error not in crashes:
+        if isinstance(error, OSError):
             kind = DiskError if error.errno in files.FULL else UserError
             raise kind(
                 f"the run's directory cannot be made: {error}\nGive another hydra.run.dir, or make room."
             ) from error
-        if error not in crashes:
-            raise
-    if crashes and args.multirun:
-        sys.exit(f"{len(crashes)} of the jobs failed; see above")
-    for crash in crashes:
-        frames = crash.__traceback__
-        while frames is not None and frames.tb_frame.f_code is not task.__code__:
-            frames = frames.tb_next  # Hydra's frames say nothing about the fault
-        raise crash.with_traceback(frames)
+        raise
+
+
+class JobFailed(Exception):
+    """A job of a sweep has failed, and has said why; the others go on."""
+
+
+class _Job:
+    """What Hydra calls for each job, here or in a process or on a machine that a launcher has chosen.
+
+    Args:
+        run: gets the checked configuration and the run's directory.
+
+    Attributes:
+        crashes: what single runs raised that was no mistake of the user's.
+        failed: jobs of a sweep that failed in this process.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.crashes: list[Exception] = []
+        self.failed = 0
+        self.__wrapped__ = run  # Hydra names its job after the module of the function that this one wraps
+
+    def __call__(self, cfg: DictConfig) -> None:
+        hydra = HydraConfig.get()
+        work_dir = Path(hydra.runtime.output_dir)
+        sweep = hydra.mode == RunMode.MULTIRUN
+        try:
+            settle(cfg)
+            self._run(cfg, work_dir)
+            return
+        except UserError as error:
+            words, code = f"error: {error}", error.code
+        except Stopped as stopped:
+            # The jobs of a sweep that is run one after another end together; a process elsewhere speaks for itself.
+            sweep = sweep and "basic_launcher" not in str(hydra.launcher.get("_target_"))
+            words, code = f"\n{stopped}; {how_to_go_on(work_dir)}", stopped.code
+        except KeyboardInterrupt:
+            sweep = False
+            words, code = f"\ninterrupted; {how_to_go_on(work_dir)}", 130
+        except Exception as error:
+            told = _told(error, work_dir)
+            if not told and not sweep:
+                self.crashes.append(error)
+                raise
+            words, code = (f"error: {told}", told.code) if told else (traceback.format_exc(), 1)
+        # Outside the handlers: what a job of a sweep held in memory is not kept alive by its error.
+        self._leave(sweep, words, code)
+
+    def _leave(self, sweep: bool, words: str, code: int) -> NoReturn:
+        print(words, file=sys.stderr, flush=True)
+        if sweep:
+            self.failed += 1
+            raise JobFailed(words.strip())
+        sys.exit(code)
 
 
 def _fail(error: UserError) -> NoReturn:
@@ -167,11 +199,6 @@ def _told(error: Exception, work_dir: Path) -> UserError | None:
             f"less; {how_to_go_on(work_dir)}"
         )
     return None
-
-
-def _stopped(how: str, code: int, work_dir: Path) -> NoReturn:
-    print(f"\n{how}; {how_to_go_on(work_dir)}", file=sys.stderr)
-    sys.exit(code)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

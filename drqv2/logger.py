@@ -82,6 +82,7 @@ class Logger:
         self._sinks: list[Sink] = [JsonLines(log_dir / "metrics.jsonl"), *sinks]
         if use_tb:
             self._sinks.append(EventFiles(log_dir / "tb", hparams))
+        self._states: dict[str, Any] = {}  # of sinks, the newest known: also of those that were dropped
         self._console = console or PlainConsole()
 
     def log(self, key: str, value: float | torch.Tensor, frame: int) -> None:
@@ -131,8 +132,12 @@ class Logger:
         self.dump(frame, ty)
 
     def log_video(self, tag: str, path: Path, frame: int) -> None:
-        """Hand a finished mp4 to the sinks that show such."""
-        self._feed(lambda sink: sink.video(tag, path, frame))
+        """Hand a finished mp4 to the sinks that show such; one that fails at it goes on with figures."""
+        for sink in self._sinks:
+            try:
+                sink.video(tag, path, frame)
+            except Exception as error:  # whatever a decoder or a service raises
+                _log.warning("%s does without %s (%s: %s).", sink.name, path, type(error).__name__, error)
 
     def _feed(self, act: Callable[[Sink], Any]) -> dict[str, Any]:
         """Return what each sink answers; one that fails is dropped."""
@@ -148,12 +153,13 @@ class Logger:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and containers: each file's text, undumped means, newest points."""
+        self._states |= self._feed(lambda sink: sink.state_dict())
         return {
             "texts": {ty: table.text() for ty, table in self._tables.items()},
             "rows": {ty: table.rows for ty, table in self._tables.items()},
             "columns": {ty: list(table.columns) for ty, table in self._tables.items()},
             "meters": {key: [meter.total, meter.count] for key, meter in self._meters.items()},
-            "sinks": self._feed(lambda sink: sink.state_dict()),
+            "sinks": dict(self._states),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -161,7 +167,7 @@ class Logger:
         for ty, table in self._tables.items():
             table.restore(list(state["columns"][ty]), int(state["rows"][ty]), state["texts"][ty])
         self._meters = {key: _Meter(float(total), int(count)) for key, (total, count) in state["meters"].items()}
-        states = state["sinks"]
+        self._states = states = dict(state["sinks"])
         self._feed(lambda sink: sink.load_state_dict(states[sink.name]) if sink.name in states else None)
 
     def not_finite_loss(self) -> str | None:

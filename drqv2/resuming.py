@@ -64,17 +64,20 @@ def is_over(cfg: DictConfig, run_dir: Path) -> bool:
     """Return whether the run in `run_dir` has ended and given up its replay (keep_replay=false), and say so.
 
     Raises:
-        UserError: it has, and is asked to go on for longer.
+        UserError: it has, and is asked to go on for longer; or its replay is missing though it has not ended.
     """
     if not files.has_snapshot(run_dir) or (run_dir / REPLAY).exists():
         return False
-    stored = OmegaConf.load(run_dir / "config.yaml")
-    if cfg.num_train_frames > stored.num_train_frames:
+    path = next(path for name in files.SNAPSHOTS if (path := run_dir / name).is_file())
+    saved = snapshot.load(path)
+    length = saved["config"]["num_train_frames"]
+    ended = saved["frame"] + saved["config"]["action_repeat"] * saved["config"]["num_envs"] > length
+    if not ended or cfg.num_train_frames > length:
+        why = "has ended and its replay is deleted (keep_replay=false)" if ended else "has lost its replay"
         raise UserError(
-            f"{run_dir} has ended and its replay is deleted (keep_replay=false): it cannot be gone on with\n"
-            f"init_from={run_dir / files.SNAPSHOTS[0]} begins another run with its weights."
+            f"{run_dir} {why}: it cannot be gone on with\ninit_from={path} begins another run with its weights."
         )
-    print(f"nothing left to do: the run has had its num_train_frames={cfg.num_train_frames}, and its replay is deleted")
+    print(f"nothing left to do: the run has had its num_train_frames={length}, and its replay is deleted")
     return True
 
 

@@ -21,22 +21,22 @@ class Shares:
         self._clock = clock
         self._begun: float | None = None
         self._seconds = dict.fromkeys(names, 0.0)
-        self._open: list[float] = []  # seconds of inner ones, for each that is open
+        self._open: list[tuple[str, float, list[float]]] = []  # name, begin, seconds of inner ones that are over
 
     @contextmanager
     def spent_on(self, name: str) -> Iterator[None]:
         """Context whose time counts for `name`."""
         begun = self._clock()
         self._begun = begun if self._begun is None else self._begun
-        self._open.append(0.0)
+        self._open.append((name, begun, []))
         try:
             yield
         finally:
             taken = self._clock() - begun
-            inner = self._open.pop()
+            inner = sum(self._open.pop()[2])
             self._seconds[name] = self._seconds.get(name, 0.0) + taken - inner
             if self._open:
-                self._open[-1] += taken
+                self._open[-1][2].append(taken)
 
     def waited_for(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
         """Return an iterator over `items`; waiting for one counts for `name`."""
@@ -48,10 +48,14 @@ class Shares:
     def shares(self) -> dict[str, float]:
         """Return the share of each name in the time since the first was counted; the rest is "other".
 
-        What is still open counts as "other"; before anything was counted there is nothing.
+        What is still going on counts too. Before anything was counted there is nothing. Another thread may ask.
         """
         if self._begun is None:
             return {}
-        total = max(self._clock() - self._begun, 1e-9)
-        known = {name: seconds / total for name, seconds in self._seconds.items()}
+        seconds, now, inside = dict(self._seconds), self._clock(), 0.0
+        for name, begun, inner in reversed(list(self._open)):
+            seconds[name] = seconds.get(name, 0.0) + now - begun - inside - sum(inner)
+            inside = now - begun
+        total = max(now - self._begun, 1e-9)
+        known = {name: max(0.0, spent / total) for name, spent in seconds.items()}
         return known | {"other": max(0.0, 1 - sum(known.values()))}

@@ -97,6 +97,8 @@ class StopSignals:
         try:
             print(f"\n{how}; {how_to_go_on(self._run_dir)}", file=sys.stderr, flush=True)
             sys.stdout.flush()
+            if os.isatty(1):
+                os.write(1, b"\033[?25h")  # a dashboard has hidden the cursor
         finally:  # whoever read that may be gone
             os._exit(self._code)
 

@@ -27,7 +27,7 @@ class Usage:
             try:
                 cpu += process.cpu_percent()
                 memory += process.memory_info().rss
-            except psutil.NoSuchProcess:  # it has ended meanwhile
+            except psutil.Error:  # it has ended meanwhile, or is somebody else's
                 continue
         told = {"CPU": f"{cpu:.0f} %", "memory": f"{memory / 1e9:.1f} GB"}
         if self._device.type == "cuda":
@@ -39,5 +39,5 @@ class Usage:
 def _busy(device: torch.device) -> str:
     try:
         return f"{torch.cuda.utilization(device)} %, "
-    except (ModuleNotFoundError, RuntimeError):  # torch asks nvidia-ml-py, which need not be there
+    except Exception:  # torch asks nvidia-ml-py, which need not be there, and which not every GPU answers
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pty
 import re
@@ -81,6 +82,47 @@ def test_shares_count_the_inner_alone_and_add_up() -> None:
         now += 2.0
     now += 4.0
     assert shares.shares() == {"act": 0.3, "update": 0.3, "data": 0.0, "other": 0.4}
+
+
+def test_what_is_going_on_counts_too() -> None:
+    now = 0.0
+    shares = Shares(clock=lambda: now)
+    with shares.spent_on("evaluation"):
+        now += 1.0
+        with shares.spent_on("act"):
+            now += 3.0
+            assert shares.shares() == {"evaluation": 0.25, "act": 0.75, "other": 0.0}
+    assert shares.shares() == {"evaluation": 0.25, "act": 0.75, "other": 0.0}
+
+
+def test_warnings_stand_above_the_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of handlers that were bound to the output before the dashboard took it over."""
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    handler = logging.StreamHandler(sys.stdout)
+    logging.getLogger().addHandler(handler)
+    try:
+        terminal = Terminal(file=out, width=80, force_terminal=True)
+        with Dashboard("cheetah_run, seed 1", lambda: Status(1, 2), terminal=terminal):
+            logging.getLogger().warning("something is wrong")
+            assert handler.stream is not out
+        assert handler.stream is out
+    finally:
+        logging.getLogger().removeHandler(handler)
+    said = out.getvalue()
+    assert said.count("something is wrong") == 1
+    assert said.rindex("frames") > said.index("something is wrong")  # drawn anew below it
+
+
+def test_a_dashboard_that_cannot_be_drawn_costs_no_run() -> None:
+    def broken() -> dict[str, str]:
+        raise ValueError("no status")
+
+    terminal = Terminal(file=(out := io.StringIO()), width=80, force_terminal=True)
+    dashboard = Dashboard("cheetah_run, seed 1", lambda: Status(1, 2), broken, terminal)
+    with dashboard:
+        pass
+    assert "cannot be drawn (ValueError: no status)" in out.getvalue()
 
 
 def test_waiting_for_a_batch_counts_as_data() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import imageio.v3 as iio
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import eval as evaluation  # the script; the built-in stays what it is
-from drqv2 import overlay, snapshot_tool
+from drqv2 import overlay, snapshot, snapshot_tool
 from tests.test_train import run
 
 SMALL = ("render_size=32",)
@@ -62,8 +63,8 @@ def test_weights_from_anywhere(trained: Path, tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     quiet = ("episodes=2", "film=none", f"out={tmp_path}")
     newest = returns(said(capsys, trained, *quiet))
-    assert returns(said(capsys, exported, *quiet)) == newest
-    assert returns(said(capsys, trained / "snapshot.pt", *quiet)) == newest
+    for file in (exported, trained / "snapshot.pt"):
+        assert returns(said(capsys, file, "trust=true", *quiet)) == newest
     assert returns(said(capsys, trained, "snapshot=weights_240.pt", *quiet)) == newest
     assert returns(said(capsys, trained, "snapshot=weights_0.pt", *quiet)) != newest
 
@@ -85,6 +86,38 @@ def test_the_best_episode_is_filmed(
         values = json.loads((tmp_path / "snapshot_240_cartpole_balance_sparse.json").read_text())["returns"]
         assert filmed[-1][1] == pytest.approx(pick(values))  # filmed, it plays as it did unseen
         assert {episode for episode, _ in filmed} == {values.index(pick(values))}
+
+
+def test_a_file_of_somebody_elses_runs_no_code(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its environment is code that the file names: only with trust=true."""
+    exported = tmp_path / "policy.safetensors"
+    snapshot_tool.export(trained, exported)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as leaving:
+        evaluation.main([str(exported), "episodes=1", "film=none"])
+    assert leaving.value.code == 2
+    err = capsys.readouterr().err
+    assert "env._target_=tests.short_env.make" in err
+    assert "trust=true" in err
+
+
+def test_a_snapshot_of_a_gpu_plays_on_a_cpu(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = snapshot.load(trained / "snapshot.pt")
+    saved["config"] |= {"device": "cuda", "compile": True, "agent": saved["config"]["agent"] | {"device": "cuda"}}
+    del saved["config"]["console"]  # a key that an older version did not have
+    snapshot.save(tmp_path / "snapshot.pt", {k: v for k, v in saved.items() if k != "version"})
+    lines = said(capsys, tmp_path, "episodes=1", "film=none", "device=cpu")
+    assert returns(lines) == returns(said(capsys, trained, "episodes=1", "film=none", f"out={tmp_path}"))
+
+
+def test_the_newest_milestone_stands_in_for_a_snapshot(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for frame in (60, 120, 240):
+        shutil.copy(trained / f"weights_{frame}.pt", tmp_path)
+    assert "weights_240.pt, frame 240" in said(capsys, tmp_path, "episodes=1", "film=none")[0]
 
 
 def test_label_and_grid() -> None:
@@ -117,6 +150,8 @@ def test_label_and_grid() -> None:
         (["EMPTY"], "there is no snapshot in it"),
         (["RUN/train.csv"], "not a whole snapshot"),
         (["RUN", "live=true"], "there is no display here"),
+        (["RUN", "out=RUN/train.csv"], "cannot be made"),
+        (["RUN", "camera=9"], "camera=9"),
     ],
 )
 def test_mistakes(

@@ -45,9 +45,7 @@ def make_run(path: Path, returns: Any, every: int = 10_000, hours: float = 0.1, 
 
 
 def read(*paths: Path) -> list[runs.Run]:
-    found = [runs.read(path) for path in paths]
-    assert None not in found
-    return [run for run in found if run is not None]
+    return [runs.read(path) for path in paths]
 
 
 def test_a_run_is_read(tmp_path: Path) -> None:
@@ -79,9 +77,64 @@ def test_damaged_files_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
         "damaged line in starts.jsonl",
         "was damaged and is in quarantine",
     ]
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "config.yaml").write_text("task_name: [")
-    assert runs.read(tmp_path / "bad") is None
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ("task_name: [", "cannot be read"),
+        ("[]", "no configuration"),
+        ("task_name: x\naction_repeat: 2\nnum_train_frames: 1p000", "num_train_frames=1p000"),
+        ("action_repeat: 2\nnum_train_frames: 100", "names no task"),
+    ],
+)
+def test_a_run_with_a_damaged_configuration_is_left_out_and_told(
+    tmp_path: Path, config: str, told: str, capsys
+) -> None:
+    make_run(tmp_path / "good", [1, 2])
+    make_run(tmp_path / "bad", [1, 2])
+    (tmp_path / "bad" / "config.yaml").write_text(config)
+    report.main([str(tmp_path)])
+    out = capsys.readouterr().out
+    assert out.startswith("1 runs")
+    assert told in out
+    assert told in (tmp_path / "report.html").read_text()
+
+
+def test_half_written_videos_are_no_videos(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", [1])
+    (path / "eval_video").mkdir()
+    for name in ("9000.mp4", "10000.mp4", ".tmp-4711-3.mp4"):
+        (path / "eval_video" / name).touch()
+    (run,) = read(path)
+    assert [video.name for video in run.videos] == ["9000.mp4", "10000.mp4"]
+
+
+def test_a_run_counts_once(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a" / "run", [1])
+    (tmp_path / "a" / "latest").symlink_to(path)
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    assert len(list(runs.find([tmp_path, path]))) == 1
+
+
+def test_negative_returns(tmp_path: Path) -> None:
+    made = [make_run(tmp_path / str(s), [-1500, -300, -160 + 10 * s], seed=s) for s in (1, 2)]
+    made.append(make_run(tmp_path / "dead", [-1500, -1490, -1500], seed=3))
+    (group,) = groups.group(read(*made))
+    assert ["seed 3" in words for words in groups.warnings(group, None)] == [True]
+
+
+def test_videos_as_links_and_a_history(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "my runs" / "run", [1])
+    (path / "eval_video").mkdir()
+    (path / "eval_video" / "10.mp4").touch()
+    history = tmp_path / "history.jsonl"
+    history.write_text('{"time": "2026-01-01", "ratios": {"learner": 5.1}}\n[1]\n{"time": "2026-02-01", "rat')
+    report.main([str(tmp_path), "videos=link", f"history={history}"])
+    text = (tmp_path / "report.html").read_text()
+    assert 'src="my%20runs/run/eval_video/10.mp4"' in text
+    assert "Speed of this code" in text
+    assert "times the baseline" in text
 
 
 def test_a_run_without_an_evaluation(tmp_path: Path) -> None:
@@ -153,6 +206,9 @@ def test_returns_at_a_frame(tmp_path: Path) -> None:
         make_run(tmp_path / "2", np.arange(6) * 2.0, seed=2),
         make_run(tmp_path / "3", np.arange(8) * 3.0, seed=3, every=14_000),
     )
+    late = make_run(tmp_path / "4", [1, 2, 3], seed=4, every=50_004, num_envs=3)
+    assert groups.returns_at(read(late), 100_000).tolist() == [2]
+    assert groups.returns_at(read(late), 50_000).tolist() == [2]
     assert groups.returns_at(made, 50_000).tolist() == [5, 10, 9]
     assert groups.returns_at(made, 100_000).tolist() == [10]
     assert groups.returns_at(made, 1_000_000).tolist() == []
@@ -209,6 +265,9 @@ def test_page_of_nothing_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixt
         ([str(tmp_path), "video=none"], "nearest: videos"),
         ([str(tmp_path), "videos=all"], "embed, link or none"),
         ([str(tmp_path), "out=/nowhere/a.html"], "cannot be written"),
+        ([str(tmp_path), "published=nowhere.csv"], "no such file"),
+        ([str(tmp_path), f"published={__file__}"], "no table of task"),
+        ([str(tmp_path), "port=1e9"], "port=1000000000: must be"),
     ):
         with pytest.raises(SystemExit) as leaving:
             report.main(words)

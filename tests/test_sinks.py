@@ -146,6 +146,48 @@ def test_a_sink_that_fails_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureF
     assert told == ["a broken sink is off from here on, the CSV files go on (RuntimeError: no connection)."]
 
 
+def test_a_sink_that_was_dropped_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    logger = Logger(tmp_path, use_tb=True)
+    log(logger, 1000, loss=1.0)
+    logger.state_dict()
+    for sink in logger._sinks:
+        monkeypatch.setattr(sink, "write", denied)
+    log(logger, 2000, loss=2.0)
+    state = logger.state_dict()
+    logger.close()
+    logger = Logger(tmp_path, use_tb=True)
+    logger.load_state_dict(state)
+    log(logger, 3000, loss=3.0)
+    logger.close()
+    assert [line["frame"] for line in lines(tmp_path)] == [1000, 3000]
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert [p.step for p in events.Scalars("train/loss")] == [1000, 3000]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no video"])
+def test_tensorboard_does_without_a_lost_video(
+    tmp_path: Path, mp4: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    logger = Logger(tmp_path, use_tb=True)
+    log(logger, 1000, "eval", episode_reward=7.5)
+    logger.log_video("eval/video", mp4, 1000)
+    state = logger.state_dict()
+    logger.close()
+    mp4.unlink() if content is None else mp4.write_bytes(content)
+    logger = Logger(tmp_path, use_tb=True)
+    logger.load_state_dict(state)
+    log(logger, 2000, "eval", episode_reward=8.5)
+    logger.close()
+    events = EventAccumulator(str(tmp_path / "tb"), {"scalars": 0})
+    events.Reload()
+    assert [p.step for p in events.Scalars("eval/episode_reward")] == [1000, 2000]
+    assert "does without" in caplog.text
+
+
 def test_a_clip_of_a_video(mp4: Path) -> None:
     data, (height, width) = gif(mp4)
     assert (height, width) == (128, 128)

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -397,6 +398,24 @@ def test_a_kill_while_the_replay_is_deleted(tmp_path: Path, monkeypatch: pytest.
     run(tmp_path / "run", "keep_replay=false", "num_train_frames=120")
     assert not (tmp_path / "run" / ".buffer.tmp").exists()
     assert not (tmp_path / "run" / "buffer").exists()
+
+
+def test_a_replay_that_is_lost_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = run(tmp_path / "run", "num_train_frames=120")
+    with monkeypatch.context() as m:  # stopped before its end
+        m.setattr(train.Workspace, "_update", lambda self: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):
+            run(run_dir, "num_train_frames=480")
+    shutil.rmtree(run_dir / "buffer")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as leaving:
+        run(run_dir, "num_train_frames=480")
+    assert leaving.value.code == 2
+    err = capsys.readouterr().err
+    assert "has lost its replay" in err
+    assert "init_from=" in err
 
 
 def test_a_failure_at_the_end_keeps_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

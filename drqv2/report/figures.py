@@ -38,7 +38,7 @@ def interactive(groups: Sequence[Group], published: dict[str, np.ndarray] | None
     if published is not None:
         where = {(figure, "frames") for figure in _FIGURES}
         longest = max((run.frames[-1] for g in groups for run in g.runs if len(run.frames)), default=0)
-        seen = published["frame"] <= max(longest, published["frame"][1])
+        seen = published["frame"] <= max(longest, published["frame"][:2].max())
         x = published["frame"][seen]
         about = {"legendgroup": "published", "line": {"width": 0}, "hoverinfo": "skip", "mode": "lines"}
         add(where, x=x, y=published["max"][seen], showlegend=False, **about)
@@ -118,7 +118,7 @@ def still(groups: Sequence[Group], published: dict[str, np.ndarray] | None, kind
     axes = figure.subplots()
     if published is not None:
         longest = max((run.frames[-1] for g in groups for run in g.runs if len(run.frames)), default=0)
-        seen = published["frame"] <= max(longest, published["frame"][1])
+        seen = published["frame"] <= max(longest, published["frame"][:2].max())
         x = published["frame"][seen]
         axes.fill_between(x, published["min"][seen], published["max"][seen], color=_GREY, alpha=0.2, linewidth=0)
         axes.plot(x, published["mean"][seen], color=_GREY, linestyle=":", label="DrQ-v2, published: mean and range")
@@ -133,7 +133,7 @@ def still(groups: Sequence[Group], published: dict[str, np.ndarray] | None, kind
         axes.plot(curve.x, curve.y, color=colour, linewidth=2, label="\n".join(_wrapped(group)))
     axes.set_xlabel("environment frames")
     axes.set_ylabel("evaluation return")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=min(0, axes.get_ylim()[0] if axes.dataLim.y0 < 0 else 0))
     axes.grid(color="#e6e9ed")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower left", fontsize=8, frameon=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from drqv2.errors import UserError
 from drqv2.report.runs import Run
 from drqv2.schema import show
 from drqv2.statistics import interval
@@ -121,22 +122,28 @@ def returns_at(runs: Sequence[Run], frame: int) -> np.ndarray:
     """Return the seeds' returns at the last evaluation up to a frame, [seeds that have come that far]."""
     values = []
     for run in runs:
-        slack = int(run.config.get("action_repeat", 1))  # an evaluation comes up to so much late, a run's end as early
-        if len(run.frames) and run.frames[-1] >= frame - slack:
-            values.append(run.returns[np.searchsorted(run.frames, frame + slack) - 1])
+        late = run.round  # an evaluation comes up to so much late, a run's end as early
+        place = int(np.searchsorted(run.frames, frame + late, side="right")) - 1
+        if place >= 0 and run.frames[-1] >= frame - late:
+            values.append(run.returns[place])
     return np.array(values)
 
 
 def read_published(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Return the published curves by task: arrays frame, mean, min, max and n_seeds, each [N]."""
-    found: dict[str, list[dict[str, str]]] = {}
-    with path.open(newline="") as f:
-        for row in csv.DictReader(f):
-            found.setdefault(row["task"], []).append(row)
+    """Return the published curves by task: arrays frame, mean, min, max and n_seeds, each [N].
+
+    Raises:
+        UserError: the file cannot be read, or is another table.
+    """
     names = ("frame", "mean", "min", "max", "n_seeds")
-    return {
-        task: {name: np.array([float(row[name]) for row in rows]) for name in names} for task, rows in found.items()
-    }
+    found: dict[str, list[list[float]]] = {}
+    try:
+        with path.open(newline="") as f:
+            for row in csv.DictReader(f):
+                found.setdefault(row["task"], []).append([float(row[name]) for name in names])
+    except (OSError, KeyError, ValueError, csv.Error) as e:
+        raise UserError(f"published={path}: no table of task, {', '.join(names)} ({e})") from e
+    return {task: dict(zip(names, np.array(rows).T, strict=True)) for task, rows in found.items()}
 
 
 def warnings(group: Group, published: dict[str, np.ndarray] | None) -> list[str]:
@@ -172,10 +179,13 @@ def _never_learnt(run: Run, runs: Sequence[Run], published: dict[str, np.ndarray
     if len(run.frames) < 3:
         return ""
     end, own = run.frames[-1], float(run.returns[-3:].mean())
-    others = [float(np.interp(end, r.frames, r.returns)) for r in runs if r is not run and len(r.frames) >= 3]
-    if others and own < _DEAD * np.median(others):
-        return f"{own:.0f} where the other seeds have {np.median(others):.0f}"
-    if published is not None and end >= published["frame"][1]:
+    others = [r for r in runs if r is not run and len(r.frames) >= 3]
+    if others:
+        theirs = float(np.median([np.interp(end, r.frames, r.returns) for r in others]))
+        begun = float(np.median([r.returns[0] for r in others]))
+        if theirs > begun and own - begun < _DEAD * (theirs - begun):
+            return f"{own:.0f} where the other seeds have {theirs:.0f}"
+    if published is not None and len(published["frame"]) > 1 and end >= published["frame"][1]:
         theirs = float(np.interp(end, published["frame"], published["mean"]))
         if theirs > 50 and own < _DEAD * theirs:
             return f"{own:.0f} where the published mean is {theirs:.0f}"

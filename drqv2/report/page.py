@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
+from drqv2.errors import UserError
+from drqv2.files import write_atomically
 from drqv2.report import figures, groups, runs
 from drqv2.report.groups import Group
 from drqv2.report.runs import Run
@@ -25,6 +29,8 @@ def page(
     found: Sequence[Run],
     published: dict[str, dict[str, np.ndarray]],
     videos: str,
+    folder: Path = Path(),
+    unreadable: Sequence[str] = (),
     history: Path | None = None,
     refresh: int | None = None,
 ) -> str:
@@ -34,6 +40,8 @@ def page(
         found: the runs.
         published: the published curves by task.
         videos: "embed" the newest video of each run, "link" them as files, or "none".
+        folder: of the page: links start there.
+        unreadable: run directories that are left out, and why.
         history: JSON lines of benchmarks; left out where there is none.
         refresh: seconds after which a browser loads the page anew.
     """
@@ -51,12 +59,15 @@ def page(
         number=len(found),
         refresh=refresh,
         frames=_FRAMES,
-        tasks=[_task(name, members, published.get(name), videos) for name, members in tasks.items()],
+        unreadable=unreadable,
+        tasks=[_task(name, members, published.get(name), videos, folder) for name, members in tasks.items()],
         history=_history(history) if history and history.is_file() else None,
     )
 
 
-def _task(name: str, members: Sequence[Group], published: dict[str, np.ndarray] | None, videos: str) -> dict[str, Any]:
+def _task(
+    name: str, members: Sequence[Group], published: dict[str, np.ndarray] | None, videos: str, folder: Path
+) -> dict[str, Any]:
     rows = [_row(group) for group in members]
     if published is not None:
         cells = []
@@ -72,7 +83,7 @@ def _task(name: str, members: Sequence[Group], published: dict[str, np.ndarray] 
         "still": base64.b64encode(figures.still(members, published)).decode(),
         "rows": rows,
         "warnings": [(g.label, words) for g in members for words in groups.warnings(g, published)],
-        "videos": [video for run in every for video in _videos(run, videos)],
+        "videos": [video for run in every for video in _videos(run, videos, folder)],
         "runs": [_run(run) for run in every],
         "configs": _configs(every),
     }
@@ -105,7 +116,7 @@ def _figures(values: np.ndarray) -> str:
     return f"{mean(values):.0f} [{low:.0f}, {high:.0f}], IQM {iqm(values):.0f}"
 
 
-def _videos(run: Run, how: str) -> list[dict[str, str]]:
+def _videos(run: Run, how: str, folder: Path) -> list[dict[str, str]]:
     if how == "none" or not run.videos:
         return []
     path = run.videos[-1]
@@ -115,7 +126,7 @@ def _videos(run: Run, how: str) -> list[dict[str, str]]:
         except OSError:  # deleted meanwhile
             return []
     else:
-        source = path.resolve().as_uri()
+        source = quote(os.path.relpath(path.resolve(), folder.resolve()))
     return [{"source": source, "caption": f"{run.path.name}: seed {run.seed}, frame {path.stem}"}]
 
 
@@ -150,12 +161,13 @@ def _history(path: Path) -> str | None:
     entries = []
     for line in path.read_text("utf-8").splitlines():
         try:
-            entries.append(json.loads(line))
-        except ValueError:
-            continue
+            entry = json.loads(line)
+            entries.append(entry | {"ratios": {str(k): float(v) for k, v in entry["ratios"].items()}})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # half a line, or another program's
     series: dict[str, list[tuple[str, float]]] = {}
     for entry in entries:
-        for name, value in entry.get("ratios", {}).items():
+        for name, value in entry["ratios"].items():
             series.setdefault(name, []).append((entry.get("time", ""), value))
     if not series:
         return None
@@ -170,15 +182,21 @@ def _history(path: Path) -> str | None:
     return str(figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False}))
 
 
-def write(roots: list[Path], out: Path, published: Path, videos: str, history: Path, refresh: int | None = None) -> int:
-    """Read the runs below `roots` and write the page about them; return how many there are.
+def write(
+    roots: list[Path], out: Path, published: Path | None, videos: str, history: Path | None, refresh: int | None = None
+) -> tuple[int, list[str]]:
+    """Read the runs below `roots` and write the page about them; return how many there are, and what is unreadable.
 
     Raises:
-        OSError: it cannot be written.
+        UserError: `published` is no such table.
+        OSError: the page cannot be written.
     """
-    found = [run for path in runs.find(roots) if (run := runs.read(path)) is not None]
-    known = groups.read_published(published) if published.is_file() else {}
-    from drqv2.files import write_atomically
-
-    write_atomically(out, page(found, known, videos, history, refresh).encode())
-    return len(found)
+    found, unreadable = [], []
+    for path in runs.find(roots):
+        try:
+            found.append(runs.read(path))
+        except UserError as e:
+            unreadable.append(f"{path}: {e}")
+    known = groups.read_published(published) if published else {}
+    write_atomically(out, page(found, known, videos, out.parent, unreadable, history, refresh).encode())
+    return len(found), unreadable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,12 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from drqv2.errors import UserError
 from drqv2.resuming import leaves
 from drqv2.schema import FREE
 
 _NEEDED = ("frame", "episode_reward", "total_time")
 # What differs between runs of one setting.
-_OWN = {*FREE, "seed", "agent.obs_shape", "agent.action_shape"}
+_OWN = FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
 
 
 @dataclass
@@ -62,8 +64,12 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether it has had all its frames."""
-        length = int(self.config.get("num_train_frames", 0))
-        return len(self.frames) > 0 and self.frames[-1] >= length - int(self.config.get("action_repeat", 1))
+        return len(self.frames) > 0 and self.frames[-1] >= self.config["num_train_frames"] - self.round
+
+    @property
+    def round(self) -> int:
+        """Environment frames from one look at the clock to the next: all environments step once."""
+        return int(self.config["action_repeat"] * self.config["num_envs"])
 
     @property
     def setting(self) -> dict[str, Any]:
@@ -72,37 +78,53 @@ class Run:
 
 
 def find(roots: list[Path]) -> Iterator[Path]:
-    """Yield the run directories in and below some folders, in the order of their paths."""
+    """Yield the run directories in and below some folders, each once, in the order of their paths."""
+    seen: set[Path] = set()
     for root in roots:
         for folder, below, names in os.walk(root, followlinks=True):
             below.sort()
-            if "config.yaml" in names and {"eval.csv", "train.csv"} & set(names):
+            if (real := Path(folder).resolve()) in seen:
+                below.clear()
+                continue
+            seen.add(real)
+            if "config.yaml" in names and {"eval.csv", "train.csv", "starts.jsonl"} & set(names):
                 below.clear()
                 yield Path(folder)
 
 
-def read(path: Path) -> Run | None:
-    """Return the run in a directory; None where its configuration is missing or damaged."""
+def read(path: Path) -> Run:
+    """Return the run in a directory.
+
+    Raises:
+        UserError: its configuration is missing or damaged.
+    """
     try:
         stored = OmegaConf.load(path / "config.yaml")
         config: Any = OmegaConf.to_container(stored, resolve=True) if isinstance(stored, DictConfig) else None
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException):
-        return None
-    if not isinstance(config, dict) or "task_name" not in config:
-        return None
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as e:
+        raise UserError(f"config.yaml cannot be read ({' '.join(str(e).split())[:100]})") from e
+    if not isinstance(config, dict):
+        raise UserError("config.yaml is no configuration")
+    config = {"num_envs": 1} | leaves(config)
+    for name in ("num_train_frames", "action_repeat", "num_envs"):
+        if not isinstance(config.get(name), int | float):
+            raise UserError(f"config.yaml is damaged ({name}={config.get(name)})")
+    if not isinstance(config.get("task_name"), str):
+        raise UserError("config.yaml is damaged (it names no task)")
     faults: list[str] = []
     table = _columns(path / "eval.csv", _NEEDED, faults)
     order = np.argsort(table[:, 0], kind="stable")
     speed = _columns(path / "train.csv", ("fps",), faults)[-20:, 0]
+    videos = [video for video in path.glob("eval_video/*.mp4") if video.stem.isdigit()]
     return Run(
         path=path,
-        config=leaves(config),
+        config=config,
         frames=table[order, 0],
         returns=table[order, 1],
         hours=table[order, 2] / 3600,
         fps=float(np.median(speed)) if len(speed) else float("nan"),
-        starts=list(_json_lines(path / "starts.jsonl", faults)),
-        videos=sorted(path.glob("eval_video/*.mp4"), key=lambda p: (len(p.stem), p.stem)),
+        starts=list(_starts(path / "starts.jsonl", faults)),
+        videos=sorted(videos, key=lambda video: int(video.stem)),
         faults=faults + [f"{p.name} was damaged and is in quarantine" for p in sorted(path.glob("quarantine/*"))],
     )
 
@@ -114,7 +136,9 @@ def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarra
         with path.open(newline="", encoding="utf-8", errors="replace") as f:
             for row in csv.DictReader(f):
                 try:
-                    rows.append([float(row[name]) for name in names])
+                    values = [float(row[name]) for name in names]
+                    rows += [values] if all(map(math.isfinite, values)) else []
+                    bad += not all(map(math.isfinite, values))
                 except (KeyError, TypeError, ValueError):
                     bad += 1
     except FileNotFoundError:
@@ -126,7 +150,7 @@ def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarra
     return np.array(rows, float).reshape(-1, len(names))
 
 
-def _json_lines(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
+def _starts(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
     except FileNotFoundError:  # a run of an older version
@@ -140,5 +164,7 @@ def _json_lines(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
         except ValueError:
             faults.append(f"a damaged line in {path.name}")
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and isinstance(value.get("frame", 0), int):
             yield value
+        else:
+            faults.append(f"a damaged line in {path.name}")

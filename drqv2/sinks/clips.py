@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
+from itertools import islice
 from pathlib import Path
-
-import numpy as np
 
 _SIDE = 128  # pixels
 _FRAMES = 80
@@ -20,13 +19,17 @@ def gif(path: Path) -> tuple[bytes, tuple[int, int]]:
     import imageio.v3 as iio
     from PIL import Image
 
-    fps = iio.immeta(path, plugin="FFMPEG")["fps"]
-    frames = np.stack(list(iio.imiter(path, plugin="FFMPEG")))
-    every = -(-len(frames) // _FRAMES)
-    pictures = [Image.fromarray(frame) for frame in frames[::every]]
-    for picture in pictures:
-        picture.thumbnail((_SIDE, _SIDE))
+    pictures = []
+    with iio.imopen(path, "r", plugin="FFMPEG") as video:  # type: ignore[call-overload]
+        about = video.metadata()
+        every = max(1, -(-round(about["duration"] * about["fps"]) // _FRAMES))
+        for frame in islice(video.iter(), 0, None, every):
+            picture = Image.fromarray(frame)
+            picture.thumbnail((_SIDE, _SIDE))
+            pictures.append(picture)
+    if not pictures:
+        raise OSError(f"{path} holds no picture")
     buffer = io.BytesIO()
-    milliseconds = max(20, round(1000 * every / fps))  # browsers slow down what is faster
+    milliseconds = max(20, round(1000 * every / about["fps"]))  # browsers slow down what is faster
     pictures[0].save(buffer, "GIF", save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0)
     return buffer.getvalue(), (pictures[0].height, pictures[0].width)

@@ -63,16 +63,20 @@ class EventFiles:
         except OSError as e:
             if begun:
                 self._let_go()
-            if e.errno not in FULL:
-                raise
-            if not self._told:
-                _log.warning("TensorBoard's file cannot be written (%s); the next row tries again.", e.strerror)
-            self._told = True
+            self._full(e)
             return
         for row in self.unwritten:
             self.newest = [*(self.newest if row[0] == self.frame else []), row]
             self.frame = row[0]
         self.unwritten = []
+
+    def _full(self, error: OSError) -> None:
+        """Say once that the disk is full; raise anything else."""
+        if error.errno not in FULL:
+            raise error
+        if not self._told:
+            _log.warning("TensorBoard's file cannot be written (%s); the next row tries again.", error.strerror)
+        self._told = True
 
     def _next_path(self) -> Path:
         """Return the name of a new file: readers take them in the order of their names."""
@@ -105,14 +109,21 @@ class EventFiles:
         frame, points, clips = row
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in points]
         for tag, path in clips:
-            data, (height, width) = gif(self.folder.parent / path)
+            try:
+                data, (height, width) = gif(self.folder.parent / path)
+            except Exception as error:  # a damaged or deleted file, and decoders raise what they like
+                _log.warning("TensorBoard does without %s (%s: %s).", path, type(error).__name__, error)
+                continue
             image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
             values.append(Summary.Value(tag=tag, image=image))
         return [Event(wall_time=time.time(), step=frame, summary=Summary(value=[value])) for value in values]
 
     def state_dict(self) -> dict[str, Any]:
-        if self._file is not None:
-            self._file.sync()
+        try:
+            if self._file is not None:
+                self._file.sync()
+        except OSError as e:
+            self._full(e)
         return {"frame": self.frame, "newest": _lists(self.newest), "unwritten": _lists(self.unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -45,27 +45,34 @@ class JsonLines:
         self._flush()
 
     def _flush(self) -> None:
-        if self._file is None:
-            self._file = Appender(self.path)
-            if self._size == 0:
-                self._file.truncate(0)  # what a run left here that was stopped before its first snapshot
         data = "".join(self._unwritten).encode()
         try:
+            if self._file is None:
+                self._file = Appender(self.path)
+                if self._size == 0:
+                    self._file.truncate(0)  # what a run left here that was stopped before its first snapshot
             self._file.append(data)
         except OSError as e:
-            if e.errno not in FULL:
-                raise
-            if not self._told:
-                _log.warning("%s cannot be written (%s); the next row tries again.", self.path, e.strerror)
-            self._told = True
+            self._full(e)
             return
         self._size += len(data)
         self._digest.update(data)
         self._unwritten = []
 
+    def _full(self, error: OSError) -> None:
+        """Say once that the disk is full; raise anything else."""
+        if error.errno not in FULL:
+            raise error
+        if not self._told:
+            _log.warning("%s cannot be written (%s); the next row tries again.", self.path, error.strerror)
+        self._told = True
+
     def state_dict(self) -> dict[str, Any]:
-        if self._file is not None:
-            self._file.sync()
+        try:
+            if self._file is not None:
+                self._file.sync()
+        except OSError as e:
+            self._full(e)
         return {"size": self._size, "sha256": self._digest.hexdigest(), "unwritten": list(self._unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

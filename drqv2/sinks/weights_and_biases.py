@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,4 +64,4 @@ class WeightsAndBiases:
     def close(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            run.finish()
+            run.finish(exit_code=int(sys.exc_info()[0] is not None))  # an error is on its way up
