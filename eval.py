@@ -32,7 +32,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import files, overlay, parts, snapshot, state, utils
 from drqv2.acting import choose_actions
-from drqv2.arguments import parse, usage
+from drqv2.arguments import run_tool
 from drqv2.config import settle
 from drqv2.errors import DiskError, UserError
 from drqv2.evaluation import play
@@ -65,20 +65,13 @@ KEYS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line that is described at the head of this module."""
-    argv = sys.argv[1:] if argv is None else argv
-    if {"-h", "--help"} & set(argv):
-        print(usage(__doc__, KEYS))
-        return
-    try:
-        sources, args = parse(argv, KEYS)
+
+    def run(sources: list[str], args: dict[str, Any]) -> None:
         if len(sources) != 1:
             raise UserError("give one run directory or one file of weights: python eval.py RUN_DIR [key=value ...]")
         evaluate(Path(sources[0]), **args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.code)
-    except KeyboardInterrupt:
-        sys.exit(130)
+
+    run_tool(run, __doc__, KEYS, sys.argv[1:] if argv is None else argv)
 
 
 def evaluate(

@@ -16,7 +16,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from drqv2.arguments import parse, usage
+from drqv2.arguments import run_tool
 from drqv2.errors import DiskError, UserError
 from drqv2.report.page import write
 from drqv2.schema import Key
@@ -40,18 +40,8 @@ KEYS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line that is described at the head of this module."""
-    argv = sys.argv[1:] if argv is None else argv
-    if {"-h", "--help"} & set(argv):
-        print(usage(__doc__, KEYS))
-        return
-    try:
-        words, args = parse(["watch=true" if word == "--watch" else word for word in argv], KEYS)
-        report([Path(word) for word in words], **args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.code)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    words = ["watch=true" if word == "--watch" else word for word in (sys.argv[1:] if argv is None else argv)]
+    run_tool(lambda roots, args: report([Path(root) for root in roots], **args), __doc__, KEYS, words)
 
 
 def report(

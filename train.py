@@ -413,7 +413,7 @@ def _make_replay(
     cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
     transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
     most = needed_bytes(transitions, env.observation_spec().shape, cfg.frame_stack)
-    room = f"up to {most / 1e9:.1f} GB in {work_dir / 'buffer'}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
+    room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
     print(f"replay: {cfg.replay_device} ({why}); {room}")
     loader = make_replay_loader(
         work_dir / resuming.REPLAY,

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drqv2.config import checked
 from drqv2.errors import UserError
 from drqv2.explain import did_you_mean
 from drqv2.schema import Key, show
+
+
+def run_tool(
+    run: Callable[[list[str], dict[str, Any]], None], head: str | None, keys: Mapping[Key, Any], argv: Sequence[str]
+) -> None:
+    """Call `run` with what stands without a key and with the value of every key; --help prints `usage`.
+
+    Raises:
+        SystemExit: with the code of a UserError, which is printed without a traceback, or 130 after ctrl-C.
+    """
+    if {"-h", "--help"} & set(argv):
+        print(usage(head or "", keys))
+        return
+    try:
+        run(*parse(argv, keys))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict[str, Any]]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from drqv2.files import FULL
+
+_log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
@@ -26,3 +31,27 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Close files and connections."""
+
+
+class FullDisk:
+    """Takes the errors of a sink that keeps what it cannot write for later.
+
+    Args:
+        what: is written, in messages.
+    """
+
+    def __init__(self, what: object) -> None:
+        self._what = what
+        self._told = False
+
+    def tell(self, error: OSError) -> None:
+        """Say, the first time, that the disk is full.
+
+        Raises:
+            OSError: `error` is another one.
+        """
+        if error.errno not in FULL:
+            raise error
+        if not self._told:
+            _log.warning("%s cannot be written (%s); the next row tries again.", self._what, error.strerror)
+        self._told = True

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drqv2.files import FULL, Appender
+from drqv2.files import Appender
+from drqv2.sinks import FullDisk
 from drqv2.sinks.clips import gif
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class EventFiles:
         self.newest: list[_Row] = []  # the rows at that frame
         self.unwritten: list[_Row] = []  # later ones: the disk was full
         self._hparams = hparams or {}
-        self._told = False
+        self._disk = FullDisk("TensorBoard's file")
         self._file: Appender | None = None
 
     def write(self, points: Mapping[str, float], frame: int) -> None:
@@ -63,20 +64,12 @@ class EventFiles:
         except OSError as e:
             if begun:
                 self._let_go()
-            self._full(e)
+            self._disk.tell(e)
             return
         for row in self.unwritten:
             self.newest = [*(self.newest if row[0] == self.frame else []), row]
             self.frame = row[0]
         self.unwritten = []
-
-    def _full(self, error: OSError) -> None:
-        """Say once that the disk is full; raise anything else."""
-        if error.errno not in FULL:
-            raise error
-        if not self._told:
-            _log.warning("TensorBoard's file cannot be written (%s); the next row tries again.", error.strerror)
-        self._told = True
 
     def _next_path(self) -> Path:
         """Return the name of a new file: readers take them in the order of their names."""
@@ -123,7 +116,7 @@ class EventFiles:
             if self._file is not None:
                 self._file.sync()
         except OSError as e:
-            self._full(e)
+            self._disk.tell(e)
         return {"frame": self.frame, "newest": _lists(self.newest), "unwritten": _lists(self.unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

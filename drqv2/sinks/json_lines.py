@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drqv2.files import FULL, Appender, quarantine
+from drqv2.files import Appender, quarantine
+from drqv2.sinks import FullDisk
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class JsonLines:
         self._size = 0  # bytes that are in the file
         self._digest = hashlib.sha256()  # of these
         self._unwritten: list[str] = []  # the disk was full
-        self._told = False
+        self._disk = FullDisk(path)
         self._file: Appender | None = None
 
     def write(self, points: Mapping[str, float], frame: int) -> None:
@@ -53,26 +54,18 @@ class JsonLines:
                     self._file.truncate(0)  # what a run left here that was stopped before its first snapshot
             self._file.append(data)
         except OSError as e:
-            self._full(e)
+            self._disk.tell(e)
             return
         self._size += len(data)
         self._digest.update(data)
         self._unwritten = []
-
-    def _full(self, error: OSError) -> None:
-        """Say once that the disk is full; raise anything else."""
-        if error.errno not in FULL:
-            raise error
-        if not self._told:
-            _log.warning("%s cannot be written (%s); the next row tries again.", self.path, error.strerror)
-        self._told = True
 
     def state_dict(self) -> dict[str, Any]:
         try:
             if self._file is not None:
                 self._file.sync()
         except OSError as e:
-            self._full(e)
+            self._disk.tell(e)
         return {"size": self._size, "sha256": self._digest.hexdigest(), "unwritten": list(self._unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
