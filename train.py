@@ -443,8 +443,8 @@ def _make_recorders(cfg: DictConfig, env: InProcess, work_dir: Path) -> tuple[Vi
     )
 
 
-def main(cfg: DictConfig, work_dir: Path) -> None:
-    """Run or go on with the run in `work_dir`."""
+def main(cfg: DictConfig, work_dir: Path) -> float:
+    """Run or go on with the run in `work_dir`; return its last evaluation's return, which a sweeper may maximize."""
     parts.settle_machine(cfg)
     for name in ("agent_dir", "init_from"):
         if cfg[name]:
@@ -457,8 +457,8 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
         print(f"after an interruption, {how_to_go_on(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
         files.tidy(work_dir)
-        if resuming.is_over(cfg, work_dir):
-            return
+        if (over := resuming.has_ended(cfg, work_dir)) is not None:
+            return over.last_return
         workspace = Workspace(cfg, work_dir, stop)
         provenance.record_start(work_dir, workspace.global_frame, workspace.device)
         try:
@@ -471,7 +471,10 @@ def main(cfg: DictConfig, work_dir: Path) -> None:
             workspace.close()
         workspace.sum_up()
         workspace.dispose_of_replay()
+    return workspace.progress.last_return
 
 
 if __name__ == "__main__":
-    launch(main, "cfgs")
+    import train  # this file under its name, by which a launcher's processes, here and on other machines, find `main`
+
+    launch(train.main, "cfgs")

@@ -9,11 +9,13 @@ leaves its traceback.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import inspect
 import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,12 +34,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from drqv2 import files
+from drqv2 import files, machine
 from drqv2.config import settle
 from drqv2.errors import DiskError, Stopped, UserError
 from drqv2.explain import explain
 from drqv2.schema import help_text
-from drqv2.stopping import how_to_go_on
+from drqv2.stopping import hand_on, how_to_go_on
 
 Run = Callable[[DictConfig, Path], Any]
 
@@ -45,6 +47,12 @@ RUNS = Path("exp_local")
 STORED = "config.yaml"
 _PATHS = ("agent_dir", "init_from", "hydra.run.dir", "hydra.sweep.dir")
 _PLAIN = re.compile(r"""(?a:[\w./:%-]|\$\{[^}]*\})*|'.*'|".*\"""")  # a path that Hydra's grammar reads as it stands
+_PLUGINS = {  # what of cfgs/hydra needs an extra
+    "hydra/launcher=joblib": ("hydra_joblib_launcher", "sweep"),
+    "hydra/launcher=slurm": ("hydra_submitit_launcher", "cluster"),
+    "hydra/launcher=ray": ("hydra_ray_launcher", "cluster"),
+    "hydra/sweeper=search": ("hydra_optuna_sweeper", "sweep"),
+}
 _SCHEDULE = re.compile(r"""(?<!["'\w])(?:step_)?linear\([^()]*\)(?!["'])""")
 
 
@@ -63,6 +71,9 @@ def launch(run: Run, config_dir: Path | str, config_name: str = "config", argv: 
         Exception: whatever a single `run` raised, with its own traceback.
     """
     setbase("1.3")
+    # Launchers in cfgs bear their plugins' names, and are checked against these: as wanted.
+    warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema")
+    OmegaConf.register_new_resolver("jobs_that_fit", machine.jobs_that_fit, replace=True)  # hydra/launcher=joblib
     config_dir = Path(inspect.getfile(run)).resolve().parent / config_dir
     try:
         args = _parse(sys.argv[1:] if argv is None else argv)
@@ -78,6 +89,7 @@ def launch(run: Run, config_dir: Path | str, config_name: str = "config", argv: 
 
 def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: str) -> None:
     groups = {path.name: sorted(p.stem for p in path.glob("*.yaml")) for path in config_dir.iterdir() if path.is_dir()}
+    _check_plugins(args)
     args.overrides = [_quoted(text, args.multirun) for text in args.overrides]
     run_dir = _take_resume(args, list(groups))
     if run_dir is not None:
@@ -138,17 +150,17 @@ class _Job:
         self.failed = 0
         self.__wrapped__ = run  # Hydra names its job after the module of the function that this one wraps
 
-    def __call__(self, cfg: DictConfig) -> None:
+    def __call__(self, cfg: DictConfig) -> Any:
         hydra = HydraConfig.get()
         work_dir = Path(hydra.runtime.output_dir)
         sweep = hydra.mode == RunMode.MULTIRUN
         try:
             settle(cfg)
-            self._run(cfg, work_dir)
-            return
+            return self._run(cfg, work_dir)
         except UserError as error:
             words, code = f"error: {error}", error.code
         except Stopped as stopped:
+            hand_on(stopped)
             # The jobs of a sweep that is run one after another end together; a process elsewhere speaks for itself.
             sweep = sweep and "basic_launcher" not in str(hydra.launcher.get("_target_"))
             words, code = f"\n{stopped}; {how_to_go_on(work_dir)}", stopped.code
@@ -329,6 +341,16 @@ def _hydra_raises() -> Iterator[None]:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def _check_plugins(args: argparse.Namespace) -> None:
+    """Check that the launchers and sweepers that are asked for are installed: Hydra would fail where it makes them."""
+    for override in args.overrides:
+        plugin, extra = _PLUGINS.get(override.lstrip("+"), ("", ""))
+        if plugin and importlib.util.find_spec(f"hydra_plugins.{plugin}") is None:
+            raise UserError(f"{override}: it is not installed; .venv/bin/pip install -e '.[{extra}]'")
+        if plugin and not args.multirun:
+            raise UserError(f"{override}: it is for several runs, which need -m")
 
 
 def _check_jobs(args: argparse.Namespace, config_dir: Path, config_name: str, groups: dict[str, list[str]]) -> None:

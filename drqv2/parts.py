@@ -11,6 +11,7 @@ from typing import Any
 
 import hydra
 import torch
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, machine, utils
@@ -30,8 +31,8 @@ def settle_machine(cfg: DictConfig) -> None:
     Raises:
         UserError: compile=true, and there is no compiler.
     """
-    if cfg.device == "auto":
-        cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
+    hydra_cfg: Any = HydraConfig.get() if HydraConfig.initialized() else {}
+    cfg.device = machine.resolve_device(cfg.device, hydra_cfg.get("job", {}).get("num") or 0)
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import files, snapshot, state
 from drqv2.errors import UserError
+from drqv2.progress import Progress
 from drqv2.schema import FREE, show
 
 _log = logging.getLogger(__name__)
@@ -60,14 +61,14 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
     return changed
 
 
-def is_over(cfg: DictConfig, run_dir: Path) -> bool:
-    """Return whether the run in `run_dir` has ended and given up its replay (keep_replay=false), and say so.
+def has_ended(cfg: DictConfig, run_dir: Path) -> Progress | None:
+    """Return how far the run in `run_dir` came if it has ended and given up its replay (keep_replay=false); say so.
 
     Raises:
         UserError: it has, and is asked to go on for longer; or its replay is missing though it has not ended.
     """
     if not files.has_snapshot(run_dir) or (run_dir / REPLAY).exists():
-        return False
+        return None
     path = next(path for name in files.SNAPSHOTS if (path := run_dir / name).is_file())
     saved = snapshot.load(path)
     length = saved["config"]["num_train_frames"]
@@ -78,7 +79,7 @@ def is_over(cfg: DictConfig, run_dir: Path) -> bool:
             f"{run_dir} {why}: it cannot be gone on with\ninit_from={path} begins another run with its weights."
         )
     print(f"nothing left to do: the run has had its num_train_frames={length}, and its replay is deleted")
-    return True
+    return Progress(**saved["progress"])
 
 
 def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path) -> None:

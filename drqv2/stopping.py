@@ -2,7 +2,8 @@
 
 The main thread sees to it at its next safe point, where the run's state is whole. A thread counts the seconds
 meanwhile, since the main one may be in a long computation, where no Python code of it runs: with no safe point in time
-the process leaves on its last snapshot.
+the process leaves on its last snapshot. A scheduler that started the process may have a handler of its own for a
+signal, to requeue the job: that one is called once the run's state is on disk, and the seconds are not counted here.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeGuard
 
 from drqv2.errors import Stopped
 from drqv2.files import has_snapshot
@@ -70,7 +71,7 @@ class StopSignals:
             Stopped: with the exit code of the signal.
         """
         if self.requested is not None:
-            raise Stopped(f"stopped by {self.requested.name}", self._code)
+            raise Stopped(f"stopped by {self.requested.name}", self._code, self.requested)
 
     @property
     def _code(self) -> int:
@@ -79,7 +80,7 @@ class StopSignals:
     def _watch(self) -> None:
         leave_at = float("inf")
         while True:
-            patience = None if self.requested is None else max(0.0, leave_at - time.monotonic())
+            patience = max(0.0, leave_at - time.monotonic()) if leave_at < float("inf") else None
             if not select.select([self._read], [], [], patience)[0]:
                 self._leave(f"no safe point within {_SECONDS:.0f} s: the run is left as its last snapshot has it")
             number = os.read(self._read, 1)[0]
@@ -89,7 +90,8 @@ class StopSignals:
                 continue
             if self.requested is None:
                 self.requested = signal.Signals(number)
-                leave_at = time.monotonic() + _SECONDS
+                if not _is_handler(self._before[number]):
+                    leave_at = time.monotonic() + _SECONDS
             elif number == signal.SIGINT:
                 self._leave("left at once, on the last snapshot")
 
@@ -101,6 +103,17 @@ class StopSignals:
                 os.write(1, b"\033[?25h")  # a dashboard has hidden the cursor
         finally:  # whoever read that may be gone
             os._exit(self._code)
+
+
+def hand_on(stopped: Stopped) -> None:
+    """Pass the signal that ended a run to the handler of whoever started this process, which may not come back."""
+    handler = signal.getsignal(stopped.signal)
+    if _is_handler(handler):
+        handler(stopped.signal, None)
+
+
+def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:
+    return callable(handler) and handler is not signal.default_int_handler
 
 
 def how_to_go_on(run_dir: Path, soon: bool = False) -> str:

@@ -1,0 +1,14 @@
+# A run in a container, on a CPU or an NVIDIA GPU: docs/deployment.md.
+FROM debian:bookworm-slim
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends \
+        ca-certificates git libegl1 libgl1 libgl1-mesa-dri libglib2.0-0 make python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+# NVIDIA's container runtime brings its EGL only when asked for graphics.
+ENV NVIDIA_DRIVER_CAPABILITIES=all MUJOCO_GL=egl
+# https://download.pytorch.org/whl/cu130, say; without it the CPU build of torch, as no GPU is seen while building.
+ARG TORCH_INDEX=
+WORKDIR /work
+COPY . .
+RUN TORCH_INDEX="$TORCH_INDEX" make setup
+ENTRYPOINT [".venv/bin/python", "train.py"]
