@@ -15,7 +15,7 @@ CHOSEN = $(or $(findstring preset=,$(ARGS)),$(findstring resume=,$(ARGS)),$(filt
 PRESET = $(if $(CHOSEN),,$(shell nvidia-smi -L >/dev/null 2>&1 || echo preset=cpu))
 
 .NOTPARALLEL:
-.PHONY: help setup train test slow lint check soak audit bench lock clean
+.PHONY: help setup train test slow lint check soak site audit bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -34,11 +34,12 @@ test: $(READY) ## the fast tier of the tests
 slow: $(READY) ## the slow tier
 	$(PYTEST) -m slow $(ARGS)
 
-lint: $(READY) ## style, types, spelling, security, consistency of the installed packages
+lint: $(READY) ## style, types, spelling, documentation, security, consistency of the installed packages
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m codespell_lib
+	$(PY) -m mkdocs build -q
 	$(PY) -m bandit -q -c pyproject.toml -r drqv2 benchmarks *.py
 	$(PY) -m pip check || test "$$($(PY) -m pip check | grep -vc labmaze)" = 0 # no wheel for Python >= 3.13, and unused
 
@@ -46,6 +47,9 @@ check: test lint slow ## everything
 
 soak: $(READY) ## a hundred kills, 200 damaged files, half an hour of watching a run's memory; ARGS="--only kills"
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.soak $(ARGS)
+
+site: $(READY) ## the documentation as a site, in build/site
+	$(PY) -m mkdocs build
 
 audit: ## ask a public database for known faults of the locked packages
 	test -x .audit/bin/pip-audit || { $(PYTHON) -m venv .audit && .audit/bin/pip install -q pip-audit; }

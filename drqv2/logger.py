@@ -26,27 +26,41 @@ _log = logging.getLogger(__name__)
 
 
 class _Meter:
-    """Running mean. A tensor is added on its own device: nothing waits for it before `total` is read."""
+    """Running mean. Tensors are kept as they come: nothing waits for them before `total` is read.
+
+    They are added one after another, in float64, so that the sum does not depend on when it is read.
+    """
+
+    _MOST = 1000  # tensors that wait
 
     def __init__(self, total: float = 0.0, count: int = 0) -> None:
-        self._total: float | torch.Tensor = total
+        self._total = total
+        self._waiting: list[torch.Tensor] = []
         self.count = count
 
     def update(self, value: Any) -> None:
         if isinstance(value, torch.Tensor):
-            dtype = torch.float32 if value.device.type == "mps" else torch.float64  # MPS knows no float64
-            self._total = self._total + value.detach().to(dtype).reshape(())
+            self._waiting.append(value.detach().clone())  # its memory may be written to again
+            if len(self._waiting) == self._MOST:
+                self._read()
         else:
-            self._total = self._total + float(value)
+            self._total = self.total + float(value)
         self.count += 1
 
     @property
     def total(self) -> float:
-        return float(self._total)
+        if self._waiting:
+            self._read()
+        return self._total
 
     @property
     def mean(self) -> float:
         return self.total / self.count
+
+    def _read(self) -> None:
+        for value in torch.stack([tensor.reshape(()) for tensor in self._waiting]).tolist():
+            self._total += value
+        self._waiting.clear()
 
 
 def _write(points: Mapping[str, float], frame: int, sink: Sink) -> None:
@@ -173,7 +187,7 @@ class Logger:
     def not_finite_loss(self) -> str | None:
         """Return the name of a loss whose mean since the last dump is NaN or infinite, or None.
 
-        A sum that one such value went into stays NaN or infinite: the sums are flags on the losses' device.
+        A sum that one such value went into stays NaN or infinite.
         """
         losses = (key for key in self._meters if key.startswith("train/") and "loss" in key)
         return next((key.partition("/")[2] for key in losses if not math.isfinite(self._meters[key].total)), None)

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import time
+
 import psutil
 import torch
 
 
 class Usage:
-    """Call it now and then: it tells the use since the call before.
+    """Call it as often as you like: it looks every few seconds, and tells the use since it looked before.
 
     Args:
         device: of the learner.
+        every: seconds from one look to the next. To find one's children is to go through all the machine's processes.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, every: float = 3.0) -> None:
         self._device = device
+        self._every, self._next = every, float("-inf")
+        self._told: dict[str, str] = {}
         self._processes: dict[int, psutil.Process] = {}
 
     def __call__(self) -> dict[str, str]:
         """Return CPU (100 % is one core), resident memory and, on a GPU, its use, as text by name."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._every
+            self._told = self._look()
+        return self._told
+
+    def _look(self) -> dict[str, str]:
         here = psutil.Process()
         found = {process.pid: process for process in (here, *here.children(recursive=True))}
         self._processes = {pid: self._processes.get(pid, process) for pid, process in found.items()}

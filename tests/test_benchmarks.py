@@ -227,6 +227,7 @@ KEYS = {
     "env": {"task", "baseline_ms", "ms", "ratio", "ratio_25", "ratio_75", "render_ms", "limit_ms", "times_limit"},
     "loop": {"side", "task", "batch_size"} | SPEED,
     "snapshots": {"snapshots", "ms", "ms_25", "ms_75", "lost", "lost_25", "lost_75", "share_percent", "repetitions"},
+    "display": {"part", "ms", "ms_25", "ms_75", *(f"share_at_{fps}_fps" for fps in (9, 100, 1000)), "repetitions"},
     "memory": {"side", "transitions", "workers", "batches", "seconds", "anonymous_mb", "growth_mb", "shared_mb"},
     "cold": {"state", "stored_mb", "limit_mb", "batch_size", "ms", "ms_25", "ms_75", "disk_mb", "repetitions"},
 }
@@ -236,6 +237,7 @@ CASES = {
     "env": [["cartpole_balance", "cheetah_run", "geometric mean"]],
     "loop": [["baseline", "train.py"]],
     "snapshots": [["none", "one"]],
+    "display": [["an update's metrics", "an episode's row", "the dashboard", "CPU and memory in it", "all"]],
     "memory": [["replay", "replay and learner"]],
     "cold": [["warm", "evicted"], ["warm", "evicted", "limited"]],
 }
@@ -256,7 +258,7 @@ def check(results: dict[str, Any], names: set[str]) -> None:
         assert [next(iter(row.values())) for row in rows] in CASES[name]
         for row in rows:
             assert set(row) - {"fast_ms", "fast_ratio"} == KEYS[name]
-            measured = {key: value for key, value in row.items() if key.endswith(("ms", "ratio", "fps"))}
+            measured = {k: v for k, v in row.items() if k.endswith(("ms", "ratio", "fps")) and v is not None}
             assert all(value > 0 for value in measured.values())
             for key in set(measured) & {k.removesuffix("_25") for k in row if k.endswith("_25")}:
                 assert row[f"{key}_25"] <= row[key] <= row[f"{key}_75"]
@@ -287,4 +289,10 @@ def test_one_table_for_people() -> None:
 
 @pytest.mark.slow
 def test_all_together() -> None:
-    check(json.loads(bench("benchmarks", "--json")), set(KEYS))
+    (line,) = bench("benchmarks.all", "--json").splitlines()  # a line of results/history.jsonl
+    results = json.loads(line)
+    ratios = results.pop("ratios")
+    assert {"learner, fp32", "replay, 1 workers", "environment", "whole loop"} <= set(ratios)
+    assert all(isinstance(value, float) for value in ratios.values())
+    assert {"time", "commit", "dirty"} <= set(results)
+    check({name: results[name] for name in ("machine", *KEYS)}, set(KEYS))

@@ -1,0 +1,59 @@
+"""Run all benchmarks, each in a process of its own: `python -m benchmarks.all [--json]`. Twelve minutes on two cores.
+
+With --json the results are one line, for a history that `report.py` draws:
+
+    python -m benchmarks.all --json >> results/history.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from benchmarks import cold, display, env, learner, loop, memory, replay, snapshots
+from benchmarks.common import Row, options, show_machine, show_rows
+from drqv2.provenance import git_commit
+
+MODULES = (learner, replay, env, loop, snapshots, display, memory, cold)
+ALL = {module.__name__.removeprefix("benchmarks."): module.ABOUT for module in MODULES}
+
+
+def main() -> None:
+    """Run them one after another and show each as it comes; the machine's facts once."""
+    args = options(__doc__)
+    results: dict[str, Any] = {}
+    for name, about in ALL.items():
+        command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if args.quick else [])]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"benchmarks.{name} ended with status {done.returncode}")
+        found = json.loads(done.stdout)
+        first = not results
+        results = found | results  # the machine's facts are those from before the first benchmark
+        if not args.json:
+            if first:
+                show_machine(results["machine"])
+            show_rows(name, about, results[name])
+    if args.json:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        commit, dirty = git_commit() or (None, None)
+        print(json.dumps({"time": now, "commit": commit, "dirty": dirty, "ratios": ratios(results), **results}))
+
+
+def ratios(results: dict[str, Sequence[Row]]) -> dict[str, float]:
+    """Return how many times as fast as its baseline each part is, by a name."""
+    found = {f"learner, {row['side']}": row["ratio"] for row in results["learner"] if row["side"] != "baseline"}
+    found |= {
+        f"replay, {row['workers']} workers": row["ratio"] for row in results["replay"] if row["side"] != "baseline"
+    }
+    mean = results["env"][-1]
+    found |= {"environment": mean["ratio"], "environment, render=fast": mean["fast_ratio"]}
+    return found | {"whole loop": results["loop"][-1]["ratio"]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What the logs and the dashboard cost: `python -m benchmarks.display [--json]`."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console as Terminal
+
+from benchmarks.common import Row, main, quartiles
+from drqv2.console import Dashboard, PlainConsole, Status
+from drqv2.logger import Logger
+from drqv2.usage import Usage
+
+ABOUT = "CSV, metrics.jsonl, TensorBoard, dashboard; share_at_F_fps: percent of the time at F frames a second"
+SPEEDS = (9, 100, 1000)  # frames a second: two cores, the published V100, the fastest aimed at
+METRICS = "batch_reward critic_target_q critic_q1 critic_q2 critic_loss actor_loss actor_logprob actor_ent".split()
+
+
+def measure(quick: bool = False) -> list[Row]:
+    """Return a row for each thing that is logged or shown, and one for all of them."""
+    repetitions = 20 if quick else 500
+    status = Status(412_000, 1_100_000, 812.3, dict.fromkeys(("environment", "act", "data", "update"), 1 / 6))
+    terminal = Terminal(file=io.StringIO(), force_terminal=True, width=120)
+    usage = Usage(torch.device("cpu"), every=0.0)
+    shown = usage()
+    dashboard = Dashboard("cheetah_run, seed 1", lambda: status, lambda: shown, terminal)
+    metrics = {name: torch.rand(()) for name in METRICS}
+    frame = 0
+
+    def update() -> None:
+        logger.log_metrics(metrics, frame, ty="train")
+
+    def episode() -> None:
+        nonlocal frame
+        frame += 1000
+        logger.log_metrics(metrics, frame, ty="train")
+        with logger.log_and_dump_ctx(frame, ty="train") as log:
+            for name in ("fps", "total_time", "episode_reward", "episode_length", "episode", "buffer_size", "step"):
+                log(name, 1.0)
+
+    def draw() -> None:
+        terminal.print(dashboard.render())
+
+    with tempfile.TemporaryDirectory() as folder:
+        logger = Logger(Path(folder), use_tb=True, hparams={}, sinks=[], console=PlainConsole(off=True))
+        # How often each happens: a second's worth of frames, with the paper's settings and episodes of 1,000 frames.
+        parts: dict[str, tuple[Callable[[], object], Callable[[float], float]]] = {
+            "an update's metrics": (update, lambda fps: fps / 4),
+            "an episode's row": (episode, lambda fps: fps / 1000),
+            "the dashboard": (draw, lambda fps: 1.0),
+            "CPU and memory in it": (usage, lambda fps: 1 / 3),
+        }
+        rows = []
+        for name, (work, rate) in parts.items():
+            found = quartiles(_times(work, repetitions), "ms")
+            shares = {f"share_at_{fps}_fps": found["ms"] * rate(fps) / 10 for fps in SPEEDS}
+            rows.append({"part": name, **found, **shares, "repetitions": repetitions})
+        logger.close()
+    total = {key: sum(row[key] for row in rows) for key in rows[0] if key.startswith("share")}
+    return [*rows, {**dict.fromkeys(rows[0]), "part": "all", **total}]
+
+
+def _times(work: Callable[[], object], repetitions: int) -> list[float]:
+    for _ in range(5):
+        work()
+    times = []
+    for _ in range(repetitions):
+        begin = time.perf_counter()
+        work()
+        times.append(1000 * (time.perf_counter() - begin))
+    return times
+
+
+if __name__ == "__main__":
+    main("display", ABOUT, measure)
