@@ -324,6 +324,34 @@ def test_hydra_s_own_options_still_work(capsys):
     assert not RUNS
 
 
+def test_tab_completes_keys_and_tasks():
+    line = "python train.py task=cartpole_b"
+    env = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    command = [sys.executable, str(ROOT / "train.py"), "-sc", "query=bash"]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["task=cartpole_balance", "task=cartpole_balance_sparse"]
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("launcher=joblib", "sweep"),
+        ("launcher=slurm", "cluster"),
+        ("launcher=ray", "cluster"),
+        ("sweeper=search", "sweep"),
+    ],
+)
+def test_plugins_that_are_not_installed(capsys, monkeypatch, name, extra):
+    for plugin in ("joblib_launcher", "submitit_launcher", "ray_launcher", "optuna_sweeper"):
+        monkeypatch.setitem(sys.modules, f"hydra_plugins.hydra_{plugin}", None)
+    assert f"pip install -e '.[{extra}]'" in refused(capsys, "-m", f"hydra/{name}", "seed=1,2")
+
+
+@pytest.mark.parametrize("name", ["launcher=joblib", "launcher=slurm", "launcher=ray", "sweeper=search"])
+def test_plugins_are_for_several_runs(capsys, name):
+    assert "several runs, which need -m" in refused(capsys, f"hydra/{name}")
+
+
 SCRIPT = f"""
 import sys, time
 from pathlib import Path
