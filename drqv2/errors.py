@@ -39,13 +39,11 @@ class Stopped(BaseException):
     Args:
         message: says how.
         code: the exit code: 130 after ctrl-C, else 75 (EX_TEMPFAIL: try again later).
-        signal: number of the signal that told it.
     """
 
-    def __init__(self, message: str, code: int, signal: int) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
-        self.signal = signal
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:

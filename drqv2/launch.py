@@ -39,7 +39,7 @@ from drqv2.config import settle
 from drqv2.errors import DiskError, Stopped, UserError
 from drqv2.explain import explain
 from drqv2.schema import help_text
-from drqv2.stopping import hand_on, how_to_go_on
+from drqv2.stopping import how_to_go_on
 
 Run = Callable[[DictConfig, Path], Any]
 
@@ -160,7 +160,6 @@ class _Job:
         except UserError as error:
             words, code = f"error: {error}", error.code
         except Stopped as stopped:
-            hand_on(stopped)
             # The jobs of a sweep that is run one after another end together; a process elsewhere speaks for itself.
             sweep = sweep and "basic_launcher" not in str(hydra.launcher.get("_target_"))
             words, code = f"\n{stopped}; {how_to_go_on(work_dir)}", stopped.code

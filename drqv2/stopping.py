@@ -3,7 +3,7 @@
 The main thread sees to it at its next safe point, where the run's state is whole. A thread counts the seconds
 meanwhile, since the main one may be in a long computation, where no Python code of it runs: with no safe point in time
 the process leaves on its last snapshot. A scheduler that started the process may have a handler of its own for a
-signal, to requeue the job: that one is called once the run's state is on disk, and the seconds are not counted here.
+signal, to requeue the job: that one is called at the safe point, with a snapshot under way, and no seconds are counted.
 """
 
 from __future__ import annotations
@@ -33,14 +33,11 @@ class StopSignals:
 
     Args:
         run_dir: the run's directory, to say how to go on with it.
-
-    Attributes:
-        requested: the signal, once there is one.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self.requested: signal.Signals | None = None
+        self._come: list[signal.Signals] = []
 
     def __enter__(self) -> StopSignals:
         self._before: dict[int, Any] = {}
@@ -65,17 +62,26 @@ class StopSignals:
             os.close(self._write)
 
     def raise_if_requested(self) -> None:
-        """Raise what ends the run, if a signal has come.
+        """Leave, if a signal has come: by what a scheduler's own handler raises, or by `Stopped`.
 
         Raises:
             Stopped: with the exit code of the signal.
         """
-        if self.requested is not None:
-            raise Stopped(f"stopped by {self.requested.name}", self._code, self.requested)
+        while self._come:
+            number = self._come[0]
+            if not _is_handler(handler := self._before[number]):
+                raise Stopped(f"stopped by {number.name}", self._code)
+            del self._come[0]
+            handler(number, None)  # it comes back where the run is to go on: submitit's, of SIGTERM before SIGUSR2
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal waits for the safe point."""
+        return bool(self._come)
 
     @property
     def _code(self) -> int:
-        return 130 if self.requested == signal.SIGINT else 75
+        return 130 if signal.SIGINT in self._come else 75
 
     def _watch(self) -> None:
         leave_at = float("inf")
@@ -88,12 +94,14 @@ class StopSignals:
                 return
             if number not in SIGNALS:
                 continue
-            if self.requested is None:
-                self.requested = signal.Signals(number)
-                if not _is_handler(self._before[number]):
-                    leave_at = time.monotonic() + _SECONDS
-            elif number == signal.SIGINT:
-                self._leave("left at once, on the last snapshot")
+            counted = not _is_handler(self._before[number])
+            if leave_at < float("inf"):
+                if number == signal.SIGINT:
+                    self._leave("left at once, on the last snapshot")
+                continue
+            self._come.append(signal.Signals(number))
+            if counted:
+                leave_at = time.monotonic() + _SECONDS
 
     def _leave(self, how: str) -> None:
         try:
@@ -103,13 +111,6 @@ class StopSignals:
                 os.write(1, b"\033[?25h")  # a dashboard has hidden the cursor
         finally:  # whoever read that may be gone
             os._exit(self._code)
-
-
-def hand_on(stopped: Stopped) -> None:
-    """Pass the signal that ended a run to the handler of whoever started this process, which may not come back."""
-    handler = signal.getsignal(stopped.signal)
-    if _is_handler(handler):
-        handler(stopped.signal, None)
 
 
 def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:

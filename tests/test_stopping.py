@@ -88,3 +88,38 @@ def test_it_leaves_though_nobody_reads_what_it_says():
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 75
     assert time.monotonic() - begin < 10
+
+
+SCHEDULED = """
+import signal, sys, time
+from pathlib import Path
+from drqv2 import stopping
+signal.signal(signal.SIGTERM, lambda *_: print("goes on", flush=True))
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(7))
+stopping._SECONDS = 0.5
+with stopping.StopSignals(Path("run")) as stop:
+    print("ready", flush=True)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        time.sleep(float(sys.argv[1]))
+        stop.raise_if_requested()
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3.0])
+def test_a_scheduler_s_handlers_decide(seconds):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCHEDULED, str(seconds)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "goes on\n"
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGUSR2)  # while the other waits for its safe point
+    process.communicate()
+    assert process.returncode == 7
