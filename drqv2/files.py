@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from drqv2.errors import DiskError, UserError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
+_LEASE = 150.0  # seconds for which a server of NFS keeps a lost host's locks: 90 is usual
 LOCK = "lock"
 QUARANTINE = "quarantine"
 SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # of a run, newest first
@@ -202,7 +203,8 @@ def quarantine(path: Path, root: Path, reason: str) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Context in which no other process may run in `folder`. The kernel lets go of the lock of a process that dies.
 
-    A POSIX lock: children do not inherit it, and it is given up when this process closes any descriptor of the file.
+    A POSIX lock: children do not inherit it, and it is given up when this process closes any descriptor of the file. On
+    a network file system the lock of a host that is lost outlives it for a while, which is waited for.
 
     Raises:
         UserError: another process has it; names it.
@@ -213,11 +215,11 @@ def locked(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder} cannot be written to ({e.strerror}): take another hydra.run.dir") from e
     with f:
         try:
-            fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(f, time.monotonic() + _LEASE)
         except OSError as e:
             if e.errno in (errno.EACCES, errno.EAGAIN):
                 raise UserError(
-                    f"{folder} is in use by {_holder(f)}\nWait for it or end it, or take another hydra.run.dir."
+                    f"{folder} is in use by {_words(_holder(f))}\nWait for it or end it, or take another hydra.run.dir."
                 ) from None
             _log.warning("%s cannot be locked (%s): see to it yourself that no second run uses it.", folder, e.strerror)
         else:
@@ -228,10 +230,27 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _holder(file: BinaryIO) -> str:
+def _lock(file: BinaryIO, until: float) -> None:
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as e:
+            elsewhere = _holder(file).get("host", socket.gethostname()) != socket.gethostname()
+            if e.errno not in (errno.EACCES, errno.EAGAIN) or not elsewhere or time.monotonic() > until:
+                raise
+            _log.warning("in use by %s: waiting, in case that is lost.", _words(_holder(file)))
+            time.sleep(_LEASE / 20)
+
+
+def _holder(file: BinaryIO) -> dict[str, Any]:
     file.seek(0)
     try:
         found = json.loads(file.read(1000))
-        return f"process {int(found['pid'])} on {found['host']}, started {found['started']}"
+        return {"pid": int(found["pid"]), "host": str(found["host"]), "started": str(found["started"])}
     except (ValueError, KeyError, TypeError):  # it has only just been opened, or somebody wrote something else there
-        return "another process"
+        return {}
+
+
+def _words(holder: dict[str, Any]) -> str:
+    return "process {pid} on {host}, started {started}".format(**holder) if holder else "another process"

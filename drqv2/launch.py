@@ -14,21 +14,18 @@ import inspect
 import os
 import re
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import _run_hydra, get_args_parser  # what hydra.main calls, less its reading of sys.argv
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from hydra.version import setbase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -36,12 +33,10 @@ from yaml import YAMLError
 
 from drqv2 import files, machine
 from drqv2.config import settle
-from drqv2.errors import DiskError, Stopped, UserError
+from drqv2.errors import DiskError, UserError
 from drqv2.explain import explain
+from drqv2.jobs import Job, JobFailed, Run
 from drqv2.schema import help_text
-from drqv2.stopping import how_to_go_on
-
-Run = Callable[[DictConfig, Path], Any]
 
 RUNS = Path("exp_local")
 STORED = "config.yaml"
@@ -90,7 +85,7 @@ def launch(run: Run, config_dir: Path | str, config_name: str = "config", argv: 
 def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: str) -> None:
     groups = {path.name: sorted(p.stem for p in path.glob("*.yaml")) for path in config_dir.iterdir() if path.is_dir()}
     _check_plugins(args)
-    args.overrides = [_quoted(text, args.multirun) for text in args.overrides]
+    args.overrides = [_quoted(_rooted(text) if args.multirun else text, args.multirun) for text in args.overrides]
     run_dir = _take_resume(args, list(groups))
     if run_dir is not None:
         config_dir, config_name = run_dir, Path(STORED).stem
@@ -105,7 +100,7 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
         args.overrides.append("hydra.output_subdir=null")
     if run_dir is not None and files.has_snapshot(run_dir):
         args.overrides.append("++init_from=null")  # the snapshot holds the weights; the file may be gone
-    job = _Job(run)
+    job = Job(run)
     try:
         if not (args.cfg or args.info or args.hydra_help or args.shell_completion):
             _check_jobs(args, config_dir, config_name, groups)
@@ -114,13 +109,20 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
     except Exception as error:
         if error in job.crashes:
             frames = error.__traceback__
-            while frames is not None and frames.tb_frame.f_code is not _Job.__call__.__code__:
+            while frames is not None and frames.tb_frame.f_code is not Job.__call__.__code__:
                 frames = frames.tb_next  # Hydra's frames say nothing about the fault
             raise error.with_traceback(frames) from None
         if isinstance(error, JobFailed):
-            sys.exit(f"{job.failed or 'some'} of the jobs failed; see above")
+            sys.exit(f"{job.failed} of the jobs failed; see above" if job.failed else f"jobs failed: {error}")
         if isinstance(error, HydraException | OmegaConfBaseException):
             raise UserError(explain(error, groups)) from None
+        if isinstance(error, ConnectionError):  # ray.init's
+            raise UserError(
+                f"there is no Ray cluster here ({' '.join(str(error).split())[:100]})\n"
+                "ray start --head starts one, RAY_ADDRESS names one, hydra.launcher.ray.init.address=null makes one"
+            ) from None
+        if isinstance(error, RuntimeError) and "srun" in str(error):  # submitit's
+            raise UserError(f"there is no Slurm here ({error})\nGo where your cluster's jobs are submitted.") from None
         if isinstance(error, OSError):
             kind = DiskError if error.errno in files.FULL else UserError
             raise kind(
@@ -129,87 +131,9 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
         raise
 
 
-class JobFailed(Exception):
-    """A job of a sweep has failed, and has said why; the others go on."""
-
-
-class _Job:
-    """What Hydra calls for each job, here or in a process or on a machine that a launcher has chosen.
-
-    Args:
-        run: gets the checked configuration and the run's directory.
-
-    Attributes:
-        crashes: what single runs raised that was no mistake of the user's.
-        failed: jobs of a sweep that failed in this process.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.crashes: list[Exception] = []
-        self.failed = 0
-        self.__wrapped__ = run  # Hydra names its job after the module of the function that this one wraps
-
-    def __call__(self, cfg: DictConfig) -> Any:
-        hydra = HydraConfig.get()
-        work_dir = Path(hydra.runtime.output_dir)
-        sweep = hydra.mode == RunMode.MULTIRUN
-        try:
-            settle(cfg)
-            return self._run(cfg, work_dir)
-        except UserError as error:
-            words, code = f"error: {error}", error.code
-        except Stopped as stopped:
-            # The jobs of a sweep that is run one after another end together; a process elsewhere speaks for itself.
-            sweep = sweep and "basic_launcher" not in str(hydra.launcher.get("_target_"))
-            words, code = f"\n{stopped}; {how_to_go_on(work_dir)}", stopped.code
-        except KeyboardInterrupt:
-            sweep = False
-            words, code = f"\ninterrupted; {how_to_go_on(work_dir)}", 130
-        except Exception as error:
-            told = _told(error, work_dir)
-            if not told and not sweep:
-                self.crashes.append(error)
-                raise
-            words, code = (f"error: {told}", told.code) if told else (traceback.format_exc(), 1)
-        # Outside the handlers: what a job of a sweep held in memory is not kept alive by its error.
-        self._leave(sweep, words, code)
-
-    def _leave(self, sweep: bool, words: str, code: int) -> NoReturn:
-        print(words, file=sys.stderr, flush=True)
-        if sweep:
-            self.failed += 1
-            raise JobFailed(words.strip())
-        sys.exit(code)
-
-
 def _fail(error: UserError) -> NoReturn:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(error.code)
-
-
-def _told(error: Exception, work_dir: Path) -> UserError | None:
-    """Return in plain words what the machine lacks, None for a fault of the program's."""
-    if isinstance(error, OSError) and error.errno in files.FULL:
-        return DiskError(f"{error}\nThe disk is full or fails: make room; {how_to_go_on(work_dir)}")
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
-        return UserError(
-            f"the GPU is out of memory: {' '.join(str(error).split())[:120]}\n"
-            f"Smaller batch_size, agent.hidden_dim or num_envs, replay_device=disk or compile=false need less; "
-            f"{how_to_go_on(work_dir)}"
-        )
-    if type(error).__name__ == "SafetensorError" or (isinstance(error, FileNotFoundError) and "episode_" in str(error)):
-        said = next((line for line in str(error).splitlines() if "episode_" in line), str(error))
-        return UserError(
-            f"an episode was damaged or deleted while the run was reading it: {said.strip()[:200]}\n"
-            f"Its file is checked at each start; {how_to_go_on(work_dir)}"
-        )
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
-        return UserError(
-            "there is no memory left\nSmaller batch_size, agent.hidden_dim, replay_buffer_num_workers or num_envs need "
-            f"less; {how_to_go_on(work_dir)}"
-        )
-    return None
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -245,6 +169,13 @@ def _quoted(override: str, multirun: bool) -> str:
     elif name in _PATHS and not multirun and not _PLAIN.fullmatch(value):
         value = _quote(value)
     return key + equals + value
+
+
+def _rooted(override: str) -> str:
+    """Make a plain relative path absolute: a launcher's processes may start elsewhere."""
+    key, _, value = override.partition("=")
+    plain = re.fullmatch(r"[\w.~-][\w./~-]*", value) and value != "null"
+    return f"{key}={Path(value).expanduser().absolute()}" if key in _PATHS and plain else override
 
 
 def _unquoted(value: str) -> str:
@@ -345,11 +276,19 @@ def _hydra_raises() -> Iterator[None]:
 def _check_plugins(args: argparse.Namespace) -> None:
     """Check that the launchers and sweepers that are asked for are installed: Hydra would fail where it makes them."""
     for override in args.overrides:
-        plugin, extra = _PLUGINS.get(override.lstrip("+"), ("", ""))
-        if plugin and importlib.util.find_spec(f"hydra_plugins.{plugin}") is None:
+        key, _, value = override.lstrip("+").partition("=")
+        plugin, extra = _PLUGINS.get(f"{key}={_unquoted(value)}", ("", ""))
+        if plugin and not _installed(plugin):
             raise UserError(f"{override}: it is not installed; .venv/bin/pip install -e '.[{extra}]'")
-        if plugin and not args.multirun:
+        if plugin and not (args.multirun or args.cfg or args.info):
             raise UserError(f"{override}: it is for several runs, which need -m")
+
+
+def _installed(plugin: str) -> bool:
+    try:
+        return importlib.util.find_spec(f"hydra_plugins.{plugin}") is not None
+    except ModuleNotFoundError:  # there is no plugin at all
+        return False
 
 
 def _check_jobs(args: argparse.Namespace, config_dir: Path, config_name: str, groups: dict[str, list[str]]) -> None:

@@ -40,7 +40,7 @@ class _Meter:
 
     def update(self, value: Any) -> None:
         if isinstance(value, torch.Tensor):
-            self._waiting.append(value.detach().clone())  # its memory may be written to again
+            self._waiting.append(value.detach().reshape(()).clone())  # its memory may be written to again
             if len(self._waiting) == self._MOST:
                 self._read()
         else:
@@ -58,7 +58,7 @@ class _Meter:
         return self.total / self.count
 
     def _read(self) -> None:
-        for value in torch.stack([tensor.reshape(()) for tensor in self._waiting]).tolist():
+        for value in torch.stack(self._waiting).tolist():
             self._total += value
         self._waiting.clear()
 

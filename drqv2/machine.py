@@ -34,21 +34,6 @@ def processor() -> tuple[str, bool]:
     return (names or ["CPU"])[0], any(flag in text.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def resolve_device(device: str, job: int = 0) -> str:
-    """Return a device for auto: a GPU where there is one, the GPUs in turn for the jobs of a sweep.
-
-    Args:
-        device: auto, cpu, cuda or cuda:N.
-        job: number of the job in its sweep.
-    """
-    if device != "auto":
-        return device
-    import torch
-
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return "cpu" if gpus == 0 else "cuda" if gpus == 1 else f"cuda:{job % gpus}"
-
-
 def resolve_precision(precision: str, device: str) -> str:
     """Return fp32 or bf16: for auto, bf16 where the hardware multiplies it natively.
 
@@ -101,16 +86,16 @@ def cores() -> float:
 def jobs_that_fit() -> int:
     """Return how many runs fit on this machine side by side.
 
-    With GPUs: as many as have 8 GB of GPU memory and 4 cores each. Without: 2 cores and 4 GB of memory each, for the
-    learner and for the environment's process beside it.
+    With GPUs: four cores each, and 30 GB of GPU memory, of which 21 are for a million transitions; at least one a GPU.
+    Without: two cores and 4 GB of memory each, for the learner and for the environment's process beside it.
     """
     import torch
 
-    gpus = torch.cuda.device_count()
-    if gpus:
-        room = sum(torch.cuda.mem_get_info(i)[0] // (8 * 10**9) for i in range(gpus))
-        return max(1, min(room, int(cores() / 4)))
-    return max(1, min(int(memory()[1] / 4e9), int(cores() / 2)))
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus == 0:
+        return max(1, min(int(memory()[1] / 4e9), int(cores() / 2)))
+    least = min(torch.cuda.get_device_properties(i).total_memory for i in range(gpus))
+    return max(1, min(gpus * max(1, least // (30 * 10**9)), int(cores() / 4)))
 
 
 def calm_openmp() -> None:

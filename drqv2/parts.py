@@ -31,8 +31,9 @@ def settle_machine(cfg: DictConfig) -> None:
     Raises:
         UserError: compile=true, and there is no compiler.
     """
-    hydra_cfg: Any = HydraConfig.get() if HydraConfig.initialized() else {}
-    cfg.device = machine.resolve_device(cfg.device, hydra_cfg.get("job", {}).get("num") or 0)
+    if cfg.device == "auto":
+        cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
+        _take_turns()
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
@@ -40,6 +41,19 @@ def settle_machine(cfg: DictConfig) -> None:
     # The same seed gives the same bits, and fp32 is fp32 in convolutions too.
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = False
+
+
+def _take_turns() -> None:
+    """Give the jobs of a sweep the GPUs that they all see, learner and renderer alike, in turn.
+
+    The run's configuration says `cuda` all the same: it may go on where there are other GPUs.
+    """
+    hydra_cfg: Any = HydraConfig.get() if HydraConfig.initialized() else {}
+    job, gpus = hydra_cfg.get("job", {}).get("num"), torch.cuda.device_count()
+    if job is not None and gpus > 1:
+        torch.cuda.set_device(job % gpus)
+        if "CUDA_VISIBLE_DEVICES" not in os.environ:  # else EGL counts otherwise
+            os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(job % gpus))
 
 
 def make_env(cfg: DictConfig, stream: int, index: int) -> InProcess:

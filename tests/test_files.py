@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -54,6 +55,20 @@ def test_a_lock_that_says_nothing_still_locks(tmp_path, content):
     first.wait()
     with files.locked(tmp_path):
         pass
+
+
+def test_the_lock_of_another_host_is_waited_for(tmp_path, monkeypatch, caplog):
+    """A host that is lost lets go of its locks on a network file system only after some time."""
+    first = holder(tmp_path)
+    (tmp_path / files.LOCK).write_text('{"pid": 7, "host": "another", "started": "2026"}')
+    monkeypatch.setattr(files, "_LEASE", 0.4)
+    with pytest.raises(UserError, match="in use by process 7 on another, started 2026"), files.locked(tmp_path):
+        pass
+    assert "waiting" in caplog.text
+    monkeypatch.setattr(files, "_LEASE", 20.0)
+    threading.Timer(0.5, first.kill).start()
+    with files.locked(tmp_path):
+        assert first.wait() == -signal.SIGKILL
 
 
 def test_a_child_does_not_hold_the_lock(tmp_path):

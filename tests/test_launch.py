@@ -265,7 +265,7 @@ def test_a_sweep_goes_on_with_nothing(tmp_path):
     (tmp_path / "old.pt").write_bytes(b"")
     start("hydra.run.dir=run")
     start("-m", "hydra.run.dir=run", "seed=1,2", "init_from=old.pt")
-    assert all(cfg.init_from == "old.pt" for cfg, _ in RUNS[-2:])
+    assert all(cfg.init_from == str(tmp_path / "old.pt") for cfg, _ in RUNS[-2:])
 
 
 def test_same_run_dir_twice_goes_on_there():
@@ -342,9 +342,20 @@ def test_tab_completes_keys_and_tasks():
     ],
 )
 def test_plugins_that_are_not_installed(capsys, monkeypatch, name, extra):
-    for plugin in ("joblib_launcher", "submitit_launcher", "ray_launcher", "optuna_sweeper"):
-        monkeypatch.setitem(sys.modules, f"hydra_plugins.hydra_{plugin}", None)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if "site-packages" not in path])
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith("hydra_plugins")]:
+        monkeypatch.delitem(sys.modules, loaded)
     assert f"pip install -e '.[{extra}]'" in refused(capsys, "-m", f"hydra/{name}", "seed=1,2")
+
+
+def test_settings_of_a_launcher_are_shown(capsys):
+    launch(run, CFGS, argv=["hydra/launcher=slurm", "--cfg", "hydra", "-p", "hydra.launcher"])
+    assert "timeout_min: 1440" in capsys.readouterr().out
+
+
+def test_a_sweep_s_paths_are_found_from_elsewhere(tmp_path):
+    start("-m", "seed=1,2", "hydra.sweep.dir=here")
+    assert [work_dir.parent for _, work_dir in RUNS] == [tmp_path / "here"] * 2
 
 
 @pytest.mark.parametrize("name", ["launcher=joblib", "launcher=slurm", "launcher=ray", "sweeper=search"])
