@@ -100,7 +100,8 @@ def call(project: Path, words: list[str], until: str = "") -> None:
         for line in process.stdout:
             said += line
             if until in line:
-                process.send_signal(signal.SIGINT)
+                # As people do. TensorBoard would answer ctrl-C with a traceback so early.
+                process.send_signal(signal.SIGTERM if "tensorboard" in words[0] else signal.SIGINT)
                 break
         assert until in said, said
     said += process.communicate()[0]
