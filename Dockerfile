@@ -8,7 +8,7 @@ RUN apt-get update \
 ENV NVIDIA_DRIVER_CAPABILITIES=all MUJOCO_GL=egl
 # https://download.pytorch.org/whl/cu130, say; without it the CPU build of torch, as no GPU is seen while building.
 ARG TORCH_INDEX=
-WORKDIR /work
+WORKDIR /drqv2
 COPY . .
 RUN TORCH_INDEX="$TORCH_INDEX" make setup
 ENTRYPOINT [".venv/bin/python", "train.py"]
