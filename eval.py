@@ -21,6 +21,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -309,10 +310,14 @@ def _write(pictures: Iterator[np.ndarray], fps: float, path: Path) -> None:
 
 def _show(pictures: Iterator[np.ndarray], fps: float) -> None:
     title = "drqv2 (q ends)"
+    os.environ.setdefault("QT_LOGGING_RULES", "default.warning=false")  # opencv's Qt has no fonts, and needs none here
     try:
+        cv2.namedWindow(title, cv2.WINDOW_AUTOSIZE | cv2.WINDOW_GUI_NORMAL)
+        due = time.perf_counter()
         for picture in pictures:
             cv2.imshow(title, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
-            if cv2.waitKey(max(1, round(1000 / fps))) in (ord("q"), 27):
+            due = max(due + 1 / fps, time.perf_counter())
+            if cv2.waitKey(max(1, round(1000 * (due - time.perf_counter())))) in (ord("q"), 27):
                 break
             if cv2.getWindowProperty(title, cv2.WND_PROP_VISIBLE) < 1:
                 break
