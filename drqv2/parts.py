@@ -1,9 +1,8 @@
-"""What a run is made of, from its configuration: the machine's settings, environments, agent, replay, videos, logs."""
+"""What a run is made of, from its configuration: the machine's settings, environments, agent, logs."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,24 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import numpy as np
 import torch
-from dm_env import specs
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, machine, utils
 from drqv2.agent_files import make_agent as agent_from
 from drqv2.console import Console, Dashboard, PlainConsole, Status
-from drqv2.device_replay import choose_replay_device, needed_bytes
 from drqv2.envs.worker import InProcess, Worker
 from drqv2.logger import Logger
-from drqv2.resuming import REPLAY, leaves
+from drqv2.resuming import leaves
 from drqv2.sinks import Sink
 from drqv2.sinks.weights_and_biases import WeightsAndBiases
 from drqv2.usage import Usage
-from replay_buffer import ReplayBufferStorage, ReplayLoader, make_replay_loader
-from video import TrainVideoRecorder, VideoRecorder
 
 
 def settle_machine(cfg: DictConfig) -> None:
@@ -107,52 +101,6 @@ def make_agent(cfg: DictConfig, env: InProcess, device: torch.device) -> Any:
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
     return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, found, offered)
-
-
-def make_replay(
-    cfg: DictConfig, env: InProcess, work_dir: Path, device: torch.device
-) -> tuple[ReplayBufferStorage, ReplayLoader]:
-    """Return the storage of episodes in `work_dir/buffer`, and the loader of batches from it; say where those are."""
-    data_specs = (
-        env.observation_spec(),
-        env.action_spec(),
-        specs.Array((1,), np.float32, "reward"),
-        specs.Array((1,), np.float32, "discount"),
-    )
-    storage = ReplayBufferStorage(data_specs, work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
-    cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
-    transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
-    most = needed_bytes(transitions, env.observation_spec().shape, cfg.frame_stack)
-    room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
-    print(f"replay: {cfg.replay_device} ({why}); {room}")
-    loader = make_replay_loader(
-        work_dir / REPLAY,
-        cfg.replay_buffer_size,
-        cfg.batch_size,
-        cfg.replay_buffer_num_workers,
-        cfg.save_snapshot,
-        cfg.nstep,
-        cfg.discount,
-        storage=storage,
-        seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
-        frame_stack=cfg.frame_stack,
-        pin_memory=device.type == "cuda",
-        replay_device=cfg.replay_device,
-        device=device,
-    )
-    return storage, loader
-
-
-def make_recorders(cfg: DictConfig, env: InProcess, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:
-    """Return the recorders of evaluation and of training; one that is not wanted does nothing."""
-    fps = 1 / env.step_seconds if env.step_seconds else 20.0
-    channels = env.observation_spec().shape[0] // cfg.frame_stack
-    return (
-        VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps),
-        TrainVideoRecorder(work_dir if cfg.save_train_video else None, cfg.render_size, fps, channels),
-    )
 
 
 def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
