@@ -114,6 +114,11 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
             raise error.with_traceback(frames) from None
         if isinstance(error, JobFailed):
             sys.exit(f"{job.failed} of the jobs failed; see above" if job.failed else f"jobs failed: {error}")
+        if type(error).__module__.partition(".")[0] in ("joblib", "submitit", "ray"):  # the launcher's own error
+            sys.exit(
+                f"a job was lost: {' '.join(str(error).split())[:200]}\n"
+                "The same command, with hydra.sweep.dir=THAT_DIRECTORY, goes on with every run of the sweep."
+            )
         if isinstance(error, HydraException | OmegaConfBaseException):
             raise UserError(explain(error, groups)) from None
         if isinstance(error, ConnectionError):  # ray.init's

@@ -62,8 +62,8 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ROOT.iterdir():
         if path.name not in ("exp_local", "results", ".git", "build"):
             (project / path.name).symlink_to(path)
-    run_dir = project / "exp_local" / "2026.01.02" / "030405_walker_walk_1"
-    call(project, [sys.executable, "train.py", "task=walker_walk", *SHORT, f"hydra.run.dir={run_dir}"])
+    run_dir = project / "exp_local" / "2026.01.02" / "030405_cartpole_balance_sparse_1"
+    call(project, [sys.executable, "train.py", *SHORT, f"hydra.run.dir={run_dir}"])
 
     (project / "my_agents").mkdir()
     (project / "my_agents" / "my_file.py").write_text(

@@ -92,6 +92,26 @@ def test_a_job_that_is_preempted_is_requeued_and_ends_in_the_same_bits(tmp_path,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "job"),
+    [
+        (["joblib", "hydra.launcher.n_jobs=2"], "joblib.externals.loky.backend.popen_loky_posix"),
+        (["submitit_local"], "submitit.core._submit"),
+    ],
+    ids=["joblib", "submitit"],
+)
+def test_a_job_that_is_killed_is_told(tmp_path, launcher, job):
+    process = sweep(tmp_path / "sweep", f"hydra/launcher={launcher[0]}", *launcher[1:], "seed=1,2")
+    wait_for(lambda: len(list((tmp_path / "sweep").glob("*/train.csv"))) == 2, process)
+    jobs = psutil.Process(process.pid).children(recursive=True)
+    next(child for child in jobs if job in child.cmdline()).kill()
+    words = process.communicate()[0]
+    assert process.returncode == 1, words
+    assert "a job was lost" in words
+    assert "Traceback" not in words
+
+
+@pytest.mark.slow
 def test_the_runs_of_a_lost_ray_node_go_on_on_the_other(tmp_path, undisturbed):
     from ray.cluster_utils import Cluster
 
