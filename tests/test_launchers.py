@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import psutil
 import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 
 from drqv2 import files, machine, parts
 from tests.faults.harness import ROOT, SHORT, differences, finish
@@ -109,6 +111,35 @@ def test_a_job_that_is_killed_is_told(tmp_path, launcher, job):
     assert process.returncode == 1, words
     assert "a job was lost" in words
     assert "Traceback" not in words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "told"), [("slurm", "there is no Slurm here"), ("ray", "there is no Ray cluster")]
+)
+def test_no_cluster(tmp_path, launcher, told):
+    if launcher == "slurm" and shutil.which("srun"):
+        pytest.skip("there is a Slurm here")
+    process = sweep(tmp_path / "sweep", f"hydra/launcher={launcher}", RAY_ADDRESS="")
+    words = process.communicate()[0]
+    assert process.returncode == 2, words
+    assert told in words
+    assert "Traceback" not in words
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_after_a_trial_that_fails(tmp_path):
+    spoilt = tmp_path / "sweep" / "0_cartpole_balance_sparse_1"
+    spoilt.mkdir(parents=True)
+    (spoilt / "snapshot.pt").write_bytes(b"no snapshot")
+    (spoilt / "config.yaml").write_text("seed: 7\n")
+    process = sweep(tmp_path / "sweep", "hydra/sweeper=search", "hydra.sweeper.n_trials=2", "lr=choice(1e-4,3e-4)")
+    words = process.communicate()[0]
+    assert process.returncode == 0, words
+    assert "Traceback" not in words
+    assert files.has_snapshot(tmp_path / "sweep" / "1_cartpole_balance_sparse_1")
+    best = OmegaConf.load(tmp_path / "sweep" / "optimization_results.yaml")
+    assert set(best.best_params) == {"lr"}
 
 
 @pytest.mark.slow
