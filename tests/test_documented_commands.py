@@ -93,6 +93,8 @@ def call(project: Path, words: list[str], until: str = "") -> None:
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
+        # A shell's background jobs ignore ctrl-C, and so would all that they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     said = ""

@@ -71,6 +71,7 @@ def follow(command: str, clone: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job's children ignore it
     )
     left = ""
     try:
