@@ -36,6 +36,7 @@ class MyAgent(DrQV2Agent):
 """,
 }
 SHOWN = 8  # lines at the beginning and at the end
+_activations: list[str] = []  # what a terminal remembers
 
 
 def main() -> None:
@@ -59,13 +60,14 @@ def follow(command: str, clone: Path) -> str:
     names = named(clone)
     for old, new in names.items():
         command = command.replace(old, new)
-    env = {**os.environ, "PATH": f"{clone}/.venv/bin:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+    if command.startswith(". "):
+        _activations.append(command)
     limit = None if TO_THE_END.search(command) else PATIENCE
     began = time.monotonic()
     process = subprocess.Popen(
-        ["bash", "-c", command],
+        ["bash", "-c", "\n".join([*_activations, command])],
         cwd=clone,
-        env=env,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -96,8 +98,8 @@ def named(clone: Path) -> dict[str, str]:
         return {}
     weights = sorted(runs[0].glob("weights_*.pt"), key=lambda path: int(path.stem.split("_")[1]))
     run_dir = str(runs[0].relative_to(clone))
-    milestone = weights[-1].name if weights else "weights_500000.pt"
-    return {"exp_local/DATE/TIME_task_seed": run_dir, "RUN_DIR": run_dir, "weights_500000.pt": milestone}
+    milestone = weights[len(weights) // 2].name if weights else "weights_30000.pt"
+    return {"exp_local/DATE/TIME_task_seed": run_dir, "RUN_DIR": run_dir, "weights_30000.pt": milestone}
 
 
 if __name__ == "__main__":
