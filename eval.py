@@ -17,19 +17,24 @@ if __name__ == "__main__":
 
     calm_openmp()  # before torch is loaded
 
+import inspect
 import json
 import os
 import re
+import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
+import hydra
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from drqv2 import files, overlay, parts, snapshot, state, utils
 from drqv2.acting import choose_actions
@@ -37,7 +42,8 @@ from drqv2.arguments import run_tool
 from drqv2.config import settle
 from drqv2.errors import DiskError, UserError
 from drqv2.evaluation import play
-from drqv2.schema import CFGS, Key
+from drqv2.explain import did_you_mean
+from drqv2.schema import CFGS, Key, show, tasks
 from drqv2.statistics import interval, iqm, mean
 from video import Mp4
 
@@ -57,9 +63,7 @@ KEYS = {
     Key("num_envs", "int", "Environments that play side by side.", "environments", 1): 1,
     Key("device", "device", "Where the agent lives."): "auto",
     Key("agent_dir", "folder", "Directory with the agent's file.", null="as in training"): None,
-    Key(
-        "trust", "bool", "Run code of others that a single file of weights names: agent._target_, env._target_."
-    ): False,
+    Key("trust", "bool", "Run code that a file of weights names which is not in the run's directory."): False,
     Key("out", "text", "Where video and returns go.", null="eval/ in the run's directory"): None,
 }
 
@@ -99,19 +103,24 @@ def evaluate(
         UserError: there are no weights, or they do not fit the task.
     """
     chosen = _numbers(film, episodes)
-    if live and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and sys.platform == "linux":
-        raise UserError("live=true: there is no display here; leave it out, and a video is written")
+    if live:
+        _check_window(chosen)
     path = _find(source, snapshot)
     cfg, weights, frame = _read(path)
-    if source.is_file() and not trust:
+    if not trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
         _refuse_foreign_code(cfg, path)
-    cfg.device, cfg.agent.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = device, device, "auto", num_envs, False
-    cfg.agent_dir = agent_dir or cfg.agent_dir
-    cfg.task_name = task or cfg.task_name
-    cfg.seed = cfg.seed if seed is None else seed
+    cfg.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = device, "auto", num_envs, False
+    cfg.replay_buffer_size = 1000  # nothing is replayed; what is checked is that an episode would fit
+    if "device" in cfg.agent:
+        cfg.agent.device = device
+    if agent_dir is not None:
+        cfg.agent_dir = agent_dir
+    if task is not None:
+        _take_task(cfg, task)
+    if seed is not None:
+        cfg.seed = seed
     settle(cfg)
     parts.settle_machine(cfg)
-    cfg.agent.device = cfg.device
     folder = Path(out) if out else (source if source.is_dir() else source.parent) / "eval"
     name = f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', cfg.task_name)}"
     if not live:
@@ -119,7 +128,7 @@ def evaluate(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise UserError(f"{folder}: cannot be made ({e.strerror}); give out=DIR") from e
-    eye = int(camera) if camera is not None and camera.lstrip("-").isdigit() else camera
+    eye = int(camera) if camera is not None and re.fullmatch(r"-?\d{1,9}", camera) else camera
 
     players = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(num_envs)]
     try:
@@ -196,7 +205,7 @@ def _find(source: Path, name: str | None) -> Path:
         return source
     if not source.is_dir():
         raise UserError(f"{source}: there is no such run directory or file")
-    milestones = [path for path in source.glob("weights_*.pt") if path.stem[8:].isdigit()]
+    milestones = [path for path in source.glob("weights_*.pt") if path.stem[8:].isdecimal()]
     there = [path for each in files.SNAPSHOTS if (path := source / each).is_file()]
     there += sorted(milestones, key=lambda path: int(path.stem[8:]), reverse=True)
     if name is None:
@@ -220,49 +229,124 @@ def _read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
                 weights = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
             config, frame = json.loads(about["config"]), int(about["frame"])
         except (SafetensorError, OSError, KeyError, ValueError) as e:
-            said = " ".join(str(e).split())[:100]
-            raise UserError(f"{path}: no weights that python -m drqv2.snapshot export has written ({said})") from e
+            raise UserError(f"{path}: no weights that python -m drqv2.snapshot export has written ({_line(e)})") from e
     else:
         saved = snapshot.load(path)
         config, frame, weights = saved.get("config"), saved["frame"], saved["agent"]
     if not config:
         raise UserError(f"{path}: there is no configuration in it; train with init_from={path} first")
+    for node in ("agent", "env"):
+        found = config.get(node) if isinstance(config, dict) else config
+        if not isinstance(found, dict) or "_target_" not in found:
+            where = node if isinstance(config, dict) else "config"
+            raise UserError(
+                f"{path}: the configuration in it is not a run's, {where}={_line(show(found))}: must hold _target_\n"
+                "Give a snapshot of train.py's, or a file that python -m drqv2.snapshot export has written."
+            )
     base: Any = OmegaConf.to_container(OmegaConf.load(CFGS / "config.yaml"))  # for keys that there were not yet
     known = {key: value for key, value in base.items() if key not in ("defaults", "hydra", "agent", "env")}
-    cfg = OmegaConf.merge(known, config)
+    try:
+        cfg = OmegaConf.merge(known, config)
+    except OmegaConfBaseException as e:
+        raise UserError(f"{path}: the configuration in it cannot be read ({_line(e)})") from e
     assert isinstance(cfg, DictConfig)
     cfg.init_from = None
     return cfg, weights, frame
 
 
+def _line(said: object, length: int = 100) -> str:
+    return " ".join(str(said).split())[:length]
+
+
 def _refuse_foreign_code(cfg: DictConfig, path: Path) -> None:
-    """Check that a file which may be anybody's names no code but this project's.
+    """Check that a file which may be anybody's names no code but this project's agents.
 
     Raises:
         UserError: it does.
     """
-    named = {"agent._target_": cfg.agent._target_, "env._target_": cfg.env._target_, "agent_dir": cfg.agent_dir}
-    own = str(named["agent._target_"]).startswith("drqv2.agents.")
-    for key, value in named.items():
-        if value is not None and not (own and key == "agent._target_"):
+    plain: Any = OmegaConf.to_container(cfg)
+    for key, value in _code({name: plain[name] for name in ("agent", "env", "agent_dir")}):
+        if key != "agent._target_" or not re.fullmatch(r"drqv2\.agents\.\w+\.\w+Agent", str(value)):
             raise UserError(
-                f"{path} names code to run, {key}={value}\nIf you know where it comes from, say trust=true."
+                f"{path} names code to run, {_line(f'{key}={value}')}\nIf you know where it comes from, say trust=true."
             )
 
 
-def _agent(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -> Any:
-    agent = parts.make_agent(cfg, env, torch.device(cfg.device))
+def _code(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield, by dotted name, what Hydra would import or work out in an unresolved configuration, however deep."""
+    leaf = name.rpartition(".")[2]
+    if isinstance(node, dict | list):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _code(value, f"{name}.{key}".lstrip("."))
+    elif (node is not None and leaf in ("_target_", "agent_dir")) or (isinstance(node, str) and "${" in node):
+        yield name, node
+
+
+def _take_task(cfg: DictConfig, task: str) -> None:
+    """Set another task. An environment of the run's own that takes no task_name gives way to dm_control's.
+
+    Raises:
+        UserError: it would, and there is no such task of dm_control's.
+    """
+    own = cfg.env._target_
+    if own is not None and not _takes_task_name(cfg):
+        if task not in tasks():
+            raise UserError(
+                f"task={task}: the run has an environment of its own, env._target_={own}, which takes no task_name\n"
+                f"allowed: the files of cfgs/task{did_you_mean(task, tasks())}; without task= the run's own is played"
+            )
+        cfg.env = {"_target_": None}
+    cfg.task_name = task
+
+
+def _takes_task_name(cfg: DictConfig) -> bool:
     try:
-        if "kind" in weights:
+        taken = inspect.signature(hydra.utils.get_object(cfg.env._target_)).parameters
+    except Exception:  # whatever its import raises
+        return False
+    return "task_name" in taken and "task_name" not in cfg.env
+
+
+def _agent(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -> Any:
+    """Return the agent with its weights.
+
+    Raises:
+        UserError: they do not fit, or some are missing: nobody wants to see what a random network plays.
+    """
+    agent = parts.make_agent(cfg, env, torch.device(cfg.device))
+    captured = isinstance(weights.get("kind"), str)
+    with warnings.catch_warnings(action="ignore"):  # of what cannot be saved
+        own = state.capture(agent)
+    if own["kind"] == "stateful" and not captured:
+        raise UserError(f"{path}: the agent has a state_dict of its own: tensors alone do not fill it; give a snapshot")
+    missing = sorted(set(_parameters(own)) - set(_parameters(weights) if captured else weights))
+    if missing:
+        networks = ", ".join(sorted({name.partition(".")[0] for name in missing}))
+        raise UserError(
+            f"{path}: weights of the agent are missing, of {networks} ({missing[0]} and {len(missing) - 1} more)\n"
+            "Give a snapshot, or all that python -m drqv2.snapshot export RUN_DIR FILE.safetensors writes."
+        )
+    try:
+        if captured:
             state.restore(agent, weights, weights_only=True)
         else:
             for name in sorted({key.partition(".")[0] for key in weights}):
-                own = {k.partition(".")[2]: v for k, v in weights.items() if k.startswith(f"{name}.")}
-                getattr(agent, name).load_state_dict(own)
-    except (RuntimeError, AttributeError) as e:
-        said = " ".join(str(e).split())[:200]
-        raise UserError(f"{path}: its weights do not fit {cfg.task_name}: {said}") from e
+                part = {k.partition(".")[2]: v for k, v in weights.items() if k.startswith(f"{name}.")}
+                getattr(agent, name).load_state_dict(part)
+    except (RuntimeError, AttributeError, KeyError, ValueError) as e:  # the last two: tensors for an optimizer
+        raise UserError(f"{path}: its weights do not fit {cfg.task_name}: {_line(e, 200)}") from e
     return agent
+
+
+def _parameters(captured: Any, name: str = "") -> Iterator[str]:
+    """Yield the names of all parameters and buffers of networks in a captured state, wherever the networks are."""
+    kind = captured["kind"] if isinstance(captured, dict) else None
+    if kind == "module":
+        yield from (f"{name}.{key}".lstrip(".") for key in captured["value"])
+    elif kind in ("object", "dict", "list", "tuple", "deque"):
+        value = captured["value"]
+        for key, item in value.items() if kind == "object" else value if kind == "dict" else enumerate(value):
+            yield from _parameters(item, f"{name}.{key}".lstrip("."))
 
 
 def _film(cfg: DictConfig, act: Any, episodes: Sequence[int], size: int, eye: int | str | None) -> Iterator[Any]:
@@ -291,6 +375,22 @@ def _film(cfg: DictConfig, act: Any, episodes: Sequence[int], size: int, eye: in
     finally:
         for env in players:
             env.close()
+
+
+def _check_window(chosen: Sequence[int] | None) -> None:
+    """Check that there is something to show, and a display to show it on.
+
+    Raises:
+        UserError: there is not.
+    """
+    if chosen == []:
+        raise UserError("live=true film=none: there is nothing to show; name episodes, film=0,1, or leave live out")
+    trial = [sys.executable, "-c", "import cv2; cv2.namedWindow('drqv2')"]  # where it finds no display, Qt aborts
+    try:
+        subprocess.run(trial, capture_output=True, timeout=60, check=True)
+    except subprocess.SubprocessError as e:
+        where = f" (DISPLAY={os.environ['DISPLAY']} opens no window)" if os.environ.get("DISPLAY") else ""
+        raise UserError(f"live=true: there is no display here{where}; leave it out, and a video is written") from e
 
 
 def _write(pictures: Iterator[np.ndarray], fps: float, path: Path) -> None:

@@ -29,7 +29,7 @@ from drqv2.device_replay import DeviceReplay, choose_replay_device
 from drqv2.errors import ProcessError
 from drqv2.replay_files import Batch, ReplayBuffer, Request
 from drqv2.replay_ring import Ring
-from drqv2.stopping import ignore_signals
+from drqv2.stopping import held_back, ignore_signals
 from drqv2.storage import ReplayBufferStorage, Window, episode_path
 
 _log = logging.getLogger(__name__)
@@ -180,7 +180,8 @@ class _Workers:
                 generator=torch.Generator(),  # the loader draws a seed at each start: not from the run's generators
             )
             before = signal.getsignal(signal.SIGCHLD)
-            self._prepared = iter(loader)
+            with held_back():  # until a worker ignores them, a signal would be noted in the main process's name
+                self._prepared = iter(loader)
         # When nobody closes this: multiprocessing waits, at the end of a program, for processes that ignore SIGTERM.
         self._release = Finalize(self, _kill, (getattr(self._prepared, "_workers", ()),), exitpriority=10)
         if self._num_workers and threading.current_thread() is threading.main_thread():

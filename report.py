@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from drqv2.arguments import run_tool
 from drqv2.errors import DiskError, UserError
 from drqv2.report.page import write
+from drqv2.report.runs import plain
 from drqv2.schema import Key
 
 _ROOT = Path(__file__).resolve().parent
@@ -33,7 +35,7 @@ KEYS = {
     Key("published", "file", "CSV file of curves to stand behind.", null="those of DrQ-v2"): None,
     Key("history", "file", "JSON lines of benchmarks, drawn at the end.", null="results/history.jsonl"): None,
     Key("watch", "bool", "Write the page anew all the time, and serve it to this machine's browsers."): False,
-    Key("every", "float", "Interval of watch.", "seconds", 1): 60.0,
+    Key("every", "float", "Interval of watch.", "seconds", 1, 86_400): 60.0,
     Key("port", "int", "Port of watch; 0 takes any that is free.", "", 0, 65535): 8765,
 }
 
@@ -58,7 +60,7 @@ def report(
     """Write the page, once or again and again; see KEYS.
 
     Raises:
-        UserError: a directory is not there.
+        UserError: a directory is not there, or keys do not go together.
         DiskError: the page cannot be written.
     """
     if not roots:
@@ -66,6 +68,11 @@ def report(
     for root in roots:
         if not root.is_dir():
             raise UserError(f"{root}: there is no such directory")
+    if watch and videos == "link":
+        raise UserError(
+            "videos=link does not go with watch=true: only the page itself is served, its links would lead nowhere\n"
+            "Give videos=embed, or leave watch out."
+        )
     target = Path(out) if out else roots[0] / "report.html"
 
     theirs = Path(published) if published else _ROOT / "results/published/drqv2.csv"
@@ -73,16 +80,23 @@ def report(
 
     def once() -> None:
         try:
-            number, unreadable = write(roots, target, theirs, videos, speed, round(every) if watch else None)
+            number, left_out = write(roots, target, theirs, videos, speed, round(every) if watch else None)
+            size = target.stat().st_size
         except OSError as e:
             raise DiskError(f"{target} cannot be written ({e.strerror or e}); give another out=FILE") from e
-        print(f"{number} runs: {target} ({target.stat().st_size / 1e6:.1f} MB)", flush=True)
-        for words in unreadable:
-            print(f"left out, {words}", flush=True)
+        _say(f"{number} runs: {target} ({size / 1e6:.1f} MB)")
+        for words in left_out:
+            _say(f"left out, {words}")
 
     once()
     if watch:
         _serve(target, port, every, once)
+
+
+def _say(words: str) -> None:
+    """Print a line, whatever its letters; one that finds no room goes out with the next."""
+    with suppress(OSError):  # a log on a full disk
+        print(plain(words), flush=True)
 
 
 class _OnePage(SimpleHTTPRequestHandler):
@@ -101,17 +115,20 @@ class _OnePage(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-def _serve(target: Path, port: int, every: float, once: Any) -> None:
+def _serve(target: Path, port: int, every: float, once: Callable[[], None]) -> None:
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), partial(_OnePage, page=target.resolve()))
     except OSError as e:
         raise UserError(f"port={port}: cannot be served on ({e.strerror}); give another, or port=0") from e
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"http://127.0.0.1:{server.server_address[1]}, rewritten every {every:.0f} s; ctrl-C ends it", flush=True)
+    _say(f"http://127.0.0.1:{server.server_address[1]}, rewritten every {every:.0f} s; ctrl-C ends it")
     try:
         while True:
             time.sleep(every)
-            once()
+            try:
+                once()
+            except UserError as e:  # a disk that is full, a published= that is being rewritten: it may be over soon
+                _say(f"the page stays as it was: {' '.join(str(e).split())}; the next attempt is in {every:.0f} s")
     finally:
         server.shutdown()
         server.server_close()

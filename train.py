@@ -16,6 +16,10 @@ if __name__ == "__main__":
 
     calm_openmp()  # before torch is loaded
 
+    from drqv2.stopping import leave_until_there_is_a_run
+
+    leave_until_there_is_a_run()
+
 import math
 import shutil
 from collections.abc import Sequence
@@ -178,9 +182,12 @@ class Workspace:
                     self.logger.log_metrics(metrics, self.global_frame, ty="train")
 
     def _record(self, i: int, time_step: envs.ExtendedTimeStep) -> None:
-        if not math.isfinite(time_step.reward):
+        for name in ("reward", "discount"):
+            value = getattr(time_step, name)
+            if math.isfinite(value):
+                continue
             raise NotFiniteError(
-                f"the reward is {time_step.reward} at frame {self.global_frame} (environment {i}, "
+                f"the {name} is {value} at frame {self.global_frame} (environment {i}, "
                 f"step {self.progress.episode_steps[i]} of its episode): mend the environment"
             )
         self.progress.episode_rewards[i] += time_step.reward
@@ -226,6 +233,9 @@ class Workspace:
 
         returns, steps = zip(*results, strict=True)
         self.progress.last_return = float(np.mean(returns))
+        if not math.isfinite(self.progress.last_return):
+            told = ", ".join(map(str, returns))
+            raise NotFiniteError(f"evaluation returns at frame {self.global_frame}: {told}; mend the environment")
         self.progress.best_return = max(self.progress.best_return, self.progress.last_return)
         with self.logger.log_and_dump_ctx(self.global_frame, ty="eval") as log:
             log("total_time", self.timer.total_time())
@@ -355,9 +365,10 @@ class Workspace:
         self._saved_at = saved["timer"]
         state.set_rng_state(saved["rng"])
         if changed and cfg["save_snapshot"]:  # or else what was just accepted would be asked for again after a kill
+            resuming.store_config(self.cfg, self.work_dir, resume_force=True)  # until the snapshot has it, too
             self.save_snapshot()
             self.checkpoints.settle()
-        if changed:
+        if changed or cfg["resume_force"]:
             resuming.store_config(self.cfg, self.work_dir)
         window = self.replay_storage.window
         print(

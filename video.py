@@ -24,6 +24,8 @@ from typing import Any
 import cv2
 import numpy as np
 
+from drqv2.files import sync_folder
+
 _log = logging.getLogger(__name__)
 
 _PATIENCE = 60.0  # seconds for an encoder to take a frame or to finish; beyond that it is taken for dead
@@ -111,7 +113,10 @@ class Mp4:
         if self._process.returncode != 0:
             raise OSError(self._last_words())
         self._errors.close()
+        with open(self._path, "rb") as video:
+            os.fsync(video.fileno())
         os.replace(self._path, path)
+        sync_folder(path.parent)
 
     def discard(self) -> None:
         """Throw it away."""

@@ -25,6 +25,7 @@ ALL = {module.__name__.removeprefix("benchmarks."): module.ABOUT for module in M
 def main() -> None:
     """Run them one after another and show each as it comes; the machine's facts once."""
     args = options(__doc__)
+    commit, dirty = git_commit() or (None, None)  # before: somebody may work on it meanwhile
     results: dict[str, Any] = {}
     for name, about in ALL.items():
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if args.quick else [])]
@@ -40,7 +41,6 @@ def main() -> None:
             show_rows(name, about, results[name])
     if args.json:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        commit, dirty = git_commit() or (None, None)
         print(json.dumps({"time": now, "commit": commit, "dirty": dirty, "ratios": ratios(results), **results}))
 
 

@@ -9,13 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console as Terminal
 
 from benchmarks.common import Row, main, quartiles
+from drqv2 import envs
 from drqv2.console import Dashboard, PlainConsole, Status
 from drqv2.logger import Logger
+from drqv2.sinks.clips import gif
 from drqv2.usage import Usage
+from video import VideoRecorder
 
 ABOUT = "CSV, metrics.jsonl, TensorBoard, dashboard; share_at_F_fps: percent of the time at F frames a second"
 SPEEDS = (9, 100, 1000)  # frames a second: two cores, the published V100, the fastest aimed at
@@ -43,10 +47,14 @@ def measure(quick: bool = False) -> list[Row]:
             for name in ("fps", "total_time", "episode_reward", "episode_length", "episode", "buffer_size", "step"):
                 log(name, 1.0)
 
+    def clip() -> None:
+        gif(video)
+
     def draw() -> None:
         terminal.print(dashboard.render())
 
     with tempfile.TemporaryDirectory() as folder:
+        video = _film(Path(folder) / "1.mp4")
         logger = Logger(Path(folder), use_tb=True, hparams={}, sinks=[], console=PlainConsole(off=True))
         # How often each happens: a second's worth of frames, with the paper's settings and episodes of 1,000 frames.
         # Before each: what is not counted. A row is the mean of an episode's updates.
@@ -55,15 +63,30 @@ def measure(quick: bool = False) -> list[Row]:
             "an episode's row": (episode, lambda fps: fps / 1000, 250),
             "the dashboard": (draw, lambda fps: 1.0, 0),
             "CPU and memory in it": (usage, lambda fps: 1 / 3, 0),
+            "an evaluation's clip": (clip, lambda fps: fps / 10_000, 0),
         }
         rows = []
         for name, (work, rate, updates) in parts.items():
-            found = quartiles(_times(work, repetitions, partial(_repeat, update, updates)), "ms")
+            times = 10 if work is clip else repetitions
+            found = quartiles(_times(work, times, partial(_repeat, update, updates)), "ms")
             shares = {f"share_at_{fps}_fps": found["ms"] * rate(fps) / 10 for fps in SPEEDS}
-            rows.append({"part": name, **found, **shares, "repetitions": repetitions})
+            rows.append({"part": name, **found, **shares, "repetitions": times})
         logger.close()
     total = {key: sum(row[key] for row in rows) for key in rows[0] if key.startswith("share")}
     return [*rows, {**dict.fromkeys(rows[0]), "part": "all", **total}]
+
+
+def _film(path: Path) -> Path:
+    """Make a video of an episode of 1,000 frames at the paper's settings."""
+    env = envs.make("cheetah_run", frame_stack=3, action_repeat=2, seed=1)
+    recorder = VideoRecorder(path.parent, fps=1 / (env.step_seconds or 0.02))
+    time_step = env.reset()
+    recorder.init(env)
+    while not time_step.last():
+        time_step = env.step(np.random.default_rng(1).uniform(-1, 1, env.action_spec().shape))
+        recorder.record(env)
+    recorder.save(path.name)
+    return path.parent / "eval_video" / path.name
 
 
 def _repeat(work: Callable[[], object], number: int) -> None:

@@ -113,9 +113,7 @@ class Checkpoints:
             if not path.exists():
                 continue
             try:
-                state = snapshot.load(path)
-                if "needed_before" not in state:
-                    raise UserError(f"{path}: not a run's snapshot (weights alone, it seems)")
+                state = snapshot.load_run(path)
             except UserError as e:
                 reason = reason or e
                 continue

@@ -89,7 +89,10 @@ class Appender:
 
     def __init__(self, path: Path, kind: str = "") -> None:
         self._kind = kind or path.suffix
+        new = not path.exists()
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        if new:
+            sync_folder(path.parent)
 
     def append(self, data: bytes) -> None:
         """Add `data`, all of it or nothing.
@@ -210,7 +213,8 @@ def locked(folder: Path) -> Iterator[None]:
         UserError: another process has it; names it.
     """
     try:
-        f = open(folder / LOCK, "a+b")  # noqa: SIM115 (closed below)
+        # Not through a link: a directory from elsewhere could have one to a file of the user's.
+        f = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a+b")
     except OSError as e:
         raise UserError(f"{folder} cannot be written to ({e.strerror}): take another hydra.run.dir") from e
     with f:

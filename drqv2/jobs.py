@@ -102,6 +102,11 @@ def in_plain_words(error: Exception, work_dir: Path) -> UserError | None:
             f"an episode was damaged or deleted while the run was reading it: {said.strip()[:200]}\n"
             f"Its file is checked at each start; {how_to_go_on(work_dir)}"
         )
+    if isinstance(error, FileNotFoundError) and str(error.filename or "").startswith(str(work_dir)):
+        return UserError(
+            f"{error.filename} was deleted while the run was using it\n"
+            f"What a snapshot holds of it is written anew at a start; {how_to_go_on(work_dir)}"
+        )
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         return UserError(
             "there is no memory left\nSmaller batch_size, agent.hidden_dim, replay_buffer_num_workers or num_envs need "

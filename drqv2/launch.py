@@ -16,7 +16,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -73,7 +73,8 @@ def launch(run: Run, config_dir: Path | str, config_name: str = "config", argv: 
     try:
         args = _parse(sys.argv[1:] if argv is None else argv)
         if args.help:
-            print(help_text(Path(sys.argv[0]).name))
+            with suppress(BrokenPipeError):  # `| head`
+                print(help_text(Path(sys.argv[0]).name), flush=True)
             return
         _launch(run, args, config_dir, config_name)
     except UserError as error:

@@ -95,7 +95,7 @@ def jobs_that_fit() -> int:
     if gpus == 0:
         return max(1, min(int(memory()[1] / 4e9), int(cores() / 2)))
     least = min(torch.cuda.get_device_properties(i).total_memory for i in range(gpus))
-    return max(1, min(gpus * max(1, least // (30 * 10**9)), int(cores() / 4)))
+    return max(gpus, min(gpus * (least // (30 * 10**9)), int(cores() / 4)))
 
 
 def calm_openmp() -> None:

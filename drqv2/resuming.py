@@ -69,8 +69,7 @@ def has_ended(cfg: DictConfig, run_dir: Path) -> Progress | None:
     """
     if not files.has_snapshot(run_dir) or (run_dir / REPLAY).exists():
         return None
-    path = next(path for name in files.SNAPSHOTS if (path := run_dir / name).is_file())
-    saved = snapshot.load(path)
+    path, saved = _newest(run_dir)
     length = saved["config"]["num_train_frames"]
     ended = saved["frame"] + saved["config"]["action_repeat"] * saved["config"]["num_envs"] > length
     if not ended or cfg.num_train_frames > length:
@@ -80,6 +79,19 @@ def has_ended(cfg: DictConfig, run_dir: Path) -> Progress | None:
         )
     print(f"nothing left to do: the run has had its num_train_frames={length}, and its replay is deleted")
     return Progress(**saved["progress"])
+
+
+def _newest(run_dir: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the newest snapshot that is whole, and its path; if none is, say what ails the newest."""
+    reason: UserError | None = None
+    for path in (run_dir / name for name in files.SNAPSHOTS):
+        if path.is_file():
+            try:
+                return path, snapshot.load_run(path)
+            except UserError as e:
+                reason = reason or e
+    assert reason is not None, "the caller has seen a snapshot"
+    raise reason
 
 
 def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path) -> None:
@@ -134,10 +146,10 @@ def init_weights(agent: Any, path: Path) -> None:
     print(f"agent's weights from {path}; counters and replay are new")
 
 
-def store_config(cfg: DictConfig, run_dir: Path) -> None:
+def store_config(cfg: DictConfig, run_dir: Path, resume_force: bool = False) -> None:
     """Write what `resume` begins with."""
     path = run_dir / "config.yaml"
-    text = OmegaConf.to_yaml(OmegaConf.merge(cfg, {"resume_force": False}))
+    text = OmegaConf.to_yaml(OmegaConf.merge(cfg, {"resume_force": resume_force}))
     files.persist(lambda: files.write_atomically(path, text.encode()), str(path))
 
 

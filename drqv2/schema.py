@@ -291,6 +291,8 @@ def help_text(program: str = "train.py") -> str:
         f"usage: python {program} [task=NAME] [preset=NAME] [key=value ...]",
         f"       python {program} resume=RUN_DIR|latest [key=value ...]   go on with a run in its own directory",
         f"       python {program} -m seed=1,2,3 [key=value ...]           one run after another",
+        "With -m: hydra/launcher=joblib|slurm|ray (side by side, or on a cluster), hydra/sweeper=search (Optuna); see",
+        "docs/deployment.md.",
         "",
         "Other options: --cfg job (print the configuration and stop), --hydra-help. ~agent.x takes an argument of the",
         "agent away, +agent.x=1 adds one.",
@@ -302,7 +304,8 @@ def help_text(program: str = "train.py") -> str:
         lines += ["", group]
         for key in keys:
             unit = f", {key.unit}" if key.unit else ""
-            text = f"{key.meaning} [{key.allowed}{unit}; default {defaults[key.name]}]"
+            null = f" (null: {key.null})" if key.null else ""
+            text = f"{key.meaning}{null} [{key.allowed}{unit}; default {defaults[key.name]}]"
             indent = " " * 30
             lines += textwrap.wrap(f"  {key.name:<27} {text}", 118, subsequent_indent=indent, break_on_hyphens=False)
     return "\n".join(lines)

@@ -102,6 +102,24 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
+OF_A_RUN = frozenset(
+    "frame needs needed_before config progress last_steps timer agent rng train_envs replay_storage replay_loader "
+    "logger gradient_norms".split()
+)
+
+
+def load_run(path: Path) -> dict[str, Any]:
+    """Read the snapshot of a run, as `load` does.
+
+    Raises:
+        UserError: as `load`, or it holds something else: weights alone, say.
+    """
+    state = load(path)
+    if missing := OF_A_RUN - state.keys():
+        raise UserError(f"{path}: not a run's snapshot (it lacks {', '.join(sorted(missing))})")
+    return state
+
+
 def copied(state: Any) -> Any:
     """Return a captured state with copies of its tensors, on the CPU: what it was taken from may go on changing."""
     if isinstance(state, Tensor):

@@ -75,7 +75,9 @@ def describe(run_dir: Path) -> Iterator[str]:
         except UserError as e:
             yield f"{path.name}: DAMAGED, {str(e).partition(': ')[2]}"
             continue
-        yield f"{path.name}: whole, frame {state['frame']}, parameters sha256 {fingerprint(parameters(state))}"
+        # An agent with a state_dict of its own cannot be taken apart: its whole state stands for its parameters.
+        of = parameters(state) if state["agent"]["kind"] == "object" else state["agent"]
+        yield f"{path.name}: whole, frame {state['frame']}, parameters sha256 {fingerprint(of)}"
         if "progress" in state:
             yield from (f"  {line}" for line in _contents(state))
             newest = newest or state

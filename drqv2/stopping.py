@@ -26,6 +26,7 @@ from drqv2.files import has_snapshot
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 _SECONDS = 8.0  # to the safe point, and for the snapshot there
+_WORDS = 0.5  # seconds for the last words
 
 
 class StopSignals:
@@ -104,6 +105,10 @@ class StopSignals:
                 leave_at = time.monotonic() + _SECONDS
 
     def _leave(self, how: str) -> None:
+        # Nobody may be reading what is said (a paused pager, a terminal stopped by ctrl-S), or the disk may hang.
+        last = threading.Timer(_WORDS, os._exit, (self._code,))
+        last.daemon = True
+        last.start()
         try:
             print(f"\n{how}; {how_to_go_on(self._run_dir)}", file=sys.stderr, flush=True)
             sys.stdout.flush()
@@ -113,8 +118,18 @@ class StopSignals:
             os._exit(self._code)
 
 
+def leave_until_there_is_a_run() -> None:
+    """Leave with the code of a run that is told to leave while there is nothing to save yet."""
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, _leave_without_words)
+
+
+def _leave_without_words(number: int, frame: Any) -> None:
+    raise SystemExit(75)
+
+
 def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:
-    return callable(handler) and handler is not signal.default_int_handler
+    return callable(handler) and handler not in (signal.default_int_handler, _leave_without_words)
 
 
 def how_to_go_on(run_dir: Path, soon: bool = False) -> str:

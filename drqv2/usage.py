@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import psutil
 import torch
@@ -23,7 +24,10 @@ class Usage:
         self._processes: dict[int, psutil.Process] = {}
 
     def __call__(self) -> dict[str, str]:
-        """Return CPU (100 % is one core), resident memory and, on a GPU, its use, as text by name."""
+        """Return CPU (100 % is one core), memory and, on a GPU, its use, as text by name.
+
+        Memory is what the processes have of their own: mapped episodes, which the kernel may drop, are not counted.
+        """
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._every
@@ -38,7 +42,7 @@ class Usage:
         for process in self._processes.values():
             try:
                 cpu += process.cpu_percent()
-                memory += process.memory_info().rss
+                memory += _own_memory(process)
             except psutil.Error:  # it has ended meanwhile, or is somebody else's
                 continue
         told = {"CPU": f"{cpu:.0f} %", "memory": f"{memory / 1e9:.1f} GB"}
@@ -46,6 +50,14 @@ class Usage:
             free, total = torch.cuda.mem_get_info(self._device)
             told["GPU"] = f"{_busy(self._device)}{(total - free) / 1e9:.1f} of {total / 1e9:.0f} GB"
         return told
+
+
+def _own_memory(process: psutil.Process) -> int:
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return 1024 * int(status.partition("RssAnon:")[2].split(maxsplit=1)[0])
+    except (OSError, IndexError, ValueError):  # not Linux, or it has just ended
+        return int(process.memory_info().rss)
 
 
 def _busy(device: torch.device) -> str:

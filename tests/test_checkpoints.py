@@ -21,7 +21,7 @@ from drqv2.state import capture
 
 def state(frame: int, needs: int = 0, weight: float = 1.0) -> dict[str, Any]:
     net = {"kind": "module", "value": {"weight": torch.full((3,), weight)}, "buffers": {}, "attributes": {"": {"n": 1}}}
-    return {
+    return {name: {} for name in snapshot.OF_A_RUN - {"needed_before"}} | {
         "frame": frame,
         "needs": needs,
         "config": {"seed": 1},

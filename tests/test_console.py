@@ -100,6 +100,7 @@ def test_warnings_stand_above_the_dashboard(monkeypatch: pytest.MonkeyPatch) -> 
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     handler = logging.StreamHandler(sys.stdout)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # other tests' may be bound to outputs that are gone
     logging.getLogger().addHandler(handler)
     try:
         terminal = Terminal(file=out, width=80, force_terminal=True)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import imageio.v3 as iio
 import numpy as np
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 import eval as evaluation  # the script; the built-in stays what it is
-from drqv2 import overlay, snapshot, snapshot_tool
+from drqv2 import overlay, parts, snapshot, snapshot_tool
+from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.errors import UserError
 from tests.test_train import run
 
 SMALL = ("render_size=32",)
+DM_CONTROL = {"_target_": None}
+AGENT = "drqv2.agents.drqv2.DrQV2Agent"
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +35,42 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def said(capsys: pytest.CaptureFixture[str], *argv: object) -> list[str]:
     evaluation.main([str(word) for word in argv])
     return capsys.readouterr().out.splitlines()
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    """Return what is said of a mistake: one or two lines, and exit code 2."""
+    with pytest.raises(SystemExit) as leaving:
+        evaluation.main([str(word) for word in argv])
+    assert leaving.value.code == 2
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) <= 2
+    return err
+
+
+def rewritten(
+    source: Path, target: Path, change: dict[str, Any], lost: str | None = None, more: dict[str, Tensor] | None = None
+) -> Path:
+    """Write a file of weights anew: its configuration changed, without tensors `lost...`, with `more` of them."""
+    with safe_open(source, framework="pt") as f:
+        about = f.metadata()
+        tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+    config: Any = json.loads(about["config"])
+    config |= {key: config[key] | value if key == "agent" else value for key, value in change.items()}
+    kept = {name: value for name, value in tensors.items() if lost is None or not name.startswith(lost)}
+    save_file(kept | (more or {}), target, about | {"config": json.dumps(config)})
+    return target
+
+
+def on_the_cpu(**arguments: Any) -> DrQV2Agent:
+    """Return an agent; takes no device."""
+    if "device" in arguments:
+        raise TypeError("takes no device")
+    return DrQV2Agent(device="cpu", **arguments)
+
+
+def several_tasks(task_name: str) -> None:
+    """Stand for an environment's factory that is told the task."""
 
 
 def returns(lines: list[str]) -> list[str]:
@@ -91,16 +137,118 @@ def test_the_best_episode_is_filmed(
 def test_a_file_of_somebody_elses_runs_no_code(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its environment is code that the file names: only with trust=true."""
+    """Code that a file from outside the run names, wherever in its agent or environment: only with trust=true."""
     exported = tmp_path / "policy.safetensors"
     snapshot_tool.export(trained, exported)
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as leaving:
-        evaluation.main([str(exported), "episodes=1", "film=none"])
-    assert leaving.value.code == 2
-    err = capsys.readouterr().err
-    assert "env._target_=tests.short_env.make" in err
-    assert "trust=true" in err
+    ran = tmp_path / "ran"
+    make = {"_target_": "pathlib.Path.touch", "self": {"_target_": "pathlib.Path", "_args_": [str(ran)]}}
+    hidden = "${oc.decode:'{_target_: pathlib.Path.cwd}'}"
+    own = {"env": DM_CONTROL}
+    module = "drqv2.agents.drqv2.torch.os.system"  # a name of the project's that leads out of it
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({}, "env._target_=tests.short_env.make"),
+        (own | {"agent": {"_target_": module}}, f"agent._target_={module}"),
+        (own | {"agent": {"zzz": make}}, "agent.zzz._target_=pathlib.Path.touch"),
+        (own | {"agent": {"zzz": [{"a": make}]}}, "agent.zzz.0.a._target_=pathlib.Path.touch"),
+        (own | {"agent": {"zzz": hidden}}, "agent.zzz="),
+        ({"env": {"_target_": None, "zzz": make}}, "env.zzz._target_=pathlib.Path.touch"),
+        (own | {"agent_dir": str(tmp_path)}, f"agent_dir={str(tmp_path)[:50]}"),
+    ]
+    for change, told in changes:
+        foreign = rewritten(exported, tmp_path / "foreign.safetensors", change)
+        for words in ([foreign], [trained, f"snapshot={foreign}"]):
+            err = refusal(capsys, *words, "episodes=1", "film=none", f"out={tmp_path}")
+            assert told in err
+            assert "trust=true" in err
+    assert not ran.exists()
+
+
+def test_weights_from_outside_that_name_no_code(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported = tmp_path / "policy.safetensors"
+    snapshot_tool.export(trained, exported)
+    own = rewritten(exported, tmp_path / "own.safetensors", {"task_name": "cartpole_balance", "env": DM_CONTROL})
+    words = ("episodes=1", "film=none", f"out={tmp_path}")
+    assert said(capsys, own, *words)[-1] == said(capsys, trained, f"snapshot={own}", *words)[-1]
+
+
+def test_incomplete_weights_are_not_played(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exported = tmp_path / "policy.safetensors"
+    snapshot_tool.export(trained, exported)
+    words = ("episodes=1", "film=none", "trust=true", f"out={tmp_path}")
+    for lost, told in (("actor.", "of actor (actor."), ("encoder.convnet.0.bias", "of encoder ("), ("", "of actor, ")):
+        part = rewritten(exported, tmp_path / "part.safetensors", {}, lost=lost)
+        assert f"weights of the agent are missing, {told}" in refusal(capsys, part, *words)
+    saved = snapshot.load(trained / "weights_240.pt")
+    del saved["version"], saved["agent"]["value"]["encoder"]
+    snapshot.save(tmp_path / "snapshot.pt", saved)
+    assert "weights of the agent are missing, of encoder (" in refusal(capsys, tmp_path, "episodes=1", "film=none")
+    more = rewritten(exported, tmp_path / "more.safetensors", {}, more={"actor_opt.x": torch.zeros(1)})
+    assert "do not fit" in refusal(capsys, more, *words)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"x": 1}, "agent=null: must hold _target_"),
+        ([1], "config=[1]"),
+        ("a\nb\nc", "config=a b c"),
+        (3, "config=3"),
+        ({"agent": {"_target_": "a.b"}, "env": None}, "env=null"),
+        ({"agent": None, "env": DM_CONTROL}, "agent=null"),
+        ({"agent": {"_target_": None}, "env": {}}, "env={}"),
+        ({"agent": {"_target_": None}, "env": DM_CONTROL}, "task_name is not set"),
+        ({"agent": {"_target_": "a.b", "x": "${"}, "env": DM_CONTROL}, "cannot be read"),
+        ({"agent": {"_target_": None}, "env": DM_CONTROL, "task_name": "cup_catch"}, "agent._target_=null"),
+        ({"agent": {"_target_": AGENT}, "env": DM_CONTROL, "task_name": "cup_catch"}, "is missing"),
+    ],
+)
+def test_odd_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Any, told: str) -> None:
+    odd = tmp_path / "odd.safetensors"
+    save_file({"actor.x": torch.zeros(1)}, odd, {"frame": "0", "config": json.dumps(config)})
+    assert told in refusal(capsys, odd, "episodes=1", "film=none")
+
+
+def test_a_task_for_a_run_with_its_own_environment(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (trained, "episodes=1", "film=none", f"out={tmp_path}")
+    err = refusal(capsys, *words, "task=cartpole_balanced")
+    assert "task=cartpole_balanced: the run has an environment of its own, env._target_=tests.short_env.make" in err
+    assert "nearest: cartpole_balance" in err
+    asked: list[tuple[str, Any]] = []
+
+    def make_env(cfg: Any, stream: int, index: int) -> Any:
+        asked.append((cfg.task_name, cfg.env._target_))
+        raise UserError("seen")
+
+    monkeypatch.setattr(parts, "make_env", make_env)
+    refusal(capsys, *words, "task=walker_walk")
+    exported, many = tmp_path / "policy.safetensors", tmp_path / "many.safetensors"
+    snapshot_tool.export(trained, exported)
+    rewritten(exported, many, {"env": {"_target_": "tests.test_eval.several_tasks"}})
+    refusal(capsys, many, *words[1:], "trust=true", "task=mine")
+    assert asked == [("walker_walk", None), ("mine", "tests.test_eval.several_tasks")]
+
+
+def test_an_agent_without_a_device(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = snapshot.load(trained / "snapshot.pt")
+    saved["config"]["agent"] |= {"_target_": "tests.test_eval.on_the_cpu"}
+    del saved["config"]["agent"]["device"], saved["version"]
+    snapshot.save(tmp_path / "snapshot.pt", saved)
+    lines = said(capsys, tmp_path, "episodes=1", "film=none", "device=cpu")
+    assert returns(lines) == returns(said(capsys, trained, "episodes=1", "film=none", f"out={tmp_path}"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a display has a name on Linux alone")
+def test_a_display_that_is_gone(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DISPLAY", ":98765")
+    assert "DISPLAY=:98765 opens no window" in refusal(capsys, trained, "live=true", f"out={tmp_path}")
 
 
 def test_a_snapshot_of_a_gpu_plays_on_a_cpu(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,8 +298,11 @@ def test_label_and_grid() -> None:
         (["EMPTY"], "there is no snapshot in it"),
         (["RUN/train.csv"], "not a whole snapshot"),
         (["RUN", "live=true"], "there is no display here"),
+        (["RUN", "live=true", "film=none"], "there is nothing to show"),
         (["RUN", "out=RUN/train.csv"], "cannot be made"),
         (["RUN", "camera=9"], "camera=9"),
+        (["RUN", "camera=²"], "camera='²'"),
+        (["RUN", "camera=--1"], "camera='--1'"),
     ],
 )
 def test_mistakes(
@@ -162,16 +313,10 @@ def test_mistakes(
     words: list[str],
     told: str,
 ) -> None:
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
     words = [word.replace("RUN", str(trained)).replace("EMPTY", str(tmp_path)) for word in words]
-    with pytest.raises(SystemExit) as leaving:
-        evaluation.main(words)
-    assert leaving.value.code == 2
-    err = capsys.readouterr().err
-    assert told in err
-    assert "Traceback" not in err
-    assert len(err.splitlines()) <= 2
+    assert told in refusal(capsys, *words)
 
 
 @pytest.mark.slow

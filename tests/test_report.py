@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import shutil
@@ -12,8 +13,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,11 @@ import pytest
 from omegaconf import OmegaConf
 
 import report
-from drqv2.report import figures, groups, runs
+from drqv2.errors import UserError
+from drqv2.report import figures, groups, page, runs
 from drqv2.statistics import iqm, mean
 from tests.test_train import run as train_run
+from video import Mp4
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = {"task_name": "cheetah_run", "seed": 1, "action_repeat": 2, "num_train_frames": 100_000, "lr": 1e-4}
@@ -86,6 +90,11 @@ def test_damaged_files_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
         ("[]", "no configuration"),
         ("task_name: x\naction_repeat: 2\nnum_train_frames: 1p000", "num_train_frames=1p000"),
         ("action_repeat: 2\nnum_train_frames: 100", "names no task"),
+        ("task_name: x\naction_repeat: .nan\nnum_train_frames: 100", "action_repeat=nan"),
+        ("task_name: x\naction_repeat: .inf\nnum_train_frames: 100", "action_repeat=inf"),
+        ("task_name: x\naction_repeat: 2\nnum_train_frames: -.inf", "num_train_frames=-inf"),
+        ("task_name: x\naction_repeat: 1.0e+308\nnum_train_frames: 100", "action_repeat=1e+308"),
+        ("a: &a [*a]", "cannot be read"),
     ],
 )
 def test_a_run_with_a_damaged_configuration_is_left_out_and_told(
@@ -104,10 +113,148 @@ def test_a_run_with_a_damaged_configuration_is_left_out_and_told(
 def test_half_written_videos_are_no_videos(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", [1])
     (path / "eval_video").mkdir()
-    for name in ("9000.mp4", "10000.mp4", ".tmp-4711-3.mp4"):
+    for name in ("9000.mp4", "10000.mp4", ".tmp-4711-3.mp4", "²5.mp4"):
         (path / "eval_video" / name).touch()
     (run,) = read(path)
     assert [video.name for video in run.videos] == ["9000.mp4", "10000.mp4"]
+
+
+def returns(*values: str) -> Callable[[Path], None]:
+    """Return what gives a run other returns."""
+
+    def write(run: Path) -> None:
+        rows = [f"{i * 10_000},{value},0" for i, value in enumerate(values)]
+        (run / "eval.csv").write_text("\n".join(["frame,episode_reward,total_time", *rows, ""]))
+
+    return write
+
+
+def put(name: str, data: bytes) -> Callable[[Path], None]:
+    """Return what writes a file in a run, in the place of the one that is there."""
+
+    def write(run: Path) -> None:
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_bytes(data)
+
+    return write
+
+
+def config(**keys: Any) -> Callable[[Path], None]:
+    """Return what gives a run other keys."""
+    return lambda run: OmegaConf.save(OmegaConf.merge(CONFIG, keys), run / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (put("eval_video/²5.mp4", b""), ""),
+        (lambda run: (run / "eval_video" / "5.mp4").mkdir(parents=True), "5.mp4 is left out (Is a directory)"),
+        (returns("1", "1e308", "-1e308"), "2 damaged rows in eval.csv"),
+        (returns("1", "1e15", "-1e15"), ""),
+        (returns("1", "nan", "-inf"), "2 damaged rows in eval.csv"),
+        (put("starts.jsonl", b"[" * 100_000 + b"\n\xff\n"), "a damaged line in starts.jsonl"),
+        (lambda run: run.rename(os.fsdecode(os.fsencode(run) + b"\xff")), "odd?"),
+        (config(lr=r"$\frac$"), r"lr=$\frac$"),
+        (config(lr="\ud800"), "lr=?"),
+        (config(seed="\ud800"), ""),
+        (config(seed=10**400), ""),
+        (config(seed=[1]), ""),
+    ],
+)
+def test_one_odd_file_costs_no_other_run(
+    tmp_path: Path, damage: Callable[[Path], None], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "good", [1, 2])
+    damage(make_run(tmp_path / "odd", [1, 2]))
+    report.main([str(tmp_path)])
+    assert capsys.readouterr().out.startswith("2 runs")
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert f"{tmp_path}/good" in text
+    assert told in text
+    assert '<div class="chart">' in text
+    assert "<noscript><img" in text
+
+
+def test_a_root_and_a_left_out_run_whose_names_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xfe"))
+    make_run(root / "good", [1, 2])
+    odd = Path(os.fsdecode(os.fsencode(root) + b"/\xff"))
+    put("eval_video/5.mp4", b"")(make_run(odd / "linked", [1, 2]))
+    put("config.yaml", b"[]")(make_run(odd / "bad", [1, 2]))
+    report.main([str(root), "videos=link"])
+    out = capsys.readouterr().out
+    assert out.startswith(f"2 runs: {tmp_path}/?/report.html")
+    assert f"left out, {tmp_path}/?/?/bad: config.yaml is no configuration" in out
+    assert 'src="%FF/linked/eval_video/5.mp4"' in (root / "report.html").read_text("utf-8")
+
+
+def test_a_chart_that_cannot_be_drawn_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for task in ("a", "b"):
+        make_run(tmp_path / task, [1, 2], task_name=task)
+    real = figures.interactive
+
+    def refuses(members: Any, *args: Any) -> str:
+        if members[0].task == "a":
+            raise ValueError("no such axis")
+        return real(members, *args)
+
+    monkeypatch.setattr(figures, "interactive", refuses)
+    report.main([str(tmp_path)])
+    text = (tmp_path / "report.html").read_text()
+    assert "the chart is left out (ValueError: no such axis)" in text
+    assert text.count('<div class="chart">') == 1
+    assert text.count("<noscript><img") == 2
+
+
+HEAD = "task,frame,mean,std,min,max,n_seeds\n"
+GOOD = "cheetah_run,0,1,0,0,2,10\ncheetah_run,10000,5,0,4,6,10\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "bad"),
+    [
+        ("", 0),
+        ("cheetah_run,20000,7\n", 1),
+        ("cheetah_run,20000,nan,0,6,8,10\nwalker_walk,0,1,0,0,2,inf\n", 2),
+        ("cheetah_run,20000,1e308,0,-1e308,1e308,10\n", 1),
+        ("cheetah_run,20000,seven,0,6,8,10\n", 1),
+        ("ch\xe9etah_run,20000,7,0,6,8,10\n", 0),
+    ],
+)
+def test_damaged_rows_of_published_curves_are_told(
+    tmp_path: Path, row: str, bad: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "run", [1, 2])
+    path = tmp_path / "published.csv"
+    path.write_bytes((HEAD + row + GOOD).encode("latin-1"))
+    faults: list[str] = []
+    one = groups.read_published(path, faults)["cheetah_run"]
+    assert one["mean"].tolist() == [1, 5]
+    assert faults == ([f"published={path}: {bad} damaged rows"] if bad else [])
+    report.main([str(tmp_path), f"published={path}"])
+    assert (f"left out, published={path}: {bad} damaged rows" in capsys.readouterr().out) == bool(bad)
+    assert "<td>DrQ-v2, published (mean)</td><td>10</td>" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "bad"),
+    [
+        (b"", 0),
+        (b'{"time": "\xff", "ratios": {"caf\xe9": 2}}\n', 0),
+        (b'{"time": ["x"], "ratios": {"\\ud800": 2}}\n', 0),
+        (b"\xff\xfe\n", 1),
+        (b'{"ratios": {"learner": NaN}}\n{"ratios": {"learner": 1e400}}\n', 2),
+        (b"[" * 100_000 + b"\n", 1),
+    ],
+)
+def test_damaged_lines_of_a_history_are_told(
+    tmp_path: Path, line: bytes, bad: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(line + b'{"time": "2026-01-01", "ratios": {"learner": 5.1}}\n')
+    report.main([str(tmp_path), f"history={path}"])
+    assert (f"left out, {path}: {bad} damaged lines" in capsys.readouterr().out) == bool(bad)
+    assert "Speed of this code" in (tmp_path / "report.html").read_text("utf-8")
 
 
 def test_a_run_counts_once(tmp_path: Path) -> None:
@@ -161,6 +308,14 @@ def test_groups_by_task_and_setting(tmp_path: Path) -> None:
         ("cheetah_run", "agent.hidden_dim=256", ["c"]),
         ("walker_walk", "all runs", ["d"]),
     ]
+
+
+def test_seeds_are_in_the_order_of_numbers(tmp_path: Path) -> None:
+    seeds = [10, 2, None, 1, "x", 10, 2]
+    found = read(*(make_run(tmp_path / str(i), [1], seed=seed) for i, seed in enumerate(seeds)))
+    (group,) = groups.group(found)
+    assert [run.seed for run in group.runs] == [1, 2, 2, 10, 10, None, "x"]
+    assert "seed 2, 10 is there more than once" in groups.warnings(group, None)
 
 
 def test_curve_over_seeds(tmp_path: Path) -> None:
@@ -239,7 +394,9 @@ def test_warnings(tmp_path: Path) -> None:
 
 
 def test_published_curves_of_all_tasks() -> None:
-    published = groups.read_published(ROOT / "results/published/drqv2.csv")
+    faults: list[str] = []
+    published = groups.read_published(ROOT / "results/published/drqv2.csv", faults)
+    assert faults == []
     assert len(published) == 24
     one = published["cartpole_balance_sparse"]
     assert one["mean"][one["frame"] == 40_000] == [1000]
@@ -267,6 +424,8 @@ def test_page_of_nothing_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixt
         ([str(tmp_path), "out=/nowhere/a.html"], "cannot be written"),
         ([str(tmp_path), "published=nowhere.csv"], "no such file"),
         ([str(tmp_path), f"published={__file__}"], "no table of task"),
+        ([str(tmp_path), "--watch", "videos=link"], "Give videos=embed"),
+        ([str(tmp_path), "--watch", "every=1e12"], "every=1000000000000: must be"),
         ([str(tmp_path), "port=1e9"], "port=1000000000: must be"),
     ):
         with pytest.raises(SystemExit) as leaving:
@@ -325,7 +484,7 @@ def drawn(browser: Any) -> list[dict[str, Any]]:
 def show(browser: Any, page: Path) -> None:
     """Open a page, and wait until all of its charts are drawn."""
     browser.get(page.as_uri())
-    charts = "return ['.chart', '.js-plotly-plot .legend'].map(s => document.querySelectorAll(s).length)"
+    charts = "return ['.chart', '.chart .js-plotly-plot .legend'].map(s => document.querySelectorAll(s).length)"
     until(lambda: (found := browser.execute_script(charts))[0] > 0 and found[0] == found[1])
 
 
@@ -347,7 +506,8 @@ def test_in_a_browser(browser: Any, tmp_path: Path) -> None:
         make_run(tmp_path / f"{hidden}_{seed}", returns, seed=seed, agent={"hidden_dim": hidden})
     report.main([str(tmp_path), "out=" + str(tmp_path / "report.html")])
     show(browser, tmp_path / "report.html")
-    assert [h.text for h in browser.find_elements(By.TAG_NAME, "h2")] == ["cartpole_balance_sparse", "cheetah_run"]
+    heads = browser.find_elements(By.CSS_SELECTOR, "section:not(#speed) h2")
+    assert [head.text for head in heads] == ["cartpole_balance_sparse", "cheetah_run"]
     browser.execute_script("document.querySelector('.js-plotly-plot').closest('section').remove()")  # the first
 
     def seen() -> set[str]:
@@ -357,7 +517,7 @@ def test_in_a_browser(browser: Any, tmp_path: Path) -> None:
     names = sorted(seen())
     assert len(names) == 1  # "as most" and agent.hidden_dim=...
     before = [t["visible"] for t in drawn(browser)]
-    entry = browser.find_elements(By.CSS_SELECTOR, ".legendtoggle")[-1]
+    entry = browser.find_elements(By.CSS_SELECTOR, ".chart .legendtoggle")[-1]
     browser.execute_script("arguments[0].scrollIntoView()", entry)
     entry.click()
     until(lambda: [t["visible"] for t in drawn(browser)] != before)
@@ -392,10 +552,36 @@ def test_fifty_long_runs(browser: Any, tmp_path: Path) -> None:
     began = time.perf_counter()
     show(browser, tmp_path / "report.html")
     print(f"{size / 1e6:.1f} MB, drawn within {time.perf_counter() - began:.1f} s")
-    plots = "return [...document.querySelectorAll('.js-plotly-plot')].map(p => p._fullData.length)"
+    plots = "return [...document.querySelectorAll('.chart .js-plotly-plot')].map(p => p._fullData.length)"
     until(lambda: len(browser.execute_script(plots)) == 5)
     assert min(browser.execute_script(plots)) >= 10
     assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
+
+
+class Watch:
+    """A process that watches a folder, anew each second.
+
+    Args:
+        folder: with runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        command = [sys.executable, str(ROOT / "report.py"), str(folder), "--watch", "every=1", f"port={self.port}"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.told = [self.process.stdout.readline() for _ in range(2)]
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 @pytest.mark.slow
@@ -403,18 +589,12 @@ def test_watch(tmp_path: Path) -> None:
     """The page is served to this machine alone, without its neighbours, and follows the runs."""
     make_run(tmp_path / "run", [1, 2])
     (tmp_path / "secret.txt").write_text("no")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    command = [sys.executable, str(ROOT / "report.py"), str(tmp_path), "--watch", "every=1", f"port={port}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert "1 runs" in process.stdout.readline()
-        assert f"http://127.0.0.1:{port}" in process.stdout.readline()
+    with Watch(tmp_path) as watch:
+        assert "1 runs" in watch.told[0]
+        assert f"http://127.0.0.1:{watch.port}" in watch.told[1]
 
         def get(name: str) -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{watch.port}/{name}", timeout=10) as answer:
                 return str(answer.read().decode())
 
         assert "cheetah_run" in get("")
@@ -423,6 +603,128 @@ def test_watch(tmp_path: Path) -> None:
                 get(name)
         make_run(tmp_path / "other", [1, 2], task_name="walker_walk")
         until(lambda: "walker_walk" in get(""))
-    finally:
-        process.terminate()
-        process.wait()
+
+
+@pytest.mark.slow
+def test_a_watched_page_reloads_only_where_nothing_is_lost(browser: Any, tmp_path: Path) -> None:
+    """It follows the runs while it is only looked at; once it is used it offers a reload; it outlives the watch."""
+    from selenium.webdriver.common.by import By
+
+    for seed in (1, 2):
+        make_run(tmp_path / f"run{seed}", [1, 2, 3], seed=seed, lr=seed)
+    frame = np.zeros((32, 32, 3), np.uint8)
+    video = Mp4(tmp_path / "run1" / "eval_video", 10, frame)
+    for _ in range(50):
+        video.write(frame)
+    video.finish(tmp_path / "run1" / "eval_video" / "10.mp4")
+
+    def marked() -> bool:
+        return bool(browser.execute_script("return window.mark === true && document.readyState === 'complete'"))
+
+    def held() -> bool:
+        if not marked():
+            script = "window.mark = true; window.asks = window.fetch; window.fetch = () => Promise.reject()"
+            browser.execute_script(script)
+            time.sleep(0.5)  # a reload that is on its way
+        return marked()
+
+    def let_go() -> None:
+        browser.execute_script("window.fetch = window.asks")
+
+    def loaded() -> bool:
+        return bool(browser.execute_script("return !window.mark && document.readyState === 'complete'"))
+
+    def offered() -> bool:
+        return bool(browser.find_element(By.ID, "newer").is_displayed())
+
+    def toggle() -> None:
+        browser.find_elements(By.CSS_SELECTOR, ".chart .legendtoggle")[-1].click()
+        until(lambda: "legendonly" in [t["visible"] for t in drawn(browser)])
+
+    def zoom() -> None:
+        from selenium.webdriver import ActionChains
+
+        area = browser.find_element(By.CSS_SELECTOR, ".nsewdrag")
+        ActionChains(browser).move_to_element(area).click_and_hold().move_by_offset(90, 60).release().perform()
+        ranged = "return document.querySelector('.js-plotly-plot')._fullLayout.xaxis.autorange"
+        until(lambda: browser.execute_script(ranged) is False)
+
+    def play() -> None:
+        (element,) = browser.find_elements(By.TAG_NAME, "video")
+        browser.execute_script("arguments[0].play()", element)
+
+    def unfold() -> None:
+        browser.find_element(By.TAG_NAME, "summary").click()
+
+    with Watch(tmp_path) as watch:
+        browser.get(f"http://127.0.0.1:{watch.port}/")
+        for use in (toggle, zoom, play, unfold):
+            browser.execute_script("window.mark = true")
+            until(loaded)  # by itself
+            until(held)
+            use()
+            let_go()
+            until(offered)
+            time.sleep(2.5)  # further pages are written meanwhile
+            assert marked(), use.__name__
+            browser.find_element(By.ID, "newer").click()
+            until(loaded)
+            assert not offered()
+        until(held)
+    let_go()
+    time.sleep(2.5)
+    assert marked()
+    assert browser.title == "DrQ-v2 runs"
+    browser.get_log("browser")  # of requests to the watch that is no more
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (UserError("published=x: cannot be read\nfor now"), "published=x: cannot be read for now"),
+    ],
+)
+def test_watch_outlives_a_failure_for_a_moment(
+    tmp_path: Path,
+    failure: Exception,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_run(tmp_path / "run", [1, 2])
+    real, turns = page.write, iter(range(9))
+
+    def write(*args: Any) -> Any:
+        if next(turns) == 1:
+            raise failure
+        return real(*args)
+
+    pauses = iter([None, None])
+
+    def sleep(_: float) -> None:
+        if next(pauses, "over") == "over":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "write", write)
+    monkeypatch.setattr(report, "time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(SystemExit) as leaving:
+        report.main([str(tmp_path), "--watch", "port=0"])
+    assert leaving.value.code == 130
+    first, _, second, third = capsys.readouterr().out.splitlines()
+    assert first == third
+    assert second.startswith("the page stays as it was: ")
+    assert told in second
+    assert second.endswith("; the next attempt is in 60 s")
+
+
+def test_a_log_on_a_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path / "run", [1, 2])
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        report.main([str(tmp_path)])
+        monkeypatch.undo()
+        with pytest.raises(OSError):
+            full.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+    assert (tmp_path / "report.html").is_file()

@@ -29,6 +29,7 @@ from drqv2.stopping import held_back, ignore_signals
 _log = logging.getLogger(__name__)
 
 _PATIENCE = 30.0  # seconds for an answer; beyond that a process is taken for dead
+_WORRY = 5.0  # seconds after which it is said that one is waited for
 _STARTING = 300.0  # seconds for a process to import mujoco and open OpenGL
 _ATTEMPTS = 3  # processes that may fail over one request
 _ADVICE = "overlap=false (and num_envs=1) steps the environment in the main process, without a time limit"
@@ -194,7 +195,12 @@ class Worker(InProcess):
             raise _Gone("has left") from e
 
     def _receive(self, patience: float) -> Any:
-        ready = wait([self._pipe, self._process.sentinel], patience)
+        ends = [self._pipe, self._process.sentinel]
+        ready = wait(ends, min(patience, _WORRY))
+        if not ready and patience > _WORRY:
+            if patience < _STARTING:
+                _log.warning("An environment's process has not answered for %.0f seconds.", _WORRY)
+            ready = wait(ends, patience - _WORRY)
         if not ready:
             raise _Gone(f"has not answered for {patience:.0f} seconds")
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from drqv2.report.groups import Curve, Group, group_curve, seed_curve
+from drqv2.report.runs import plain
 from drqv2.statistics import iqm, mean
 
 COLOURS = ("#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c", "#0b7285", "#7c5e10", "#495057")
@@ -69,7 +70,7 @@ def interactive(groups: Sequence[Group], published: dict[str, np.ndarray] | None
                     opacity=0.3,
                     legendgroup=name,
                     showlegend=False,
-                    name=f"seed {run.seed}",
+                    name=plain(f"seed {run.seed}"),
                 )
             for figure, function in _FIGURES.items():
                 curve = group_curve(group.runs, function, against)
@@ -136,7 +137,8 @@ def still(groups: Sequence[Group], published: dict[str, np.ndarray] | None, kind
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0] if axes.dataLim.y0 < 0 else 0))
     axes.grid(color="#e6e9ed")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower left", fontsize=8, frameon=False)
+    for text in figure.legend(loc="outside lower left", fontsize=8, frameon=False).get_texts():
+        text.set_parse_math(False)  # a label is no formula, whatever dollars it holds
     out = io.BytesIO()
     figure.savefig(out, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return out.getvalue()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from drqv2.errors import UserError
-from drqv2.report.runs import Run
+from drqv2.report.runs import Run, plain, sound
 from drqv2.schema import show
 from drqv2.statistics import interval
 
@@ -69,8 +69,12 @@ def group(runs: Iterable[Run]) -> list[Group]:
                 n: v for n, v in said.items() if not (n.startswith("agent.") and said.get(n[6:]) == v)
             }  # lr, agent.lr
             label = ", ".join(f"{n}={value}" for n, value in said.items()) or ("all runs" if not values else "as most")
-            groups.append(Group(task, label, sorted(members, key=lambda run: str(run.seed))))
+            groups.append(Group(task, plain(label), sorted(members, key=lambda run: _order(run.seed))))
     return groups
+
+
+def _order(seed: Any) -> tuple[float, str]:
+    return (float(seed), "") if sound(seed) else (float("inf"), str(seed))
 
 
 def seed_curve(run: Run, against: str) -> Curve:
@@ -129,20 +133,37 @@ def returns_at(runs: Sequence[Run], frame: int) -> np.ndarray:
     return np.array(values)
 
 
-def read_published(path: Path) -> dict[str, dict[str, np.ndarray]]:
+def read_published(path: Path, faults: list[str]) -> dict[str, dict[str, np.ndarray]]:
     """Return the published curves by task: arrays frame, mean, min, max and n_seeds, each [N].
+
+    Args:
+        path: the file.
+        faults: gets a line about the rows that are left out because they cannot be read.
 
     Raises:
         UserError: the file cannot be read, or is another table.
     """
     names = ("frame", "mean", "min", "max", "n_seeds")
     found: dict[str, list[list[float]]] = {}
+    bad = 0
     try:
-        with path.open(newline="") as f:
-            for row in csv.DictReader(f):
-                found.setdefault(row["task"], []).append([float(row[name]) for name in names])
-    except (OSError, KeyError, ValueError, csv.Error) as e:
-        raise UserError(f"published={path}: no table of task, {', '.join(names)} ({e})") from e
+        with path.open(newline="", encoding="utf-8", errors="replace") as f:
+            table = csv.DictReader(f)
+            if lacking := [name for name in ("task", *names) if name not in (table.fieldnames or ())]:
+                raise UserError(f"published={path}: no table of task, {', '.join(names)} (no {', '.join(lacking)})")
+            for row in table:
+                try:
+                    values = [float(row[name]) for name in names]
+                except (TypeError, ValueError):  # the row ends early, or holds no number
+                    values = []
+                if values and all(map(sound, values)):
+                    found.setdefault(row["task"], []).append(values)
+                else:
+                    bad += 1
+    except (OSError, csv.Error) as e:
+        raise UserError(f"published={path}: cannot be read ({e})") from e
+    if bad:
+        faults.append(f"published={path}: {bad} damaged rows")
     return {task: dict(zip(names, np.array(rows).T, strict=True)) for task, rows in found.items()}
 
 
@@ -168,8 +189,8 @@ def warnings(group: Group, published: dict[str, np.ndarray] | None) -> list[str]
     commits = {_short(run.starts[-1]) for run in group.runs if run.starts}
     if len(commits) > 1:
         found.append(f"its seeds were run by different commits: {', '.join(sorted(commits))}")
-    seeds = [run.seed for run in group.runs]
-    if twice := sorted({str(seed) for seed in seeds if seeds.count(seed) > 1}):
+    seeds = [run.seed for run in group.runs]  # in their order
+    if twice := dict.fromkeys(str(seed) for seed in seeds if seeds.count(seed) > 1):
         found.append(f"seed {', '.join(twice)} is there more than once")
     return found
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -17,12 +17,13 @@ from drqv2.errors import UserError
 from drqv2.files import write_atomically
 from drqv2.report import figures, groups, runs
 from drqv2.report.groups import Group
-from drqv2.report.runs import Run
+from drqv2.report.runs import Run, plain, sound
 from drqv2.schema import show
 from drqv2.statistics import interval, iqm, mean
 
 _FRAMES = (100_000, 500_000, 1_000_000)
 _TEMPLATE = Path(__file__).with_name("page.html")
+_T = TypeVar("_T")
 
 
 def page(
@@ -31,7 +32,7 @@ def page(
     videos: str,
     folder: Path = Path(),
     unreadable: Sequence[str] = (),
-    history: Path | None = None,
+    history: Mapping[str, Sequence[tuple[str, float]]] | None = None,
     refresh: int | None = None,
 ) -> str:
     """Return the page about some runs.
@@ -41,9 +42,9 @@ def page(
         published: the published curves by task.
         videos: "embed" the newest video of each run, "link" them as files, or "none".
         folder: of the page: links start there.
-        unreadable: run directories that are left out, and why.
-        history: JSON lines of benchmarks; left out where there is none.
-        refresh: seconds after which a browser loads the page anew.
+        unreadable: what is left out, and why.
+        history: of benchmarks: times and ratios by name.
+        refresh: seconds after which a browser looks for a newer page.
     """
     from jinja2 import Environment, select_autoescape
     from plotly.offline import get_plotlyjs
@@ -61,7 +62,7 @@ def page(
         frames=_FRAMES,
         unreadable=unreadable,
         tasks=[_task(name, members, published.get(name), videos, folder) for name, members in tasks.items()],
-        history=_history(history) if history and history.is_file() else None,
+        history=_history(history) if history else None,
     )
 
 
@@ -77,16 +78,30 @@ def _task(
         seeds = f"{int(published['n_seeds'].max())}"
         rows.append({"label": "DrQ-v2, published (mean)", "seeds": seeds, "cells": cells, "best": "", "newest": ""})
     every = [run for group in members for run in group.runs]
+    faults: list[str] = []
+    chart = _drawn(lambda: figures.interactive(members, published), "chart", faults)
+    still = _drawn(lambda: figures.still(members, published), "picture for browsers without scripts", faults)
+    shown = [video for run in every for video in _videos(run, videos, folder)]  # before the runs' faults are told
     return {
         "name": name,
-        "chart": figures.interactive(members, published),
-        "still": base64.b64encode(figures.still(members, published)).decode(),
+        "chart": chart or "",
+        "still": base64.b64encode(still or b"").decode(),
         "rows": rows,
-        "warnings": [(g.label, words) for g in members for words in groups.warnings(g, published)],
-        "videos": [video for run in every for video in _videos(run, videos, folder)],
+        "warnings": [("all runs", words) for words in faults]
+        + [(g.label, words) for g in members for words in groups.warnings(g, published)],
+        "videos": shown,
         "runs": [_run(run) for run in every],
         "configs": _configs(every),
     }
+
+
+def _drawn(draw: Callable[[], _T], what: str, faults: list[str]) -> _T | None:
+    """Return `draw()`; None where the library refuses these values, and that is said: the other tasks are drawn."""
+    try:
+        return draw()
+    except (ValueError, TypeError, ArithmeticError, RuntimeError) as e:
+        faults.append(f"the {what} is left out ({type(e).__name__}: {' '.join(str(e).split())[:100]})")
+        return None
 
 
 def _row(group: Group) -> dict[str, Any]:
@@ -123,10 +138,11 @@ def _videos(run: Run, how: str, folder: Path) -> list[dict[str, str]]:
     if how == "embed":
         try:
             source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
-        except OSError:  # deleted meanwhile
+        except OSError as e:  # deleted meanwhile, or no file
+            run.faults.append(f"{path.name} is left out ({e.strerror})")
             return []
     else:
-        source = quote(os.path.relpath(path.resolve(), folder.resolve()))
+        source = quote(os.fsencode(os.path.relpath(path.resolve(), folder.resolve())))
     return [{"source": source, "caption": f"{run.path.name}: seed {run.seed}, frame {path.stem}"}]
 
 
@@ -154,23 +170,38 @@ def _configs(every: Sequence[Run]) -> dict[str, Any]:
     return {"names": [run.path.name for run in every], "rows": rows}
 
 
-def _history(path: Path) -> str | None:
+def _read_history(path: Path, faults: list[str]) -> dict[str, list[tuple[str, float]]]:
+    """Return times and ratios of benchmarks by name; lines that cannot be read are left out, and that is said."""
+    series: dict[str, list[tuple[str, float]]] = {}
+    bad = 0
+    try:
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:  # no benchmark has been run
+        return {}
+    except OSError as e:
+        faults.append(f"{path}: it cannot be read ({e.strerror})")
+        return {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            ratios = {plain(str(name)): float(value) for name, value in entry["ratios"].items()}
+            when = plain(str(entry.get("time", "")))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            bad += 1  # half a line, or another program's
+            continue
+        bad += not all(map(sound, ratios.values()))
+        for name, value in ratios.items():
+            if sound(value):
+                series.setdefault(name, []).append((when, value))
+    if bad:
+        faults.append(f"{path}: {bad} damaged lines")
+    return series
+
+
+def _history(series: Mapping[str, Sequence[tuple[str, float]]]) -> str:
     """Return a chart of the benchmarks' ratios, as an HTML fragment."""
     import plotly.graph_objects as go
 
-    entries = []
-    for line in path.read_text("utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-            entries.append(entry | {"ratios": {str(k): float(v) for k, v in entry["ratios"].items()}})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # half a line, or another program's
-    series: dict[str, list[tuple[str, float]]] = {}
-    for entry in entries:
-        for name, value in entry["ratios"].items():
-            series.setdefault(name, []).append((entry.get("time", ""), value))
-    if not series:
-        return None
     traces = [
         go.Scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines+markers", name=name)
         for name, points in series.items()
@@ -185,18 +216,22 @@ def _history(path: Path) -> str | None:
 def write(
     roots: list[Path], out: Path, published: Path | None, videos: str, history: Path | None, refresh: int | None = None
 ) -> tuple[int, list[str]]:
-    """Read the runs below `roots` and write the page about them; return how many there are, and what is unreadable.
+    """Read the runs below `roots` and write the page about them; return how many there are, and what is left out.
 
     Raises:
         UserError: `published` is no such table.
         OSError: the page cannot be written.
     """
-    found, unreadable = [], []
+    found: list[Run] = []
+    left_out: list[str] = []
     for path in runs.find(roots):
         try:
             found.append(runs.read(path))
         except UserError as e:
-            unreadable.append(f"{path}: {e}")
-    known = groups.read_published(published) if published else {}
-    write_atomically(out, page(found, known, videos, out.parent, unreadable, history, refresh).encode())
-    return len(found), unreadable
+            left_out.append(f"{path}: {e}")
+    known = groups.read_published(published, left_out) if published else {}
+    speed = _read_history(history, left_out) if history else {}
+    left_out = [plain(words) for words in left_out]
+    text = page(found, known, videos, out.parent, left_out, speed, refresh)
+    write_atomically(out, text.encode(errors="replace"))  # a name may be no UTF-8
+    return len(found), left_out

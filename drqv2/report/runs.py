@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from drqv2.resuming import leaves
 from drqv2.schema import FREE
 
 _NEEDED = ("frame", "episode_reward", "total_time")
+_LARGEST = 1e15  # no frame, return or time is larger; near a float's end sums overflow, and charts have no axis for it
 # What differs between runs of one setting.
 _OWN = FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
 
@@ -77,6 +77,16 @@ class Run:
         return {name: value for name, value in self.config.items() if name not in _OWN}
 
 
+def sound(value: Any) -> bool:
+    """Return whether a value is a number that can be counted and drawn: finite, and not near a float's end."""
+    return isinstance(value, int | float) and abs(value) <= _LARGEST  # NaN compares as false
+
+
+def plain(text: str) -> str:
+    """Return a text that can be written as UTF-8: bytes of a file's name that are not, for one, as question marks."""
+    return text.encode(errors="replace").decode()
+
+
 def find(roots: list[Path]) -> Iterator[Path]:
     """Yield the run directories in and below some folders, each once, in the order of their paths."""
     seen: set[Path] = set()
@@ -101,13 +111,13 @@ def read(path: Path) -> Run:
     try:
         stored = OmegaConf.load(path / "config.yaml")
         config: Any = OmegaConf.to_container(stored, resolve=True) if isinstance(stored, DictConfig) else None
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as e:
+    except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as e:
         raise UserError(f"config.yaml cannot be read ({' '.join(str(e).split())[:100]})") from e
     if not isinstance(config, dict):
         raise UserError("config.yaml is no configuration")
     config = {"num_envs": 1} | leaves(config)
     for name in ("num_train_frames", "action_repeat", "num_envs"):
-        if not isinstance(config.get(name), int | float):
+        if not sound(config.get(name)):
             raise UserError(f"config.yaml is damaged ({name}={config.get(name)})")
     if not isinstance(config.get("task_name"), str):
         raise UserError("config.yaml is damaged (it names no task)")
@@ -115,7 +125,7 @@ def read(path: Path) -> Run:
     table = _columns(path / "eval.csv", _NEEDED, faults)
     order = np.argsort(table[:, 0], kind="stable")
     speed = _columns(path / "train.csv", ("fps",), faults)[-20:, 0]
-    videos = [video for video in path.glob("eval_video/*.mp4") if video.stem.isdigit()]
+    videos = [video for video in path.glob("eval_video/*.mp4") if video.stem.isdecimal()]
     return Run(
         path=path,
         config=config,
@@ -137,8 +147,8 @@ def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarra
             for row in csv.DictReader(f):
                 try:
                     values = [float(row[name]) for name in names]
-                    rows += [values] if all(map(math.isfinite, values)) else []
-                    bad += not all(map(math.isfinite, values))
+                    rows += [values] if all(map(sound, values)) else []
+                    bad += not all(map(sound, values))
                 except (KeyError, TypeError, ValueError):
                     bad += 1
     except FileNotFoundError:
@@ -161,7 +171,7 @@ def _starts(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             faults.append(f"a damaged line in {path.name}")
             continue
         if isinstance(value, dict) and isinstance(value.get("frame", 0), int):

@@ -103,7 +103,10 @@ class EventFiles:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in points]
         for tag, path in clips:
             try:
-                data, (height, width) = gif(self.folder.parent / path)
+                video = (self.folder.parent / path).resolve()
+                if not video.is_relative_to(self.folder.parent.resolve()):  # the name comes from a snapshot
+                    raise ValueError("it is outside of the run's directory")
+                data, (height, width) = gif(video)
             except Exception as error:  # a damaged or deleted file, and decoders raise what they like
                 _log.warning("TensorBoard does without %s (%s: %s).", path, type(error).__name__, error)
                 continue

@@ -77,6 +77,8 @@ class JsonLines:
         if self._digest.hexdigest() != state["sha256"]:
             if self.path.exists():
                 quarantine(self.path, self.path.parent, "is not what was logged; the CSV files hold the same figures")
+            else:
+                _log.warning("%s is gone and begins anew; the CSV files hold the same figures.", self.path)
             self._digest, self._size = hashlib.sha256(), 0
         elif self.path.exists():
             self._file = Appender(self.path)

@@ -48,12 +48,15 @@ _BEGUN = b"replay: "  # printed when a run is set up
 
 
 def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subprocess.Popen[bytes]:
-    """Start, or go on with, a run in a process of its own."""
-    command = [sys.executable, "-m", "tests.faults.driver", boundary, str(count), *SHORT, *MODES[mode]]
+    """Start, or go on with, a run in a process of its own: by its overrides, every second time by `resume=`."""
+    starts = run_dir / "starts.jsonl"
+    if (run_dir / "config.yaml").exists() and starts.exists() and len(starts.read_text().splitlines()) % 2:
+        argv = [f"resume={run_dir}"]
+    else:
+        argv = [*SHORT, *MODES[mode], f"hydra.run.dir={run_dir}"]
+    command = [sys.executable, "-m", "tests.faults.driver", boundary, str(count), *argv]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
-        [*command, f"hydra.run.dir={run_dir}"], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def finish(run_dir: Path, mode: str) -> str:
@@ -98,6 +101,11 @@ def differences(a: Path, b: Path) -> list[str]:
     for part in ("progress", "last_steps", "agent", "rng", "train_envs", "replay_storage", "replay_loader"):
         if fingerprint(ours[part]) != fingerprint(theirs[part]):
             found.append(part)
+    for path in sorted(b.glob("weights_*.pt")):  # a kill can cost a milestone, but not change one
+        if (a / path.name).exists():
+            milestones = [fingerprint(snapshot.load(run_dir / path.name)["agent"]) for run_dir in (a, b)]
+            if milestones[0] != milestones[1]:
+                found.append(path.name)
     for name in ("train.csv", "eval.csv"):
         texts = [without_times((run_dir / name).read_text()) for run_dir in (a, b)]
         if texts[0] != texts[1]:

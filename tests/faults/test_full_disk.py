@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 import train
 from drqv2 import files, snapshot
@@ -55,7 +57,12 @@ def fill(monkeypatch: pytest.MonkeyPatch, site: str, first: int, last: float) ->
 
 def torn(run_dir: Path) -> list[Path]:
     """Return files under a final name that are not whole, and such as are left under a temporary one."""
-    found = list(run_dir.rglob("*.tmp"))
+    found = [*run_dir.rglob("*.tmp"), *run_dir.rglob(".tmp-*")]
+    for path in run_dir.glob("buffer/*.safetensors"):
+        load_file(path)
+    for path in run_dir.glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            json.loads(line)
     for path in run_dir.glob("*.csv"):
         text = path.read_text()
         if not text.endswith("\n") or len({line.count(",") for line in text.splitlines()}) > 1:
