@@ -71,6 +71,15 @@ def test_the_lock_of_another_host_is_waited_for(tmp_path, monkeypatch, caplog):
         assert first.wait() == -signal.SIGKILL
 
 
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / files.LOCK).symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(UserError, match="cannot be written to"), files.locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
 def test_a_child_does_not_hold_the_lock(tmp_path):
     with files.locked(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], close_fds=False)

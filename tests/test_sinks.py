@@ -188,6 +188,30 @@ def test_tensorboard_does_without_a_lost_video(
     assert "does without" in caplog.text
 
 
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_video_outside_of_the_run_is_not_read(
+    tmp_path: Path, mp4: Path, caplog: pytest.LogCaptureFixture, absolute: bool
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    mp4.rename(tmp_path / "private.mp4")
+    logger = Logger(run_dir, use_tb=True)
+    log(logger, 1000, "eval", episode_reward=7.5)
+    state = logger.state_dict()
+    logger.close()
+    name = str(tmp_path / "private.mp4") if absolute else "../private.mp4"
+    (saved,) = [sink for sink in state["sinks"].values() if "newest" in sink]
+    saved["newest"] = [[1000, [], [["eval/video", name]]]]
+    logger = Logger(run_dir, use_tb=True)
+    logger.load_state_dict(state)
+    log(logger, 2000, "eval", episode_reward=8.5)
+    logger.close()
+    events = EventAccumulator(str(run_dir / "tb"), {"images": 0})
+    events.Reload()
+    assert events.Tags()["images"] == []
+    assert "outside of the run's directory" in caplog.text
+
+
 def test_a_clip_of_a_video(mp4: Path) -> None:
     data, (height, width) = gif(mp4)
     assert (height, width) == (128, 128)

@@ -50,6 +50,16 @@ def test_a_whole_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert before == {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
 
 
+def test_an_agent_with_a_state_of_its_own(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = snapshot.load(finished / "snapshot.pt")
+    snapshot.save(tmp_path / "snapshot.pt", state | {"agent": {"kind": "stateful", "value": state["agent"]}})
+    shutil.copytree(finished / "buffer", tmp_path / "buffer")
+    text = said(capsys, tmp_path)
+    assert "snapshot.pt: whole, frame 240, parameters sha256 " in text
+    assert "4 episodes" in text
+    assert "a state_dict of its own" in said(capsys, "export", tmp_path, tmp_path / "out.safetensors", code=2)
+
+
 def test_damage_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(finished, tmp_path / "run")
     run_dir = tmp_path / "run"

@@ -204,7 +204,10 @@ def test_a_forced_resume_learns_otherwise(tmp_path: Path) -> None:
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
-def test_what_was_forced_is_not_asked_for_again_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at", ["save_snapshot", "_act"])
+def test_what_was_forced_is_not_asked_for_again_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
     class Killed(Exception):
         pass
 
@@ -213,13 +216,14 @@ def test_what_was_forced_is_not_asked_for_again_after_a_kill(tmp_path: Path, mon
 
     run_dir = run(tmp_path / "run", "num_train_frames=160")
     with monkeypatch.context() as m:
-        m.setattr(train.Workspace, "_act", kill)
+        m.setattr(train.Workspace, at, kill)
         with pytest.raises(Killed):
             launch(
                 train.main, "cfgs", argv=[f"resume={run_dir}", "resume_force=true", "lr=0.01", "num_train_frames=200"]
             )
     launch(train.main, "cfgs", argv=[f"resume={run_dir}"])
     assert "0.01" in str(snapshot.load(run_dir / "snapshot.pt")["agent"]["value"]["critic_opt"])
+    assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
 def test_resuming_a_finished_run_changes_nothing(reference: Path, tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ def trial(whole: Path, longer: Path, folder: Path, rng: random.Random) -> tuple[
         told |= code == 2 or "changed since this run was started" in said
     if code == 2:
         return done, "told" if told else f"code 2: {said[-300:]}"
+    if path.name.startswith("weights_"):
+        path.unlink()  # the run never reads it, and what does, checks it
     found = [d for d in differences(longer, folder) if "quarantine" not in d]
     if not found:
         return done, "told" if told else "harmless"
