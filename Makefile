@@ -61,7 +61,7 @@ bench: $(READY) ## measure the learner, the replay, the environments and the loo
 lock: ## write down what .venv holds as the tested set (CONTRIBUTING.md says when)
 	@echo "# The set that the suite was last run with; written by make lock from .venv. No CUDA, no local versions:" > .lock
 	@echo "# the same file serves CPU and GPU. dm-control asks for labmaze, which nothing here uses." >> .lock
-	$(PY) -m pip freeze --all --exclude-editable | grep -viE '^(nvidia|cuda|triton)' | \
+	$(PY) -m pip freeze --all --exclude-editable | grep -viE '^(nvidia-[^m]|cuda|triton)' | \
 	    sed -E 's/\+[a-z0-9.]+$$//; s/^labmaze.*/& ; python_version < "3.13"/' >> .lock
 	@mv .lock requirements.lock
 

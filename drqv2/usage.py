@@ -63,5 +63,5 @@ def _own_memory(process: psutil.Process) -> int:
 def _busy(device: torch.device) -> str:
     try:
         return f"{torch.cuda.utilization(device)} %, "
-    except Exception:  # torch asks nvidia-ml-py, which need not be there, and which not every GPU answers
+    except Exception:  # not every GPU, nor every part of one, answers nvidia-ml-py, which torch asks
         return ""
