@@ -18,7 +18,7 @@ from torch import Tensor
 from drqv2.errors import UserError
 from drqv2.files import remove_unfinished, replacing
 
-VERSION = 6
+VERSION = 7
 # torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
 # before it, that field taken as it was written: 0.
 _MARK = b"sha256:"

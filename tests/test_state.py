@@ -18,11 +18,12 @@ from torch import nn
 
 from drqv2 import state, utils
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.snapshot import copied
 
 
 def through_a_file(agent: Any) -> Any:
     file = io.BytesIO()
-    torch.save(state.capture(agent), file)
+    torch.save(copied(state.capture(agent)), file)
     file.seek(0)
     return torch.load(file, map_location="cpu", weights_only=True)
 
@@ -212,6 +213,164 @@ def test_one_tensor_in_several_places_may_have_parted() -> None:
 
 def test_a_tensor_may_have_grown() -> None:
     assert_same(pass_on(torch.ones(3), torch.zeros(2)), torch.ones(3))
+
+
+def test_a_tensor_may_be_of_another_kind() -> None:
+    assert_same(pass_on(torch.tensor(0.7), torch.tensor(0)), torch.tensor(0.7))
+    assert_same(pass_on(np.array([0.7]), np.array([0])), np.array([0.7]))
+    with pytest.raises(RuntimeError, match=r"agent.x is torch.float32, the snapshot's torch.float64"):
+        pass_on(torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.0, requires_grad=True))
+
+
+@pytest.mark.parametrize("new", [torch.tensor(2.0).expand(3), torch.zeros(3), None], ids=["expanded", "dense", "none"])
+def test_an_expanded_tensor(new: Any) -> None:
+    assert_same(pass_on(torch.tensor(-1.0).expand(3), new), torch.full((3,), -1.0))
+    assert_same(pass_on(torch.arange(3.0), torch.tensor(2.0).expand(3)), torch.arange(3.0))
+
+
+# --- sharing ---------------------------------------------------------------------------------------------------
+
+
+def resumed(old: Any, new: Any) -> Any:
+    state.restore(new, through_a_file(old))
+    return new
+
+
+def test_views_may_have_parted() -> None:
+    def make() -> Agent:
+        x, a = torch.zeros(3), np.zeros(3)
+        return Agent(x=x, y=x.detach(), row=x[1:], net=nn.Linear(2, 2), a=a, b=a[:2])
+
+    old, new = make(), make()
+    new.weight = new.net.weight.detach()
+    old.x, old.y, old.row, old.weight = torch.ones(3), torch.full((3,), 2.0), torch.full((2,), 3.0), torch.zeros(2, 2)
+    old.a, old.b = np.ones(3), np.full(2, 2.0)
+    resumed(old, new)
+    assert (new.x.tolist(), new.y.tolist(), new.row.tolist()) == ([1.0] * 3, [2.0] * 3, [3.0] * 2)
+    assert (new.a.tolist(), new.b.tolist()) == ([1.0] * 3, [2.0] * 2)
+    assert torch.equal(new.net.weight, old.net.weight)
+    assert not new.weight.any()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_object_in_several_places_stays_one(there: bool) -> None:
+    def make(several: bool = True) -> Agent:
+        agent = Agent(seen=None, log_alpha=torch.tensor(np.random.rand(), requires_grad=True), net=nn.Linear(2, 2))
+        agent.opt = torch.optim.Adam([agent.log_alpha, *agent.net.parameters()], lr=0.1)
+        agent.all = agent.params = agent.table = agent.alias = agent.arrays = None
+        if several:
+            agent.seen = [agent.log_alpha]
+            agent.all = [*agent.net.parameters(), agent.log_alpha]
+            agent.params = list(agent.net.parameters())
+            agent.table = {"a": [1]}
+            agent.alias = (agent.table, [agent.table["a"], deque([1])])
+            agent.arrays = [np.zeros(2)] * 2
+        return agent
+
+    def learn(agent: Agent) -> None:
+        agent.opt.zero_grad()
+        (agent.net(torch.ones(1, 2)).sum() * 5 + agent.log_alpha**2).backward()
+        nn.utils.clip_grad_norm_(agent.all, 0.5)
+        agent.opt.step()
+
+    old, new = make(), make(there)
+    log_alpha, weight = new.log_alpha, new.net.weight
+    learn(old)
+    resumed(old, new)
+    assert new.log_alpha is log_alpha is new.seen[0] is new.all[-1] is new.opt.param_groups[0]["params"][0]
+    assert new.net.weight is weight is new.all[0] is new.params[0]
+    assert new.table is new.alias[0]
+    assert new.table["a"] is new.alias[1][0]
+    assert new.arrays[0] is new.arrays[1]
+    for agent in (old, new):
+        learn(agent)
+    assert_same([p.detach() for p in old.all], [p.detach() for p in new.all])
+
+
+def test_memory_that_is_shared_stays_so() -> None:
+    def make() -> Agent:
+        x, a, net = torch.rand(2, 3), np.random.rand(4), nn.Linear(2, 2)
+        views = {"y": x.detach(), "row": x[1, 1:], "t": x.t(), "view": torch.from_numpy(a), "part": a[1:]}
+        return Agent(row_before=x[0], x=x, a=a, net=net, weight=net.weight.detach()[0], **views)
+
+    old, new = make(), make()
+    before = dict(vars(new))
+    resumed(old, new)
+    assert all(value is before[name] for name, value in vars(new).items())
+    for agent in (old, new):
+        agent.x += torch.arange(6.0).reshape(2, 3)
+        agent.a += 1
+        with torch.no_grad():
+            agent.net.weight += 1
+    for name in vars(new).keys() - {"net"}:
+        assert_same(getattr(new, name), getattr(old, name))
+
+
+def test_a_view_that_has_moved_is_named_and_fills_nothing_else() -> None:
+    def make(at: int) -> Agent:
+        x, square = torch.rand(5), torch.rand(2, 2)
+        return Agent(x=x, part=x[at : at + 2], square=square, turned=square.t() if at else square.detach())
+
+    old, new = make(1), make(0)
+    with pytest.warns(UserWarning, match=r"agent.(part|turned) no longer shares memory") as caught:
+        resumed(old, new)
+    assert len(caught) == 2
+    for name in vars(old):
+        assert_same(getattr(new, name), getattr(old, name))
+
+
+def test_the_same_state_of_two_agents_is_saved_alike() -> None:
+    def make() -> Any:
+        xs = [torch.ones(n) for n in (1000, 10, 100)]
+        return Agent(xs=xs, views=[x[1:] for x in xs], again=xs[::-1], net=nn.Linear(2, 2))
+
+    kept = []
+    for _ in range(3):
+        kept.append([{**s, "value": None} for s in through_a_file(make())["value"]["views"]["value"]])
+    assert kept[0] == kept[1] == kept[2]
+
+
+def test_an_optimizers_tensor_stays_in_place_though_a_view_has_parted() -> None:
+    log_alpha = torch.tensor(1.0, requires_grad=True)
+    new = Agent(alpha=log_alpha.detach(), log_alpha=log_alpha)
+    resumed(Agent(alpha=torch.tensor(2.0), log_alpha=torch.tensor(3.0, requires_grad=True)), new)
+    assert new.log_alpha is log_alpha
+    assert (new.alpha.item(), log_alpha.item()) == (2.0, 3.0)
+
+
+def test_arrays_stay_in_place() -> None:
+    array = np.zeros(3)
+    view = torch.from_numpy(array)
+    assert pass_on(np.ones(3), array) is array
+    assert view.tolist() == [1.0] * 3
+    array.flags.writeable = False
+    assert pass_on(np.zeros(3), array) is not array
+    assert_same(pass_on(np.arange(3.0), np.zeros(3)[::-1]), np.arange(3.0))
+
+
+def test_whether_a_tensor_learns() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    old = Agent(made_since=leaf, frozen=torch.ones(2), thawed=leaf.detach().clone().requires_grad_(), loss=leaf.sum())
+    new = Agent(made_since=None, frozen=torch.ones(2, requires_grad=True), thawed=torch.ones(2), loss=None)
+    resumed(old, new)
+    got = [value.requires_grad for value in vars(new).values()]
+    assert got == [True, False, True, False]
+
+
+def test_modules_keep_what_is_frozen_their_modes_and_settings() -> None:
+    def make() -> Any:
+        return nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(0.1), nn.BatchNorm1d(2)))
+
+    old, new = make(), make()
+    old[0].bias.requires_grad_(False)
+    new[0].weight.requires_grad_(False)
+    old[1][1].eval()
+    new[0].eval()
+    old[1][0].p, old[1][1].momentum = 0.4, None
+    assert pass_on(old, new) is new
+    assert [p.requires_grad for p in new.parameters()] == [p.requires_grad for p in old.parameters()]
+    assert [m.training for m in new.modules()] == [m.training for m in old.modules()]
+    assert (new[1][0].p, new[1][1].momentum) == (0.4, None)
 
 
 def test_what_has_a_state_dict_is_asked_for_it() -> None:
