@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from drqv2.errors import NotFiniteError
 
 
 def play(
@@ -29,6 +32,9 @@ def play(
 
     Returns:
         Return and length in agent steps of each episode, by its number.
+
+    Raises:
+        NotFiniteError: a reward is NaN or infinite.
     """
     results: list[tuple[float, int]] = [(0.0, -1)] * episodes
     coming = iter(range(episodes))
@@ -46,6 +52,9 @@ def play(
         for i, episode in list(playing.items()):
             time_step = envs[i].finish()
             total, steps = results[episode]
+            if not math.isfinite(time_step.reward):
+                where = f"step {steps} of episode {episode} of evaluation {evaluation}"
+                raise NotFiniteError(f"the reward is {time_step.reward} at {where}: mend the environment")
             results[episode] = total + time_step.reward, steps + 1
             watch(episode, envs[i], time_step)
             if time_step.last():

@@ -301,19 +301,35 @@ def test_a_second_process_on_a_run_is_refused(reference: Path, capsys: pytest.Ca
     assert f"is in use by process {holder.pid}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("environment", "where"),
+    [(0, "step 0 of episode 0 of evaluation 0"), (1, "frame 0 (environment 0, step 0 of its episode)")],
+    ids=["evaluation", "training"],
+)
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_a_reward_that_is_not_finite_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reward: float
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reward: float,
+    environment: int,
+    where: str,
 ) -> None:
+    seen: list[Any] = []  # the environments, in the order in which they begin to step
     step = dmc.ExtendedTimeStepWrapper.step
-    monkeypatch.setattr(
-        dmc.ExtendedTimeStepWrapper, "step", lambda self, action: step(self, action)._replace(reward=reward)
-    )
+
+    def spoilt(self: Any, action: Any) -> Any:
+        if self not in seen:
+            seen.append(self)
+        time_step = step(self, action)
+        return time_step._replace(reward=reward) if seen.index(self) == environment else time_step
+
+    monkeypatch.setattr(dmc.ExtendedTimeStepWrapper, "step", spoilt)
     with pytest.raises(SystemExit) as leaving:
         run(tmp_path / "run")
     assert leaving.value.code == 76
     err = capsys.readouterr().err
-    assert f"the reward is {reward} at frame 0 (environment 0, step 0 of its episode)" in err
+    assert f"the reward is {reward} at {where}" in err
     assert not list((tmp_path / "run" / "buffer").iterdir())
 
 
