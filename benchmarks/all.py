@@ -8,6 +8,8 @@ With --json the results are one line, for a history that `report.py` draws:
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -29,10 +31,15 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name, about in ALL.items():
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if args.quick else [])]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"benchmarks.{name} ended with status {done.returncode}")
-        found = json.loads(done.stdout)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+            try:
+                said = child.communicate()[0]
+            except KeyboardInterrupt:  # it reached this process alone
+                os.killpg(child.pid, signal.SIGTERM)
+                sys.exit(130)
+        if child.returncode:
+            sys.exit(f"benchmarks.{name} ended with status {child.returncode}")
+        found = json.loads(said)
         first = not results
         results = found | results  # the machine's facts are those from before the first benchmark
         if not args.json:
