@@ -84,7 +84,8 @@ def follow(command: str, clone: Path) -> str:
         said, _ = process.communicate()
     took = time.monotonic() - began
     print(f"{took:6.0f} s, exit code {process.returncode}{left}: {command}", flush=True)
-    lines = [line[:150] + "..." * (len(line) > 150).replace(str(clone), "~/drqv2") for line in said.splitlines() if line.strip()]
+    lines = [line.replace(str(clone), "~/drqv2") for line in said.splitlines() if line.strip()]
+    lines = [line if len(line) < 150 else f"{line[:147]}..." for line in lines]
     if len(lines) > 2 * SHOWN:
         lines = [*lines[:SHOWN], f"... {len(lines) - 2 * SHOWN} lines", *lines[-SHOWN:]]
     seen = "\n".join(lines)
