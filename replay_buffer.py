@@ -9,6 +9,7 @@ nor their timing moves an index, and the sampler's whole state is k and LOOKAHEA
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import threading
 import warnings
@@ -23,12 +24,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from dm_env import specs
+from omegaconf import DictConfig
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from drqv2.device_replay import DeviceReplay, choose_replay_device
+from drqv2 import utils
+from drqv2.device_replay import DeviceReplay, choose_replay_device, needed_bytes
 from drqv2.errors import ProcessError
 from drqv2.replay_files import Batch, ReplayBuffer, Request
 from drqv2.replay_ring import Ring
+from drqv2.resuming import REPLAY
 from drqv2.stopping import held_back, ignore_signals
 from drqv2.storage import ReplayBufferStorage, Window, episode_path
 
@@ -45,6 +50,7 @@ __all__ = [
     "Window",
     "choose_replay_device",
     "episode_path",
+    "make_replay",
     "make_replay_loader",
 ]
 
@@ -349,3 +355,46 @@ def make_replay_loader(
             replay_device = device
         source = DeviceReplay(storage, nstep, discount, frame_stack, replay_device)
     return ReplayLoader(ReplaySampler(storage, batch_size, seed), source)
+
+
+def make_replay(
+    cfg: DictConfig, env: Any, work_dir: Path, device: torch.device
+) -> tuple[ReplayBufferStorage, ReplayLoader]:
+    """Return the storage of episodes in `work_dir/buffer`, and the loader of batches from it; say where those are.
+
+    Args:
+        cfg: the run's configuration; `replay_device` is resolved in it.
+        env: one of the run's environments, for its specs.
+        work_dir: the run's directory.
+        device: of the learner.
+    """
+    data_specs = (
+        env.observation_spec(),
+        env.action_spec(),
+        specs.Array((1,), np.float32, "reward"),
+        specs.Array((1,), np.float32, "discount"),
+    )
+    storage = ReplayBufferStorage(data_specs, work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
+    cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
+    transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
+    most = needed_bytes(transitions, env.observation_spec().shape, cfg.frame_stack)
+    room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
+    print(f"replay: {cfg.replay_device} ({why}); {room}")
+    loader = make_replay_loader(
+        work_dir / REPLAY,
+        cfg.replay_buffer_size,
+        cfg.batch_size,
+        cfg.replay_buffer_num_workers,
+        cfg.save_snapshot,
+        cfg.nstep,
+        cfg.discount,
+        storage=storage,
+        seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
+        frame_stack=cfg.frame_stack,
+        pin_memory=device.type == "cuda",
+        replay_device=cfg.replay_device,
+        device=device,
+    )
+    return storage, loader

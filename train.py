@@ -21,7 +21,6 @@ if __name__ == "__main__":
     leave_until_there_is_a_run()
 
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,24 +28,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from dm_env import specs
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, files, parts, provenance, resuming, snapshot, state, utils
 from drqv2.acting import choose_actions
 from drqv2.checkpoints import Checkpoints
 from drqv2.console import Status
-from drqv2.device_replay import choose_replay_device, needed_bytes
 from drqv2.diagnostics import diagnose, gradient_norms
-from drqv2.envs.worker import InProcess
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.evaluation import play
 from drqv2.launch import launch
 from drqv2.progress import Progress
 from drqv2.shares import Shares
 from drqv2.stopping import StopSignals, how_to_go_on
-from replay_buffer import ReplayBufferStorage, ReplayLoader, make_replay_loader
-from video import TrainVideoRecorder, VideoRecorder
+from replay_buffer import make_replay
+from video import make_recorders
 
 
 class Workspace:
@@ -95,9 +91,9 @@ class Workspace:
         self.eval_envs = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
         env = self.train_envs[0]
 
-        self.replay_storage, self.replay_loader = _make_replay(cfg, env, self.work_dir, self.device)
+        self.replay_storage, self.replay_loader = make_replay(cfg, env, self.work_dir, self.device)
         self.replay_iter = self.shares.waited_for("data", iter(self.replay_loader))
-        self.video_recorder, self.train_video_recorder = _make_recorders(cfg, env, self.work_dir)
+        self.video_recorder, self.train_video_recorder = make_recorders(cfg, env, self.work_dir)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, cfg.action_repeat)
@@ -403,52 +399,6 @@ class Workspace:
         else:
             files.discard(self.replay_storage.replay_dir)
             print(f"deleted {size}; the snapshot's weights remain usable (init_from), the run cannot be resumed")
-
-
-def _make_replay(
-    cfg: DictConfig, env: InProcess, work_dir: Path, device: torch.device
-) -> tuple[ReplayBufferStorage, ReplayLoader]:
-    """Return the storage of episodes in `work_dir/buffer`, and the loader of batches from it; say where those are."""
-    data_specs = (
-        env.observation_spec(),
-        env.action_spec(),
-        specs.Array((1,), np.float32, "reward"),
-        specs.Array((1,), np.float32, "discount"),
-    )
-    storage = ReplayBufferStorage(data_specs, work_dir / resuming.REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
-    cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
-    transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
-    most = needed_bytes(transitions, env.observation_spec().shape, cfg.frame_stack)
-    room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
-    print(f"replay: {cfg.replay_device} ({why}); {room}")
-    loader = make_replay_loader(
-        work_dir / resuming.REPLAY,
-        cfg.replay_buffer_size,
-        cfg.batch_size,
-        cfg.replay_buffer_num_workers,
-        cfg.save_snapshot,
-        cfg.nstep,
-        cfg.discount,
-        storage=storage,
-        seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
-        frame_stack=cfg.frame_stack,
-        pin_memory=device.type == "cuda",
-        replay_device=cfg.replay_device,
-        device=device,
-    )
-    return storage, loader
-
-
-def _make_recorders(cfg: DictConfig, env: InProcess, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:
-    """Return the recorders of evaluation and of training; one that is not wanted does nothing."""
-    fps = 1 / env.step_seconds if env.step_seconds else 20.0
-    channels = env.observation_spec().shape[0] // cfg.frame_stack
-    return (
-        VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps),
-        TrainVideoRecorder(work_dir if cfg.save_train_video else None, cfg.render_size, fps, channels),
-    )
 
 
 def main(cfg: DictConfig, work_dir: Path) -> float:

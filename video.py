@@ -23,6 +23,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from omegaconf import DictConfig
 
 from drqv2.files import sync_folder
 
@@ -305,3 +306,19 @@ class TrainVideoRecorder:
     def save(self, file_name: str) -> None:
         """Finish the video as `train_video/file_name`."""
         self._recording.finish(file_name)
+
+
+def make_recorders(cfg: DictConfig, env: Any, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:
+    """Return the recorders of evaluation and of training; one that is not wanted does nothing.
+
+    Args:
+        cfg: the run's configuration.
+        env: one of the run's environments, for its pace and its channels.
+        work_dir: the run's directory.
+    """
+    fps = 1 / env.step_seconds if env.step_seconds else 20.0
+    channels = env.observation_spec().shape[0] // cfg.frame_stack
+    return (
+        VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps),
+        TrainVideoRecorder(work_dir if cfg.save_train_video else None, cfg.render_size, fps, channels),
+    )
