@@ -136,3 +136,15 @@ def test_a_scheduler_s_handlers_decide(seconds):
     process.send_signal(signal.SIGUSR2)  # while the other waits for its safe point
     process.communicate()
     assert process.returncode == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_before_there_is_a_run_it_leaves_with_the_same_code(number):
+    setting_up = "import time\nfrom drqv2 import stopping\nstopping.leave_until_there_is_a_run()\n"
+    command = [sys.executable, "-c", f"{setting_up}print('ready', flush=True)\ntime.sleep(20)"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.communicate()[0] == ""
+    assert process.returncode == 75
