@@ -231,13 +231,15 @@ KEYS = {
     "memory": {"side", "transitions", "workers", "batches", "seconds", "anonymous_mb", "growth_mb", "shared_mb"},
     "cold": {"state", "stored_mb", "limit_mb", "batch_size", "ms", "ms_25", "ms_75", "disk_mb", "repetitions"},
 }
+LOGS = ["an update's metrics", "an episode's row", "an evaluation's clip"]
+SHOWN = ["the dashboard", "CPU and memory in it"]
 CASES = {
     "learner": [LEARNERS],
     "replay": [["baseline", "baseline", "ours", "ours", "ours"]],
     "env": [["cartpole_balance", "cheetah_run", "geometric mean"]],
     "loop": [["baseline", "train.py"]],
     "snapshots": [["none", "one"]],
-    "display": [["an update's metrics", "an episode's row", "the dashboard", "CPU and memory in it", "all"]],
+    "display": [[*LOGS[:2], *SHOWN, LOGS[2], "all"]],
     "memory": [["replay", "replay and learner"]],
     "cold": [["warm", "evicted"], ["warm", "evicted", "limited"]],
 }
