@@ -8,6 +8,7 @@ import json
 import math
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from drqv2.logger import Logger
 from drqv2.provenance import git_commit
 from drqv2.sinks.clips import gif
 from video import VideoRecorder
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def log(logger: Logger, frame: int, ty: str = "train", **metrics: float) -> None:
@@ -168,22 +171,35 @@ def test_a_sink_that_was_dropped_goes_on_after_a_resume(tmp_path: Path, monkeypa
     assert [p.step for p in events.Scalars("train/loss")] == [1000, 3000]
 
 
+def evaluated(run_dir: Path, video: Path | None) -> dict[str, Any]:
+    """Log one evaluation; return the logger's state after it."""
+    logger = Logger(run_dir, use_tb=True)
+    log(logger, 1000, "eval", episode_reward=7.5)
+    if video is not None:
+        logger.log_video("eval/video", video, 1000)
+    state = logger.state_dict()
+    logger.close()
+    return state
+
+
+def resumed(run_dir: Path, state: dict[str, Any], **size: int) -> EventAccumulator:
+    """Go on from a state with a second evaluation; return what TensorBoard then reads."""
+    logger = Logger(run_dir, use_tb=True)
+    logger.load_state_dict(state)
+    log(logger, 2000, "eval", episode_reward=8.5)
+    logger.close()
+    events = EventAccumulator(str(run_dir / "tb"), size)
+    events.Reload()
+    return events
+
+
 @pytest.mark.parametrize("content", [None, b"", b"no video"])
 def test_tensorboard_does_without_a_lost_video(
     tmp_path: Path, mp4: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
 ) -> None:
-    logger = Logger(tmp_path, use_tb=True)
-    log(logger, 1000, "eval", episode_reward=7.5)
-    logger.log_video("eval/video", mp4, 1000)
-    state = logger.state_dict()
-    logger.close()
+    state = evaluated(tmp_path, mp4)
     mp4.unlink() if content is None else mp4.write_bytes(content)
-    logger = Logger(tmp_path, use_tb=True)
-    logger.load_state_dict(state)
-    log(logger, 2000, "eval", episode_reward=8.5)
-    logger.close()
-    events = EventAccumulator(str(tmp_path / "tb"), {"scalars": 0})
-    events.Reload()
+    events = resumed(tmp_path, state, scalars=0)
     assert [p.step for p in events.Scalars("eval/episode_reward")] == [1000, 2000]
     assert "does without" in caplog.text
 
@@ -195,19 +211,11 @@ def test_a_video_outside_of_the_run_is_not_read(
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     mp4.rename(tmp_path / "private.mp4")
-    logger = Logger(run_dir, use_tb=True)
-    log(logger, 1000, "eval", episode_reward=7.5)
-    state = logger.state_dict()
-    logger.close()
+    state = evaluated(run_dir, None)
     name = str(tmp_path / "private.mp4") if absolute else "../private.mp4"
     (saved,) = [sink for sink in state["sinks"].values() if "newest" in sink]
     saved["newest"] = [[1000, [], [["eval/video", name]]]]
-    logger = Logger(run_dir, use_tb=True)
-    logger.load_state_dict(state)
-    log(logger, 2000, "eval", episode_reward=8.5)
-    logger.close()
-    events = EventAccumulator(str(run_dir / "tb"), {"images": 0})
-    events.Reload()
+    events = resumed(run_dir, state, images=0)
     assert events.Tags()["images"] == []
     assert "outside of the run's directory" in caplog.text
 
@@ -230,17 +238,8 @@ def test_a_clip_of_a_video(mp4: Path) -> None:
 
 
 def test_tensorboard_shows_clips_also_after_a_resume(tmp_path: Path, mp4: Path) -> None:
-    logger = Logger(tmp_path, use_tb=True)
-    log(logger, 1000, "eval", episode_reward=7.5)
-    logger.log_video("eval/video", mp4, 1000)
-    state = logger.state_dict()
-    logger.close()
-    logger = Logger(tmp_path, use_tb=True)
-    logger.load_state_dict(state)
-    log(logger, 2000, "eval", episode_reward=8.5)
-    logger.close()
-    events = EventAccumulator(str(tmp_path / "tb"), {"images": 0, "scalars": 0})
-    events.Reload()
+    state = evaluated(tmp_path, mp4)
+    events = resumed(tmp_path, state, images=0, scalars=0)
     (image,) = events.Images("eval/video")
     assert image.step == 1000
     assert image.encoded_image_string[:4] == b"GIF8"
@@ -264,24 +263,38 @@ def test_tensorboard_knows_the_hyper_parameters(tmp_path: Path) -> None:
     assert found["use_tb"].string_value == "True"
 
 
-@pytest.mark.slow
-def test_weights_and_biases_offline(tmp_path: Path, mp4: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
-    from drqv2.sinks.weights_and_biases import WeightsAndBiases
+WANDB_RUN = """
+import json, sys
+from pathlib import Path
+from drqv2.logger import Logger
+from drqv2.sinks.weights_and_biases import WeightsAndBiases
 
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    ids = []
+folder, video, frame, state = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+sink = WeightsAndBiases(folder, {"lr": 1e-4}, "run")
+logger = Logger(folder, use_tb=False, sinks=[sink])
+if state:
+    sink.load_state_dict(state)
+with logger.log_and_dump_ctx(frame, "eval") as log:
+    log("episode_reward", frame / 10)
+logger.log_video("eval/video", video, frame)
+print(json.dumps(logger.state_dict()["sinks"]["Weights & Biases"]))
+logger.close()
+"""
+
+
+@pytest.mark.slow
+def test_weights_and_biases_offline(tmp_path: Path, mp4: Path) -> None:
+    pytest.importorskip("wandb")
     state: dict[str, Any] = {}
-    for frame in (1000, 2000):
-        sink = WeightsAndBiases(tmp_path, {"lr": 1e-4}, "run")
-        if state:
-            sink.load_state_dict(state)
-        logger = Logger(tmp_path, use_tb=False, sinks=[sink])
-        log(logger, frame, "eval", episode_reward=frame / 10)
-        logger.log_video("eval/video", mp4, frame)
-        state = logger.state_dict()["sinks"]["Weights & Biases"]
+    ids = []
+    for frame in (1000, 2000):  # a process each, as a run and its resume are
+        command = [sys.executable, "-c", WANDB_RUN, str(tmp_path), str(mp4), str(frame), json.dumps(state)]
+        env = {**os.environ, "WANDB_MODE": "offline"}
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert "Weights & Biases" not in done.stderr  # neither dropped nor without the video
+        state = json.loads(done.stdout.splitlines()[-1])
         ids.append(state["id"])
-        logger.close()
     assert ids[0]
     assert ids[0] == ids[1]
     written = list((tmp_path / "wandb").glob(f"offline-run-*/run-{ids[0]}.wandb"))
