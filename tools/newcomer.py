@@ -36,6 +36,8 @@ class MyAgent(DrQV2Agent):
 """,
 }
 SHOWN = 8  # lines at the beginning and at the end
+LEFT_OUT = re.compile(r"is ignored: it is neither")  # of a machine whose package index is a folder
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _activations: list[str] = []  # what a terminal remembers
 
 
@@ -83,13 +85,15 @@ def follow(command: str, clone: Path) -> str:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         said, _ = process.communicate()
     took = time.monotonic() - began
-    print(f"{took:6.0f} s, exit code {process.returncode}{left}: {command}", flush=True)
-    lines = [line.replace(str(clone), "~/drqv2") for line in said.splitlines() if line.strip()]
+    code = process.returncode if process.returncode >= 0 else 128 - process.returncode  # as a shell has it
+    print(f"{took:6.0f} s, exit code {code}{left}: {command}", flush=True)
+    said = COLOURS.sub("", said).replace(str(clone), "~/drqv2")
+    lines = [line for line in said.splitlines() if line.strip() and not LEFT_OUT.search(line)]
     lines = [line if len(line) < 150 else f"{line[:147]}..." for line in lines]
     if len(lines) > 2 * SHOWN:
         lines = [*lines[:SHOWN], f"... {len(lines) - 2 * SHOWN} lines", *lines[-SHOWN:]]
     seen = "\n".join(lines)
-    return f"### `{command}`\n\n{took:.0f} s, exit code {process.returncode}{left}\n\n```\n{seen}\n```\n\n"
+    return f"### `{command}`\n\n{took:.0f} s, exit code {code}{left}\n\n```\n{seen}\n```\n\n"
 
 
 def named(clone: Path) -> dict[str, str]:
