@@ -319,34 +319,23 @@ def _agent(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -> An
         own = state.capture(agent)
     if own["kind"] == "stateful" and not captured:
         raise UserError(f"{path}: the agent has a state_dict of its own: tensors alone do not fill it; give a snapshot")
-    missing = sorted(set(_parameters(own)) - set(_parameters(weights) if captured else weights))
-    if missing:
+    needed, given = state.parameters(own), state.parameters(weights) if captured else weights
+    if missing := sorted(needed.keys() - given.keys()):
         networks = ", ".join(sorted({name.partition(".")[0] for name in missing}))
         raise UserError(
             f"{path}: weights of the agent are missing, of {networks} ({missing[0]} and {len(missing) - 1} more)\n"
             "Give a snapshot, or all that python -m drqv2.snapshot export RUN_DIR FILE.safetensors writes."
         )
     try:
-        if captured:
-            state.restore(agent, weights, weights_only=True)
-        else:
-            for name in sorted({key.partition(".")[0] for key in weights}):
-                part = {k.partition(".")[2]: v for k, v in weights.items() if k.startswith(f"{name}.")}
-                getattr(agent, name).load_state_dict(part)
+        if not captured:
+            if unknown := sorted(given.keys() - needed.keys()):
+                raise KeyError(f"the agent has no {unknown[0]}")
+            for name, network in state.networks(own):
+                network["value"] = {key: given[f"{name}.{key}" if name else key] for key in network["value"]}
+        state.restore(agent, weights if captured else own, weights_only=True)
     except (RuntimeError, AttributeError, KeyError, ValueError) as e:  # the last two: tensors for an optimizer
         raise UserError(f"{path}: its weights do not fit {cfg.task_name}: {_line(e, 200)}") from e
     return agent
-
-
-def _parameters(captured: Any, name: str = "") -> Iterator[str]:
-    """Yield the names of all parameters and buffers of networks in a captured state, wherever the networks are."""
-    kind = captured["kind"] if isinstance(captured, dict) else None
-    if kind == "module":
-        yield from (f"{name}.{key}".lstrip(".") for key in captured["value"])
-    elif kind in ("object", "dict", "list", "tuple", "deque"):
-        value = captured["value"]
-        for key, item in value.items() if kind == "object" else value if kind == "dict" else enumerate(value):
-            yield from _parameters(item, f"{name}.{key}".lstrip("."))
 
 
 def _film(cfg: DictConfig, act: Any, episodes: Sequence[int], size: int, eye: int | str | None) -> Iterator[Any]:

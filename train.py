@@ -284,7 +284,7 @@ class Workspace:
 
     def _gradient_norms(self) -> dict[str, float]:
         """Return those of the last update; gradients themselves are not in a snapshot."""
-        return {name: float(norm) for name, norm in gradient_norms(self.agent).items()} or self._norms_before
+        return self._norms_before | {name: float(norm) for name, norm in gradient_norms(self.agent).items()}
 
     def _require_finite(self, parameters: bool = False) -> None:
         name = self.logger.not_finite_loss()

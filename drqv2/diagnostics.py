@@ -34,9 +34,10 @@ def diagnose(
 def gradient_norms(agent: Any) -> dict[str, Tensor]:
     """Return the L2 norm of the gradient that each optimizer of `agent` last stepped with, by the optimizer's name."""
     norms = {}
-    for name, optimizer in vars(agent).items():
+    for name, optimizer in getattr(agent, "__dict__", {}).items():
         if isinstance(optimizer, torch.optim.Optimizer):
             grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
             if grads:
                 norms[f"{name.removesuffix('_opt')}_grad_norm"] = nn.utils.get_total_norm(grads)
     return norms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path
     fresh = dict(getattr(agent, "__dict__", {}))
     try:
         state.restore(agent, saved)
-    except RuntimeError as e:
+    except (RuntimeError, AttributeError, TypeError, ValueError, KeyError) as e:  # what agents' own code raises, too
         raise UserError(f"the snapshot in {run_dir} is of another agent than the configuration's: {_first(e)}") from e
     apply(agent, fresh, changed)
 
@@ -124,13 +125,21 @@ def apply(agent: Any, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
     """
     names = {key.removeprefix("agent.") for key in changed if key.startswith("agent.")}
     for name in sorted(names.union(_OF_THIS_START)):
-        if name in fresh:
+        if name in fresh and (name not in _OF_THIS_START or isinstance(fresh[name], str | bool | torch.device)):
             setattr(agent, name, fresh[name])
     if "agent.lr" in changed:
-        for value in vars(agent).values():
-            if isinstance(value, torch.optim.Optimizer):
-                for group in value.param_groups:
-                    group["lr"] = changed["agent.lr"]
+        for optimizer in _optimizers(vars(agent)):
+            for group in optimizer.param_groups:
+                group["lr"] = changed["agent.lr"]
+
+
+def _optimizers(value: Any) -> Iterator[torch.optim.Optimizer]:
+    """Yield the optimizers in nested containers."""
+    if isinstance(value, torch.optim.Optimizer):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _optimizers(item)
 
 
 def init_weights(agent: Any, path: Path) -> None:

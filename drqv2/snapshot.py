@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 from drqv2.errors import UserError
 from drqv2.files import remove_unfinished, replacing
 
-VERSION = 7
+VERSION = 8
 # torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
 # before it, that field taken as it was written: 0.
 _MARK = b"sha256:"
@@ -134,8 +135,8 @@ def copied(state: Any) -> Any:
 def not_finite(state: Any, name: str = "", own: bool = False) -> str | None:
     """Return the name of a parameter in a captured state that holds NaN or infinity, or None.
 
-    Looked at are networks wherever they are, tensors that require a gradient, and, for NaN alone, what an agent's own
-    `state_dict` holds (`own`): other tensors may be infinite for good reasons.
+    Looked at are networks wherever they are, tensors that require a gradient, and, for NaN alone, networks' buffers and
+    what an agent's own `state_dict` holds (`own`): other tensors may be infinite for good reasons, a mask, say.
     """
     if not isinstance(state, dict):
         return None
@@ -143,11 +144,13 @@ def not_finite(state: Any, name: str = "", own: bool = False) -> str | None:
     value: Any = state.get("value")
     found: Iterable[str | None] = ()
     if kind == "module":
-        found = (f"{name}.{key}" for key, tensor in value.items() if not _is_finite(tensor))
+        learnt = (f"{name}.{key}" for key, x in value.items() if not _is_finite(x, infinite=key in state["buffers"]))
+        within = (pair for attributes in state["attributes"].values() for pair in attributes.items())
+        found = itertools.chain(learnt, (not_finite(item, f"{name}.{key}", own) for key, item in within))
     elif kind == "tensor" and state["requires_grad"]:
         found = (name for _ in range(not _is_finite(value)))
     elif kind == "tensor" and own:
-        found = (name for _ in range(bool(torch.isnan(value).any())))
+        found = (name for _ in range(not _is_finite(value, infinite=True)))
     elif kind in ("object", "dict"):
         pairs = value.items() if kind == "object" else value
         found = (not_finite(item, f"{name}.{key}".lstrip("."), own) for key, item in pairs)
@@ -158,10 +161,16 @@ def not_finite(state: Any, name: str = "", own: bool = False) -> str | None:
     return next(filter(None, found), None)
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    if not tensor.is_floating_point() or not tensor.numel():
+def _is_finite(tensor: Tensor, infinite: bool = False) -> bool:
+    """Whether no value is NaN, nor, unless they may, infinite."""
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
         return True
-    return bool(torch.isfinite(torch.linalg.vector_norm(tensor.float(), float("inf"))))
+    if infinite:
+        return not bool(torch.isnan(tensor).any())
+    wide = tensor if tensor.dtype in (torch.float64, torch.complex128) or tensor.is_complex() else tensor.float()
+    return bool(torch.isfinite(torch.linalg.vector_norm(wide, float("inf"))))
 
 
 if __name__ == "__main__":

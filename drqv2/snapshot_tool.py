@@ -30,6 +30,7 @@ from torch import Tensor
 from yaml import YAMLError
 
 from drqv2 import files, snapshot
+from drqv2 import state as captured
 from drqv2.errors import UserError
 from drqv2.schema import show
 from drqv2.storage import episode_path
@@ -76,7 +77,7 @@ def describe(run_dir: Path) -> Iterator[str]:
             yield f"{path.name}: DAMAGED, {str(e).partition(': ')[2]}"
             continue
         # An agent with a state_dict of its own cannot be taken apart: its whole state stands for its parameters.
-        of = parameters(state) if state["agent"]["kind"] == "object" else state["agent"]
+        of = parameters(state) if state["agent"]["kind"] != "stateful" else state["agent"]
         yield f"{path.name}: whole, frame {state['frame']}, parameters sha256 {fingerprint(of)}"
         if "progress" in state:
             yield from (f"  {line}" for line in _contents(state))
@@ -158,15 +159,9 @@ def parameters(state: dict[str, Any]) -> dict[str, Tensor]:
     Raises:
         UserError: the agent has a `state_dict` of its own, which no one else can take apart.
     """
-    agent = state["agent"]
-    if agent["kind"] != "object":
+    if state["agent"]["kind"] == "stateful":
         raise UserError("the agent has a state_dict of its own: its networks cannot be told from the rest")
-    return {
-        f"{name}.{key}": value
-        for name, part in agent["value"].items()
-        if isinstance(part, dict) and part["kind"] == "module"
-        for key, value in part["value"].items()
-    }
+    return captured.parameters(state["agent"])
 
 
 def fingerprint(state: Any) -> str:
@@ -176,6 +171,7 @@ def fingerprint(state: Any) -> str:
     def add(value: Any) -> None:
         if isinstance(value, Tensor):
             whole.update(f"tensor {value.dtype} {list(value.shape)}".encode())
+            value = value if value.layout is torch.strided else value.to_dense()
             whole.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
         elif isinstance(value, dict):
             whole.update(f"dict {len(value)}".encode())

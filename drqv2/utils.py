@@ -78,7 +78,7 @@ class eval_mode:
         self.models = models
 
     def __enter__(self) -> None:
-        self.previous = [model.training for model in self.models]
+        self.previous = [getattr(model, "training", True) for model in self.models]
         for model in self.models:
             model.train(False)
 

@@ -74,8 +74,8 @@ class EventFiles:
     def _next_path(self) -> Path:
         """Return the name of a new file: readers take them in the order of their names."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        stamps = [int(path.name.split(".")[3]) for path in self.folder.glob("events.out.tfevents.*")]
-        stamp = max([int(time.time()), *(number + 1 for number in stamps)])
+        parts = [path.name.split(".")[3] for path in self.folder.glob("events.out.tfevents.*")]
+        stamp = max([int(time.time()), *(int(number) + 1 for number in parts if number.isdecimal())])
         return self.folder / f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}"
 
     def _head(self, frame: int) -> list[Any]:

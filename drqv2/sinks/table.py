@@ -17,62 +17,85 @@ _INTEGER_COLUMNS = frozenset("frame step episode episode_length buffer_size".spl
 
 
 class CsvTable:
-    """A CSV file that only grows: by rows (appended, flushed) and by columns (the file is replaced as a whole)."""
+    """A CSV file that only grows: by rows (appended, flushed) and by columns (the file is replaced as a whole).
+
+    What it should hold is kept in memory: what becomes of the file during a run does not find its way into a snapshot.
+    """
 
     def __init__(self, path: Path, columns: list[str]) -> None:
         self.path = path
         self.columns = columns
         self.rows = 0
+        self._texts: list[str] = []  # what the file holds, in pieces
         self._file: Appender | None = None
 
     def append(self, values: Mapping[str, float]) -> None:
-        rows = [] if self._file is not None else self._read()
-        if rows and self.rows == 0:
-            # An earlier run left this file and nothing was restored: what it wrote from here on is superseded.
-            found, rows = len(rows), [row for row in rows if _frame(row) < values["frame"]]
-            _log.warning("%s of an earlier run: %d of %d rows replaced.", self.path, found - len(rows), found)
-            self.columns = list(dict.fromkeys([*self.columns, *(rows[0] if rows else ())]))
+        left = [] if self._file is not None or self.rows else self._left_behind(values["frame"])
         new = sorted(set(values) - set(self.columns))
         if new or self._file is None:
-            rows = rows if self._file is None else self._read()
+            rows = _rows("".join(self._texts)) if self.rows else left
             self.columns = [*self.columns, *new]
             self._replace(rows)
             self._file = Appender(self.path)
         line = _csv_line([_cell(name, values[name]) if name in values else "" for name in self.columns])
         file = self._file
         persist(lambda: file.append(line.encode()), str(self.path))
+        self._texts.append(line)
         self.rows += 1
 
     def text(self) -> str:
         """Return the whole file, brought to the disk: a snapshot never counts rows that a power cut can take away."""
         if self._file is not None:
             self._file.sync()
-        return self.path.read_text("utf-8") if self.rows else ""
+        self._texts = ["".join(self._texts)]
+        return self._texts[0]
 
     def restore(self, columns: list[str], rows: int, text: str) -> None:
         """Cut the file back to `text`, which held `rows` rows under `columns`; a damaged one is made anew from it."""
         self.close()
-        self.columns, self.rows = columns, rows
-        try:
-            found = self.path.read_bytes() if self.path.exists() else b""
-        except OSError as e:
-            raise UserError(f"{self.path}: cannot be read ({e.strerror})") from e
+        self.columns, self.rows, self._texts = columns, rows, [text]
+        found = self._found()
         if found == text.encode():
             return
-        if found and self._cut_back(rows) != text:
+        if found and self._cut_back(found, rows) != text:
             quarantine(self.path, self.path.parent, "is not what was logged; it is made anew from the snapshot")
+        elif not found:
+            lost = "empty" if self.path.exists() else "gone"
+            _log.warning("%s is %s; it is made anew from the snapshot.", self.path, lost)
         if text:
             persist(lambda: write_atomically(self.path, text.encode()), str(self.path))
         else:
             self.path.unlink(missing_ok=True)
 
-    def _cut_back(self, rows: int) -> str | None:
+    def _found(self) -> bytes:
+        try:
+            return self.path.read_bytes() if self.path.exists() else b""
+        except OSError as e:
+            raise UserError(f"{self.path}: cannot be read ({e.strerror})") from e
+
+    def _cut_back(self, found: bytes, rows: int) -> str | None:
         """Return the file's first rows under `columns`, None if it cannot be read."""
         try:
-            found = self._read()[:rows]
+            return self._lines(_rows(found.decode("utf-8", "replace"))[:rows]) if rows else ""
         except csv.Error:
             return None
-        return self._lines(found) if rows else ""
+
+    def _left_behind(self, frame: float) -> list[dict[str, str]]:
+        """Return what an earlier run that was not gone on with has logged before `frame`; the rest is superseded."""
+        found = self._found().decode("utf-8", "replace")
+        if not found:
+            return []
+        try:
+            rows = _rows(found)
+        except csv.Error:
+            rows = [{}]
+        if rows and not rows[0].keys() >= set(self.columns):
+            quarantine(self.path, self.path.parent, "is not what a run has logged")
+            return []
+        kept = [row for row in rows if _frame(row) < frame]
+        _log.warning("%s of an earlier run: %d of %d rows replaced.", self.path, len(rows) - len(kept), len(rows))
+        self.columns = list(dict.fromkeys([*self.columns, *(rows[0] if rows else ())]))
+        return kept
 
     def close(self) -> None:
         if self._file is not None:
@@ -82,21 +105,21 @@ class CsvTable:
     def _replace(self, rows: list[dict[str, str]]) -> None:
         """Write the file anew with these rows under `columns`; a kill leaves the old or the new file."""
         self.close()
-        persist(lambda: write_atomically(self.path, self._lines(rows).encode()), str(self.path))
-        self.rows = len(rows)
+        text = self._lines(rows)
+        persist(lambda: write_atomically(self.path, text.encode()), str(self.path))
+        self.rows, self._texts = len(rows), [text]
 
     def _lines(self, rows: list[dict[str, str]]) -> str:
         cells = ([row.get(name) or "" for name in self.columns] for row in rows)
         return "".join(map(_csv_line, [self.columns, *cells]))
 
-    def _read(self) -> list[dict[str, str]]:
-        if not self.path.exists():
-            return []
-        with self.path.open(newline="", encoding="utf-8", errors="replace") as file:
-            lines = list(file)
-        if lines and not lines[-1].endswith("\n"):
-            lines.pop()  # a kill came while this row was being written
-        return list(csv.DictReader(lines, restval=""))
+
+def _rows(text: str) -> list[dict[str, str]]:
+    """Return the rows of a file; the last is left out where a kill came while it was being written."""
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    return list(csv.DictReader(lines, restval=""))
 
 
 def _frame(row: Mapping[str, str]) -> float:

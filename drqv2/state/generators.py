@@ -1,0 +1,65 @@
+"""The states of generators of random numbers: torch's, numpy's, Python's; those of an agent, and the global ones."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+Generator = np.random.Generator | np.random.RandomState | random.Random
+
+
+def random_state(generator: Any) -> Any:
+    """Return the state of one of numpy's or Python's.
+
+    Raises:
+        NotImplementedError: it has none, as `random.SystemRandom`.
+    """
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state(legacy=False)
+
+
+def set_random_state(generator: Any, state: Any) -> Any:
+    """Return the generator with that state: a new one, where there is none of its kind."""
+    if isinstance(state, tuple):
+        generator = generator if isinstance(generator, random.Random) else random.Random()
+        generator.setstate(state)
+        return generator
+    if "has_gauss" in state:
+        generator = generator if isinstance(generator, np.random.RandomState) else np.random.RandomState()
+        generator.set_state(state)
+        return generator
+    kind = state["bit_generator"]
+    if not isinstance(generator, np.random.Generator) or generator.bit_generator.state["bit_generator"] != kind:
+        generator = np.random.Generator(getattr(np.random, kind)())
+    generator.bit_generator.state = state
+    return generator
+
+
+def rng_state() -> dict[str, Any]:
+    """Return the state of the global generators of torch (CPU and CUDA), numpy and Python."""
+    legacy: Any = np.random.get_state()
+    algorithm, keys, position, has_gauss, cached = legacy
+    version, words, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [algorithm, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
+        "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
+    }
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Restore what `rng_state` returned; CUDA generators only where as many devices are there."""
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    algorithm, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((algorithm, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
