@@ -20,7 +20,7 @@ PRESET = $(if $(CHOSEN),,$(shell nvidia-smi -L >/dev/null 2>&1 || echo preset=cp
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-setup: $(READY) ## make .venv ready; every target below does it first
+setup: $(READY) ## make .venv ready; what runs something does it first
 
 $(READY): pyproject.toml requirements.lock tools/setup.sh
 	@tools/setup.sh

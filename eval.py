@@ -17,6 +17,10 @@ if __name__ == "__main__":
 
     calm_openmp()  # before torch is loaded
 
+    from drqv2.stopping import leave_at_ctrl_c
+
+    leave_at_ctrl_c()
+
 import inspect
 import json
 import os
@@ -40,9 +44,10 @@ from drqv2 import files, overlay, parts, snapshot, state, utils
 from drqv2.acting import choose_actions
 from drqv2.arguments import run_tool
 from drqv2.config import settle
-from drqv2.errors import DiskError, UserError
+from drqv2.errors import UserError
 from drqv2.evaluation import play
 from drqv2.explain import did_you_mean
+from drqv2.resuming import ADVICE, misfit
 from drqv2.schema import CFGS, Key, show, tasks
 from drqv2.statistics import interval, iqm, mean
 from video import Mp4
@@ -51,16 +56,16 @@ _EVALUATION = 2**31  # number of this evaluation: training's are counted from 0
 _FILM = "0,1,2,3"
 
 KEYS = {
-    Key("episodes", "int", "Episodes to play.", "episodes", 1): 10,
+    Key("episodes", "int", "Episodes to play.", "episodes", 1, 100_000): 10,
     Key("snapshot", "text", "File in the run's directory, or its path.", null="the newest snapshot"): None,
     Key("task", "text", "Another task than the run's, of the same shapes.", null="the run's own"): None,
     Key("seed", "int", "Seed of the episodes.", "", 0, 2**32 - 1, null="the run's own"): None,
     Key("film", "text", "Episodes to film side by side: numbers (0,3,5), best, worst or none."): _FILM,
     Key("render_size", "int", "Side of one picture.", "pixels", 16, 2048, even=True): 256,
     Key("camera", "text", "Camera that films, number or name.", null="the task's own"): None,
-    Key("fps", "float", "Pictures a second of playing time.", "", 0, above=True, null="real time"): None,
+    Key("fps", "float", "Pictures a second of playing time.", "", 0.1, 1000, null="real time"): None,
     Key("live", "bool", "Show the filmed episodes in a window, instead of writing a video."): False,
-    Key("num_envs", "int", "Environments that play side by side.", "environments", 1): 1,
+    Key("num_envs", "int", "Environments that play side by side.", "environments", 1, 256): 1,
     Key("device", "device", "Where the agent lives."): "auto",
     Key("agent_dir", "folder", "Directory with the agent's file.", null="as in training"): None,
     Key("trust", "bool", "Run code that a file of weights names which is not in the run's directory."): False,
@@ -105,8 +110,7 @@ def evaluate(
     chosen = _numbers(film, episodes)
     if live:
         _check_window(chosen)
-    path = _find(source, snapshot)
-    cfg, weights, frame = _read(path)
+    path, (cfg, weights, frame) = _whole(_find(source, snapshot))
     if not trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
         _refuse_foreign_code(cfg, path)
     cfg.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = device, "auto", num_envs, False
@@ -147,15 +151,14 @@ def evaluate(
         for env in players:
             env.close()
     returns = [total for total, _ in results]
-    print(f"{cfg.task_name}: {path}, frame {frame:,}, {episodes} episodes, seed {cfg.seed}")
-    print("\n".join(table(returns, [steps * cfg.action_repeat for _, steps in results])))
-
     if not live:
         about = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed, "returns": returns}
         try:
             files.write_atomically(folder / f"{name}.json", json.dumps(about, indent=1).encode())
         except OSError as e:
-            raise DiskError(f"{folder / name}.json cannot be written ({e.strerror}); give out=DIR") from e
+            raise files.cannot_write(folder / f"{name}.json", e, "give out=DIR") from e
+    print(f"{cfg.task_name}: {path}, frame {frame:,}, {episodes} episodes, seed {cfg.seed}")
+    print("\n".join(table(returns, [steps * cfg.action_repeat for _, steps in results])), flush=True)
     if chosen is None:
         chosen = [int(np.argmax(returns) if film == "best" else np.argmin(returns))]
     if chosen:
@@ -182,7 +185,7 @@ def _numbers(film: str, episodes: int) -> list[int] | None:
     """Return the episodes to film; None where the returns decide."""
     if film in ("best", "worst"):
         return None
-    if film in ("none", ""):
+    if film == "none":
         return []
     try:
         numbers = [int(word) for word in film.strip("[]").split(",")]
@@ -197,12 +200,12 @@ def _numbers(film: str, episodes: int) -> list[int] | None:
     return numbers
 
 
-def _find(source: Path, name: str | None) -> Path:
-    """Return the file of weights that is meant."""
+def _find(source: Path, name: str | None) -> list[Path]:
+    """Return the file of weights that is meant; the newest snapshot of a run, then the one before it."""
     if source.is_file():
         if name:
             raise UserError(f"snapshot={name}: {source} is a file of weights itself; give the run's directory")
-        return source
+        return [source]
     if not source.is_dir():
         raise UserError(f"{source}: there is no such run directory or file")
     milestones = [path for path in source.glob("weights_*.pt") if path.stem[8:].isdecimal()]
@@ -211,11 +214,22 @@ def _find(source: Path, name: str | None) -> Path:
     if name is None:
         if not there:
             raise UserError(f"{source}: there is no snapshot in it; give the directory of a run")
-        return there[0]
+        return [path for path in there if path.name in files.SNAPSHOTS] or there[:1]
     for path in (source / name, Path(name)):
         if path.is_file():
-            return path
-    raise UserError(f"snapshot={name}: there is no such file in {source}; there are {', '.join(p.name for p in there)}")
+            return [path]
+    others = ", ".join(path.name for path in there) or "none"
+    raise UserError(f"snapshot={name}: there is no such file in {source}; there are {others}")
+
+
+def _whole(paths: Sequence[Path]) -> tuple[Path, tuple[DictConfig, dict[str, Any], int]]:
+    """Return the first file that can be read, and what is in it; say which could not."""
+    for path in paths[:-1]:
+        try:
+            return path, _read(path)
+        except UserError as e:
+            print(f"{str(e).splitlines()[0]}; taking the one before it")
+    return paths[-1], _read(paths[-1])
 
 
 def _read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
@@ -227,12 +241,20 @@ def _read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
             with safe_open(path, framework="pt") as f:
                 about = f.metadata() or {}
                 weights = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+            if not {"config", "frame"} <= about.keys():
+                raise ValueError("it holds no config")
             config, frame = json.loads(about["config"]), int(about["frame"])
-        except (SafetensorError, OSError, KeyError, ValueError) as e:
+        except (SafetensorError, OSError, ValueError) as e:
             raise UserError(f"{path}: no weights that python -m drqv2.snapshot export has written ({_line(e)})") from e
     else:
-        saved = snapshot.load(path)
-        config, frame, weights = saved.get("config"), saved["frame"], saved["agent"]
+        try:
+            saved = snapshot.load(path)
+        except UserError as e:
+            raise UserError(f"{e}\n{ADVICE}") from e
+        config = saved.get("config")
+        frame, weights = saved.get("frame", ""), saved.get("agent", {})
+        if not isinstance(frame, int) or not isinstance(weights, dict) or "kind" not in weights:
+            raise UserError(f"{path}: there is no agent in it\n{ADVICE}")
     if not config:
         raise UserError(f"{path}: there is no configuration in it; train with init_from={path} first")
     for node in ("agent", "env"):
@@ -289,6 +311,9 @@ def _take_task(cfg: DictConfig, task: str) -> None:
         UserError: it would, and there is no such task of dm_control's.
     """
     own = cfg.env._target_
+    if own is None and task not in tasks():
+        near = did_you_mean(task, tasks())
+        raise UserError(f"task={task}: there is no such task\nallowed: the files of cfgs/task{near}")
     if own is not None and not _takes_task_name(cfg):
         if task not in tasks():
             raise UserError(
@@ -334,7 +359,10 @@ def _agent(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -> An
                 network["value"] = {key: given[f"{name}.{key}" if name else key] for key in network["value"]}
         state.restore(agent, weights if captured else own, weights_only=True)
     except (RuntimeError, AttributeError, KeyError, ValueError) as e:  # the last two: tensors for an optimizer
-        raise UserError(f"{path}: its weights do not fit {cfg.task_name}: {_line(e, 200)}") from e
+        raise UserError(
+            f"{path}: its weights do not fit {cfg.task_name}: {misfit(e)}\n"
+            "Give a task of the same actions and images as the run's."
+        ) from e
     return agent
 
 

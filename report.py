@@ -7,6 +7,11 @@ python report.py exp_local/ watch=true      # rewritten every minute and served 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from drqv2.stopping import leave_at_ctrl_c
+
+    leave_at_ctrl_c()
+
 import sys
 import threading
 import time
@@ -18,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from drqv2.arguments import run_tool
-from drqv2.errors import DiskError, UserError
+from drqv2.errors import UserError
+from drqv2.files import cannot_write
 from drqv2.report.page import write
 from drqv2.report.runs import plain
 from drqv2.schema import Key
@@ -61,13 +67,14 @@ def report(
 
     Raises:
         UserError: a directory is not there, or keys do not go together.
-        DiskError: the page cannot be written.
+        DiskError: there is no room for the page.
     """
     if not roots:
         raise UserError("give directories with runs below them: python report.py exp_local/ [key=value ...]")
     for root in roots:
         if not root.is_dir():
-            raise UserError(f"{root}: there is no such directory")
+            what = "it is a file; give the directory of a run" if root.exists() else "there is no such directory"
+            raise UserError(f"{root}: {what}")
     if watch and videos == "link":
         raise UserError(
             "videos=link does not go with watch=true: only the page itself is served, its links would lead nowhere\n"
@@ -83,7 +90,7 @@ def report(
             number, left_out = write(roots, target, theirs, videos, speed, round(every) if watch else None)
             size = target.stat().st_size
         except OSError as e:
-            raise DiskError(f"{target} cannot be written ({e.strerror or e}); give another out=FILE") from e
+            raise cannot_write(target, e, "give another out=FILE") from e
         _say(f"{number} runs: {target} ({size / 1e6:.1f} MB)")
         for words in left_out:
             _say(f"left out, {words}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drqv2.config import checked
+from drqv2.ends import plain_ends
 from drqv2.errors import UserError
 from drqv2.explain import did_you_mean
 from drqv2.schema import Key, show
@@ -21,16 +21,11 @@ def run_tool(
     Raises:
         SystemExit: with the code of a UserError, which is printed without a traceback, or 130 after ctrl-C.
     """
-    if {"-h", "--help"} & set(argv):
-        print(usage(head or "", keys))
-        return
-    try:
-        run(*parse(argv, keys))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.code)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with plain_ends():
+        if {"-h", "--help"} & set(argv):
+            print(usage(head or "", keys))
+        else:
+            run(*parse(argv, keys))
 
 
 def parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict[str, Any]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from drqv2 import machine, measure
+from drqv2.ends import plain_ends
 
 ROOT = Path(__file__).resolve().parents[1]
 _SHOWN = ("torch", "mujoco", "dm-control", "hydra-core", "numpy")
@@ -279,8 +280,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, default=Path("exp_local"), help="where runs will lie (%(default)s)")
     args = parser.parse_args(argv)
     report = Report()
-    command = examine(report, args.task, args.dir)
-    print(f"\n{'Not ready: see fail above.' if report.failed else f'Ready: {command}'}", flush=True)
+    with plain_ends():
+        command = examine(report, args.task, args.dir)
+        print(f"\n{'Not ready: see fail above.' if report.failed else f'Ready: {command}'}", flush=True)
     return int(report.failed)
 
 

@@ -30,6 +30,12 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may
 _PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each further attempt to write
 
 
+def cannot_write(path: Path, error: OSError, advice: str) -> UserError:
+    """Return what to raise for a file that a tool cannot write: the disk's fault, or that of the path given."""
+    kind = DiskError if error.errno in FULL else UserError
+    return kind(f"{path} cannot be written ({error.strerror or error}); {advice}")
+
+
 def boundary(name: str) -> None:
     """Called where a crash would leave something half done; tests put something in its place that crashes there."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from drqv2.schema import FREE, show
 
 _log = logging.getLogger(__name__)
 
+ADVICE = (
+    "Give a run's snapshot.pt or weights_FRAME.pt; for the public DrQ-v2's weights see python -m drqv2.snapshot --help."
+)
 REPLAY = "buffer"  # the folder of episodes in a run's directory
 # What the state of a run is made for: no other value of these could take it.
 _FIXED = ("task_name", "num_envs", "action_repeat", "frame_stack", "image_size")
@@ -111,7 +115,7 @@ def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path
     try:
         state.restore(agent, saved)
     except (RuntimeError, AttributeError, TypeError, ValueError, KeyError) as e:  # what agents' own code raises, too
-        raise UserError(f"the snapshot in {run_dir} is of another agent than the configuration's: {_first(e)}") from e
+        raise UserError(f"the snapshot in {run_dir} is of another agent than the configuration's: {misfit(e)}") from e
     apply(agent, fresh, changed)
 
 
@@ -149,9 +153,18 @@ def init_weights(agent: Any, path: Path) -> None:
         UserError: the file is no snapshot, or its weights do not fit.
     """
     try:
-        state.restore(agent, snapshot.load(path)["agent"], weights_only=True)
+        saved = snapshot.load(path)
+    except UserError as e:
+        raise UserError(f"init_from={e}\n{ADVICE}") from e
+    if "agent" not in saved:
+        raise UserError(f"init_from={path}: there is no agent in it\n{ADVICE}")
+    try:
+        state.restore(agent, saved["agent"], weights_only=True)
     except RuntimeError as e:
-        raise UserError(f"init_from={path}: its weights do not fit the agent: {_first(e)}") from e
+        raise UserError(
+            f"init_from={path}: its weights do not fit the agent: {misfit(e)}\n"
+            "Give a task of the same actions and images, and the preset and sizes that they were trained with."
+        ) from e
     print(f"agent's weights from {path}; counters and replay are new")
 
 
@@ -169,5 +182,11 @@ def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     return {name: leaf for key, value in node.items() for name, leaf in leaves(value, f"{prefix}{key}.").items()}
 
 
-def _first(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def misfit(error: Exception) -> str:
+    """Return in a line what torch, or an agent's own code, has said about weights that do not fit."""
+    size = r"size mismatch for (\S+): copying a param with shape torch.Size\((.*?)\) from checkpoint, "
+    size += r"the shape in current model is torch.Size\((.*?)\)"
+    said = " ".join(str(error).split())
+    if found := re.search(size, said):
+        return f"{found[1]} is {found[2]} there and {found[3]} here"
+    return said if len(said) <= 200 else said[:200].rpartition(" ")[0] + " ..."

@@ -192,7 +192,7 @@ GROUPS: dict[str, tuple[Key, ...]] = {
         Key(
             "snapshot_keep",
             "int",
-            "Points of the run, evenly spaced, whose weights are kept for good as weights_FRAME.pt.",
+            "Points of the run, evenly spaced, and its start, whose weights are kept for good as weights_FRAME.pt.",
             "files",
             0,
         ),

@@ -31,6 +31,7 @@ from yaml import YAMLError
 
 from drqv2 import files, snapshot
 from drqv2 import state as captured
+from drqv2.ends import plain_ends
 from drqv2.errors import UserError
 from drqv2.schema import show
 from drqv2.storage import episode_path
@@ -44,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser("python -m drqv2.snapshot", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    try:
+    with plain_ends():
         if argv[:1] in (["export"], ["import"]):
             parser.add_argument("source", type=Path)
             parser.add_argument("target", type=Path)
@@ -54,9 +55,6 @@ def main(argv: list[str] | None = None) -> None:
             parser.add_argument("run_dir", type=Path)
             for line in describe(parser.parse_args(argv).run_dir):
                 print(line)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.code)
 
 
 def describe(run_dir: Path) -> Iterator[str]:

@@ -122,10 +122,17 @@ def leave_until_there_is_a_run() -> None:
     """Leave with the code of a run that is told to leave while there is nothing to save yet."""
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, _leave_without_words)
+    leave_at_ctrl_c()
+
+
+def leave_at_ctrl_c() -> None:
+    """Leave without a traceback, also while modules are being imported; a background job goes on ignoring ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave_without_words)
 
 
 def _leave_without_words(number: int, frame: Any) -> None:
-    raise SystemExit(75)
+    raise SystemExit(130 if number == signal.SIGINT else 75)
 
 
 def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -113,6 +114,20 @@ def test_weights_from_anywhere(trained: Path, tmp_path: Path, capsys: pytest.Cap
         assert returns(said(capsys, file, "trust=true", *quiet)) == newest
     assert returns(said(capsys, trained, "snapshot=weights_240.pt", *quiet)) == newest
     assert returns(said(capsys, trained, "snapshot=weights_0.pt", *quiet)) != newest
+
+
+def test_the_snapshot_before_a_damaged_one(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(trained, run_dir)
+    (run_dir / "snapshot_previous.pt").write_bytes((run_dir / "snapshot.pt").read_bytes())
+    (run_dir / "snapshot.pt").write_bytes(b"not much")
+    lines = said(capsys, run_dir, "episodes=1", "film=none")
+    assert lines[0].endswith("; taking the one before it")
+    assert "snapshot_previous.pt" in lines[1]
+    (run_dir / "snapshot_previous.pt").unlink()
+    assert "Give a run's snapshot.pt" in refusal(capsys, run_dir, "episodes=1", "film=none")
+    snapshot.save(run_dir / "snapshot.pt", {"frame": 1, "config": {}})
+    assert "there is no agent in it" in refusal(capsys, run_dir, "episodes=1", "film=none")
 
 
 def test_the_best_episode_is_filmed(
@@ -290,13 +305,19 @@ def test_label_and_grid() -> None:
         (["RUN", "episode=3"], "nearest: episodes"),
         (["RUN", "episodes=0"], "episodes=0: must be"),
         (["RUN", "episodes=many"], "episodes=many: must be"),
+        (["RUN", "episodes=1e30"], "of at least 1 and at most 100000"),
+        (["RUN", "num_envs=1e9"], "of at least 1 and at most 256"),
+        (["RUN", "fps=1e-9"], "of at least 0.1 and at most 1000"),
+        (["RUN", "out=RUN/snapshot.pt/below"], "cannot be made"),
         (["RUN", "film=7", "episodes=3"], "from 0 to 2"),
         (["RUN", "film=all"], "best, worst, none"),
         (["RUN", "snapshot=weights_7.pt"], "there are snapshot.pt"),
         (["RUN", "render_size=33"], "render_size=33: must be"),
         (["RUN", "seed=-1"], "seed=-1: must be"),
         (["EMPTY"], "there is no snapshot in it"),
-        (["RUN/train.csv"], "not a whole snapshot"),
+        (["EMPTY", "snapshot=snapshot.pt"], "there are none"),
+        (["RUN/train.csv"], "Give a run's snapshot.pt or weights_FRAME.pt"),
+        (["EPISODE"], "no weights that python -m drqv2.snapshot export has written (it holds no config)"),
         (["RUN", "live=true"], "there is no display here"),
         (["RUN", "live=true", "film=none"], "there is nothing to show"),
         (["RUN", "out=RUN/train.csv"], "cannot be made"),
@@ -315,7 +336,9 @@ def test_mistakes(
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
-    words = [word.replace("RUN", str(trained)).replace("EMPTY", str(tmp_path)) for word in words]
+    episode = str(min((trained / "buffer").glob("*.safetensors")))
+    places = {"RUN": str(trained), "EMPTY": str(tmp_path), "EPISODE": episode}
+    words = [re.sub("[A-Z]+", lambda word: places[word[0]], word) for word in words]
     assert told in refusal(capsys, *words)
 
 
@@ -338,7 +361,8 @@ def test_another_task_and_camera(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert np.array_equal(videos["0"], videos["fixed"])
     assert not np.array_equal(videos["0"], videos["lookatcart"])
     for words, told in (
-        (["task=walker_walk"], "do not fit walker_walk"),
+        (["task=walker_walk"], "is [1, 32] there and [6, 32] here"),
+        (["task=cartpole_balanc"], "task=cartpole_balanc: there is no such task"),
         (["camera=9"], "camera=9"),
         (["task=x"], "x"),
     ):

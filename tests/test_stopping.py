@@ -138,13 +138,34 @@ def test_a_scheduler_s_handlers_decide(seconds):
     assert process.returncode == 7
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_before_there_is_a_run_it_leaves_with_the_same_code(number):
-    setting_up = "import time\nfrom drqv2 import stopping\nstopping.leave_until_there_is_a_run()\n"
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR2, 75), (signal.SIGINT, 130)])
+def test_before_there_is_a_run_it_leaves_with_the_same_code(number, code):
+    setting_up = (
+        "import signal, time\nfrom drqv2 import stopping\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job's children ignore it
+        "stopping.leave_until_there_is_a_run()\n"
+    )
     command = [sys.executable, "-c", f"{setting_up}print('ready', flush=True)\ntime.sleep(20)"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     assert process.communicate()[0] == ""
-    assert process.returncode == 75
+    assert process.returncode == code
+
+
+@pytest.mark.parametrize("words", ["eval.py --help", "report.py --help", "-m drqv2.snapshot WHOLE"])
+def test_tools_whose_output_nobody_reads(words, tmp_path):
+    for name in ("snapshot.pt", "snapshot_previous.pt", "weights_0.pt"):
+        (tmp_path / name).write_bytes(b"")
+    command = [sys.executable, *words.replace("WHOLE", str(tmp_path)).split()]
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert process.communicate()[1] == ""
+    assert process.returncode == 141
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == "error: standard output cannot be written (No space left on device)\n"
+    assert done.returncode == 74

@@ -219,7 +219,7 @@ def write(
     """Read the runs below `roots` and write the page about them; return how many there are, and what is left out.
 
     Raises:
-        UserError: `published` is no such table.
+        UserError: `published` is no such table, or there is no run, and none is waited for.
         OSError: the page cannot be written.
     """
     found: list[Run] = []
@@ -229,6 +229,10 @@ def write(
             found.append(runs.read(path))
         except UserError as e:
             left_out.append(f"{path}: {e}")
+    if not found and refresh is None:
+        where = ", ".join(map(str, roots))
+        damaged = f"; {len(left_out)} cannot be read, {left_out[0]}" if left_out else ""
+        raise UserError(f"{where}: no run below it, a directory with config.yaml and train.csv or eval.csv{damaged}")
     known = groups.read_published(published, left_out) if published else {}
     speed = _read_history(history, left_out) if history else {}
     left_out = [plain(words) for words in left_out]
