@@ -261,6 +261,48 @@ def test_starting_again_in_the_same_folder_replaces_superseded_rows(tmp_path, ca
     assert "2 of 3 rows replaced" in caplog.text
 
 
+def test_what_becomes_of_a_file_during_a_run_is_not_taken_into_a_snapshot(tmp_path):
+    logger = Logger(tmp_path, use_tb=False)
+    log_episode(logger, 1000, loss=2.5)
+    written = (tmp_path / "train.csv").read_text()
+    (tmp_path / "train.csv").write_bytes(written.replace("2.5", "9.5").encode() + b"\xff")
+    assert logger.state_dict()["texts"]["train"] == written
+    log_episode(logger, 2000, loss=2.5, q=1.0)  # a new column: the file is written anew
+    assert [row["loss"] for row in rows(tmp_path / "train.csv")] == ["2.5", "2.5"]
+
+
+@pytest.mark.parametrize("content", [b"a" * 200_000 + b"\n1\n", b"\xff\xfe,x\n1,2\n", b"name,x\nme,1\n"])
+def test_a_file_that_is_no_log_is_moved_aside(tmp_path, caplog, content):
+    (tmp_path / "train.csv").write_bytes(content)
+    log_episode(Logger(tmp_path, use_tb=False), 1000, loss=2.5)
+    assert [row["loss"] for row in rows(tmp_path / "train.csv")] == ["2.5"]
+    (moved,) = (tmp_path / "quarantine").glob("train.csv*")
+    assert moved.read_bytes() == content
+    assert "is not what a run has logged" in caplog.text
+
+
+@pytest.mark.parametrize("lost", ["gone", "empty"])
+def test_a_lost_file_is_told(tmp_path, caplog, lost):
+    logger = Logger(tmp_path, use_tb=False)
+    log_episode(logger, 1000, loss=2.5)
+    state = logger.state_dict()
+    logger.close()
+    (tmp_path / "train.csv").unlink() if lost == "gone" else (tmp_path / "train.csv").write_bytes(b"")
+    Logger(tmp_path, use_tb=False).load_state_dict(state)
+    assert f"train.csv is {lost}; it is made anew from the snapshot" in caplog.text
+    assert len(rows(tmp_path / "train.csv")) == 1
+
+
+def test_somebody_elses_event_file(tmp_path, caplog):
+    (tmp_path / "tb").mkdir()
+    (tmp_path / "tb" / "events.out.tfevents.mine").write_bytes(b"")
+    logger = Logger(tmp_path, use_tb=True)
+    log_episode(logger, 1000, loss=2.5)
+    logger.close()
+    assert len(list((tmp_path / "tb").iterdir())) == 2
+    assert "is off" not in caplog.text
+
+
 def points(folder: Path, tag: str) -> list[tuple[int, float]]:
     accumulator = EventAccumulator(str(folder / "tb"), size_guidance={"scalars": 0})
     accumulator.Reload()
