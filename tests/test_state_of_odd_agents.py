@@ -89,6 +89,12 @@ def replace_a_network(agent: Agent) -> None:
     step(agent)
 
 
+def replace_a_layer_that_the_optimizer_keeps(agent: Agent) -> None:
+    step(agent)
+    agent.heads[0] = nn.Linear(2, 2)  # which nobody trains
+    step(agent)
+
+
 def swap(agent: Agent) -> None:
     step(agent)
     agent.weight = agent.weight.clone()
@@ -98,7 +104,10 @@ def swap(agent: Agent) -> None:
     step(agent)
 
 
-@pytest.mark.parametrize("train", [part, freeze_and_hold_the_head, add_a_group, replace_a_network, swap])
+@pytest.mark.parametrize(
+    "train",
+    [part, freeze_and_hold_the_head, add_a_group, replace_a_network, swap, replace_a_layer_that_the_optimizer_keeps],
+)
 def test_what_networks_and_optimizers_share(train: Callable[[Any], None]) -> None:
     agent, new = trained(two_nets, train)
     for _ in range(3):
@@ -187,6 +196,16 @@ def test_buffers_that_grow_come_and_go(root: bool) -> None:
     for name, value in old._buffers.items():
         there = got._buffers[name]
         assert there is None if value is None else torch.equal(there, value), name
+
+
+def test_a_scripted_network() -> None:
+    with warnings.catch_warnings(action="ignore"):  # torch.jit is on its way out
+
+        def make() -> Agent:
+            return Agent(net=torch.jit.script(nn.Linear(2, 2)))
+
+        agent, new = trained(make, lambda agent: agent.net.weight.data.fill_(3))
+    assert torch.equal(new.net.weight, agent.net.weight)
 
 
 def test_a_networks_kind_of_number() -> None:

@@ -177,7 +177,9 @@ class _Capture:
 
 
 def _has_own_state(module: nn.Module) -> bool:
-    """Whether its `state_dict` is its own, and holds more than tensors by their names."""
+    """Whether it is to be asked for its `state_dict` as a whole, which may hold more than tensors by their names."""
+    if isinstance(module, torch.jit.ScriptModule):  # its parts cannot be looked into
+        return True
     if type(module).state_dict is nn.Module.state_dict:
         return False
     return not all(isinstance(value, Tensor) for value in module.state_dict().values())

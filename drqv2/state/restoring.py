@@ -275,7 +275,8 @@ class _Restorer:
             for i, places in enumerate(state["holds"]):
                 there = groups[i]["params"] if i < len(groups) else []
                 alike = len(there) == len(places)
-                found = [self._made.get(place.get("id"), there[j] if alike else None) for j, place in enumerate(places)]
+                own = [self._orphan(tensor) for tensor in there] if alike else [None] * len(places)
+                found = [self._made.get(place.get("id"), own[j]) for j, place in enumerate(places)]
                 if any(tensor is None for tensor in found):
                     raise RuntimeError(
                         f"{name}: not all of the {len(places)} tensors in its group {i} are in the agent"
@@ -288,8 +289,12 @@ class _Restorer:
                 optimizer.load_state_dict(self._alone(state["value"], name))
             except (KeyError, ValueError) as e:  # what torch's optimizers raise for other parameters
                 raise RuntimeError(f"{name}: {e}") from e
-            for group, own in zip(optimizer.param_groups, switches, strict=False):
-                group.update(own)
+            for group, of_the_device in zip(optimizer.param_groups, switches, strict=False):
+                group.update(of_the_device)
+
+    def _orphan(self, tensor: Tensor) -> Tensor:
+        """Return what an optimizer holds that is nowhere else: the new one's own, if that is in no network by now."""
+        return torch.zeros_like(tensor, requires_grad=True) if self._is_anothers(tensor) else tensor
 
     def _restore_tensor(self, current: Any, state: dict[str, Any], name: str) -> Tensor:
         value: Tensor = state["value"]
