@@ -137,11 +137,12 @@ class _Restorer:
                 saved, there = state["buffers"].get(path), sub._buffers[key]
                 if isinstance(saved, Tensor) and there is not None:
                     there.copy_(saved)
+        modules = dict(current.named_modules(remove_duplicate=False))
         for path, attributes in state["attributes"].items():
-            try:
-                self._restore_attributes(current.get_submodule(path), attributes, join(name, path))
-            except AttributeError:  # get_submodule's
+            if (sub := modules.get(path)) is None:
                 _not_there(None, join(name, path))
+            else:
+                self._restore_attributes(sub, attributes, join(name, path))
         return current
 
     def _fit(self, module: nn.Module, state: dict[str, Any]) -> None:
