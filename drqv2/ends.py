@@ -28,7 +28,8 @@ def plain_ends() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        if not isinstance(error, BrokenPipeError) and error.errno not in files.FULL:
+        full = error.errno in files.FULL and error.filename is None  # no file's: it is standard output's
+        if not isinstance(error, BrokenPipeError) and not full:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
         if isinstance(error, BrokenPipeError):
