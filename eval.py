@@ -13,11 +13,11 @@ Episodes are such as training never saw, the same for every snapshot of a run, s
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.machine import calm_openmp
+    from drqv2.system.machine import calm_openmp
 
     calm_openmp()  # before torch is loaded
 
-    from drqv2.stopping import leave_at_ctrl_c
+    from drqv2.system.signals import leave_at_ctrl_c
 
     leave_at_ctrl_c()
 
@@ -36,14 +36,18 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
-from drqv2 import files, overlay, parts, trained, utils
-from drqv2.acting import choose_actions
-from drqv2.arguments import run_tool
-from drqv2.config import settle
+from drqv2 import utils
+from drqv2.agents.acting import choose_actions
+from drqv2.config.checks import settle
+from drqv2.config.schema import Key
 from drqv2.errors import UserError
-from drqv2.evaluation import play
-from drqv2.schema import Key
-from drqv2.statistics import interval, iqm, mean
+from drqv2.evaluation import overlay
+from drqv2.evaluation import trained_agent as trained
+from drqv2.evaluation.episodes import play
+from drqv2.evaluation.statistics import interval, iqm, mean
+from drqv2.launch.arguments import run_tool
+from drqv2.run import factory as parts
+from drqv2.system import files
 from video import Mp4
 
 _EVALUATION = 2**31  # number of this evaluation: training's are counted from 0

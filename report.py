@@ -8,7 +8,7 @@ python report.py exp_local/ watch=true      # rewritten every minute and served 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.stopping import leave_at_ctrl_c
+    from drqv2.system.signals import leave_at_ctrl_c
 
     leave_at_ctrl_c()
 
@@ -22,12 +22,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from drqv2.arguments import run_tool
+from drqv2.config.schema import Key
 from drqv2.errors import UserError
-from drqv2.files import cannot_write
+from drqv2.launch.arguments import run_tool
 from drqv2.report.page import write
 from drqv2.report.runs import plain
-from drqv2.schema import Key
+from drqv2.system.files import cannot_write
 
 _ROOT = Path(__file__).resolve().parent
 KEYS = {

@@ -12,11 +12,11 @@ python train.py --help                              # every key, its default and
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.machine import calm_openmp
+    from drqv2.system.machine import calm_openmp
 
     calm_openmp()  # before torch is loaded
 
-    from drqv2.stopping import leave_until_there_is_a_run
+    from drqv2.system.signals import leave_until_there_is_a_run
 
     leave_until_there_is_a_run()
 
@@ -30,18 +30,23 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2 import envs, files, parts, provenance, resuming, snapshot, state, utils
-from drqv2.acting import choose_actions
-from drqv2.checkpoints import Checkpoints
-from drqv2.console import Status
-from drqv2.diagnostics import diagnose, gradient_norms
+from drqv2 import envs, utils
+from drqv2.agents.acting import choose_actions
 from drqv2.errors import NotFiniteError, UserError
-from drqv2.evaluation import play
-from drqv2.launch import launch
-from drqv2.progress import Progress
-from drqv2.shares import Shares
-from drqv2.stopping import StopSignals, how_to_go_on
-from replay_buffer import make_replay
+from drqv2.evaluation.episodes import play
+from drqv2.launch.command_line import launch
+from drqv2.logging import provenance
+from drqv2.logging.console import Status
+from drqv2.logging.diagnostics import diagnose, gradient_norms
+from drqv2.logging.time_shares import Shares
+from drqv2.run import factory as parts
+from drqv2.run.progress import Progress
+from drqv2.snapshot import file as snapshot
+from drqv2.snapshot import resume as resuming
+from drqv2.snapshot import state
+from drqv2.snapshot.checkpoints import Checkpoints
+from drqv2.system import files
+from drqv2.system.signals import StopSignals, how_to_go_on
 from video import make_recorders
 
 
@@ -91,7 +96,7 @@ class Workspace:
         self.eval_envs = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
         env = self.train_envs[0]
 
-        self.replay_storage, self.replay_loader = make_replay(cfg, env, self.work_dir, self.device)
+        self.replay_storage, self.replay_loader = parts.make_replay(cfg, env, self.work_dir, self.device)
         self.replay_iter = self.shares.waited_for("data", iter(self.replay_loader))
         self.video_recorder, self.train_video_recorder = make_recorders(cfg, env, self.work_dir)
 

@@ -25,7 +25,7 @@ import cv2
 import numpy as np
 from omegaconf import DictConfig
 
-from drqv2.files import sync_folder
+from drqv2.system.files import sync_folder
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import cold, display, env, learner, loop, memory, replay, snapshots
 from benchmarks.common import Row, options, show_machine, show_rows
-from drqv2.provenance import git_commit
+from drqv2.logging.provenance import git_commit
 
 MODULES = (learner, replay, env, loop, snapshots, display, memory, cold)
 ALL = {module.__name__.removeprefix("benchmarks."): module.ABOUT for module in MODULES}

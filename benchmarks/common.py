@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from drqv2 import envs, machine
+from drqv2 import envs
+from drqv2.system import machine
 
 Row = dict[str, Any]
 

@@ -15,10 +15,10 @@ from rich.console import Console as Terminal
 
 from benchmarks.common import Row, main, quartiles
 from drqv2 import envs
-from drqv2.console import Dashboard, PlainConsole, Status
-from drqv2.logger import Logger
-from drqv2.sinks.clips import gif
-from drqv2.usage import Usage
+from drqv2.logging.console import Dashboard, PlainConsole, Status
+from drqv2.logging.logger import Logger
+from drqv2.logging.sinks.clips import gif
+from drqv2.logging.usage import Usage
 from video import VideoRecorder
 
 ABOUT = "CSV, metrics.jsonl, TensorBoard, dashboard; share_at_F_fps: percent of the time at F frames a second"

@@ -19,8 +19,9 @@ from benchmarks.baseline.learner import PlainDrQV2
 from benchmarks.baseline.pixels import EPISODE, REPEAT
 from benchmarks.common import Row, main, quartiles
 from benchmarks.turns import alternate
-from drqv2 import machine, parts
-from drqv2.launch import launch
+from drqv2.launch.command_line import launch
+from drqv2.run import factory as parts
+from drqv2.system import machine
 from train import Workspace
 
 ABOUT = "frames a second once updates have begun, the paper's settings; ratio: this over the baseline"

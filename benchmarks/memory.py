@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common import Row, main
 from benchmarks.learner import PAPER, SMALL, updates_in
 from benchmarks.replay import BATCH, STACK, fill
-from drqv2 import machine
+from drqv2.system import machine
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 
 ABOUT = (

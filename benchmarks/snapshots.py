@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 from benchmarks.baseline.pixels import EPISODE, REPEAT
 from benchmarks.common import Row, main, quartiles
 from benchmarks.loop import ROOT, WORKERS
-from drqv2 import parts
-from drqv2.launch import launch
+from drqv2.launch.command_line import launch
+from drqv2.run import factory as parts
 from train import Workspace
 
 ABOUT = "20 agent steps, the paper's settings; lost: ms to a snapshot; share: of the default snapshot_every_seconds"

@@ -14,10 +14,10 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "DrQV2Agent": "drqv2.agents.drqv2",
-    "Encoder": "drqv2.networks",
-    "Actor": "drqv2.networks",
-    "Critic": "drqv2.networks",
-    "RandomShiftsAug": "drqv2.augmentation",
+    "Encoder": "drqv2.nn.networks",
+    "Actor": "drqv2.nn.networks",
+    "Critic": "drqv2.nn.networks",
+    "RandomShiftsAug": "drqv2.nn.augmentation",
 }
 __all__ = ["Actor", "Critic", "DrQV2Agent", "Encoder", "RandomShiftsAug"]
 

@@ -26,7 +26,7 @@ from benchmarks.baseline.loader import EpisodeStream, plain_loader
 from benchmarks.turns import alternate
 from drqv2 import envs
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.augmentation import RandomShiftsAug
+from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.utils import TruncatedNormal
 from replay_buffer import ReplayBuffer, Request
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drqv2.networks import Actor, Critic, Encoder
+from drqv2.nn.networks import Actor, Critic, Encoder
 
 pytestmark = pytest.mark.slow
 

@@ -21,10 +21,12 @@ from omegaconf import OmegaConf
 
 import replay_buffer
 import train
-from drqv2 import acting, files, snapshot
+from drqv2.agents import acting
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.envs import wrappers as dmc
-from drqv2.launch import launch
+from drqv2.launch.command_line import launch
+from drqv2.snapshot import file as snapshot
+from drqv2.system import files
 from tests.compare import assert_equal
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ from pixels is the random shift of every image drawn from replay.
 
 The code below is the algorithm in the paper's order. What makes it fast leaves that order alone: bf16 products under
 autocast (`precision`), features left in the convolutions' order, the whole update as one CUDA graph (`compile`, see
-`drqv2.cuda_graph`). In fp32 without compile it is the reference.
+`drqv2.nn.cuda_graph`). In fp32 without compile it is the reference.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2 import utils
-from drqv2.augmentation import RandomShiftsAug
-from drqv2.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
-from drqv2.networks import Actor, Critic, Encoder
+from drqv2.nn.augmentation import RandomShiftsAug
+from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
+from drqv2.nn.networks import Actor, Critic, Encoder
 
 Metrics = dict[str, Tensor]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from drqv2.evaluation.statistics import iqm, mean
 from drqv2.report.groups import Curve, Group, group_curve, seed_curve
 from drqv2.report.runs import plain
-from drqv2.statistics import iqm, mean
 
 COLOURS = ("#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c", "#0b7285", "#7c5e10", "#495057")
 _GREY = "#8a94a1"

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from drqv2.config.schema import show
 from drqv2.errors import UserError
+from drqv2.evaluation.statistics import interval
 from drqv2.report.runs import Run, plain, sound
-from drqv2.schema import show
-from drqv2.statistics import interval
 
 Figure = Callable[[np.ndarray], np.ndarray]
 _POINTS = 400  # of one curve, at most

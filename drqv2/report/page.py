@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import numpy as np
 
+from drqv2.config.schema import show
 from drqv2.errors import UserError
-from drqv2.files import write_atomically
+from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.report import figures, groups, runs
 from drqv2.report.groups import Group
 from drqv2.report.runs import Run, plain, sound
-from drqv2.schema import show
-from drqv2.statistics import interval, iqm, mean
+from drqv2.system.files import write_atomically
 
 _FRAMES = (100_000, 500_000, 1_000_000)
 _TEMPLATE = Path(__file__).with_name("page.html")

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 import train
-from drqv2.launch import launch
+from drqv2.launch.command_line import launch
 from tests.faults.harness import SHORT, differences
 
 LONGER = "num_train_frames=1080"

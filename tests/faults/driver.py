@@ -10,8 +10,8 @@ import signal
 import sys
 
 import train
-from drqv2 import files
-from drqv2.launch import launch
+from drqv2.launch.command_line import launch
+from drqv2.system import files
 
 
 def main() -> None:

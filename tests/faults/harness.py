@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from drqv2 import snapshot
-from drqv2.snapshot_tool import fingerprint, without_times
+from drqv2.snapshot import file as snapshot
+from drqv2.snapshot.tool import fingerprint, without_times
 
 ROOT = Path(__file__).resolve().parents[2]
 # Episodes of 60 frames; 100 of 480 transitions stay in the replay.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drqv2 import snapshot
+from drqv2.snapshot import file as snapshot
 from tests.faults.bad_files import damage, go_on, trial
 from tests.faults.harness import differences, finish
 

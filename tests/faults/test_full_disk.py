@@ -15,8 +15,9 @@ import pytest
 from safetensors.torch import load_file
 
 import train
-from drqv2 import files, snapshot
-from drqv2.launch import launch
+from drqv2.launch.command_line import launch
+from drqv2.snapshot import file as snapshot
+from drqv2.system import files
 from tests.faults.harness import json_lines, scalars
 from tests.test_train import SHORT, assert_same, run
 

@@ -1,0 +1,121 @@
+"""Short measurements of this machine: draw and step, update, encode. Each runs the real thing."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_PATIENCE = 60  # seconds for a process
+
+
+def _draw(task: str, frame_stack: int, action_repeat: int, image_size: int) -> None:
+    from drqv2 import envs
+    from drqv2.errors import UserError
+
+    found: dict[str, Any]
+    try:
+        found = {"backend": envs.require_backend(), "renderer": envs.gl_renderer()}
+        env = envs.make(task, frame_stack, action_repeat, seed=0, image_size=image_size)
+        env.reset()
+        action, times = env.action_spec().generate_value(), []
+        for _ in range(60):
+            begin = time.perf_counter()
+            image = env.step(action).observation
+            times.append(1000 * (time.perf_counter() - begin))
+        found |= {
+            "ms": statistics.median(times[10:]),
+            "actions": len(action),
+            "blank": bool(image.min() == image.max()),
+        }
+        env.close()
+    except (UserError, ImportError) as error:
+        found = {"error": str(error), "install": isinstance(error, ImportError)}
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # a GL driver that crashes while the process ends is nobody's concern here
+
+
+def draw(task: str, frame_stack: int, action_repeat: int, image_size: int) -> dict[str, Any]:
+    """Step an environment from pixels, in a process of its own, which a bad GL driver may crash.
+
+    Returns:
+        Either `backend` and `renderer` (MUJOCO_GL, GL_RENDERER), `ms` (median of an agent step), `actions` (their
+        number) and `blank` (whether the picture is of one colour); or `error`, and whether to `install` mends it.
+    """
+    code = f"from drqv2.doctor.measure import _draw; _draw({task!r}, {frame_stack}, {action_repeat}, {image_size})"
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        return {"error": f"the process that draws hangs (waited {_PATIENCE} s)", "install": False}
+    try:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+    except (IndexError, ValueError):
+        words = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return {"error": f"the process that draws ended with status {done.returncode}: {words}", "install": True}
+
+
+def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
+    """Return the median milliseconds of an update of the agent on a random batch, its way to the device included.
+
+    Args:
+        cfg: a run's configuration.
+        device: cpu or cuda.
+        actions: dimensions of an action.
+    """
+    import torch
+
+    from drqv2 import utils
+    from drqv2.agents.drqv2 import DrQV2Agent
+    from drqv2.system import machine
+
+    shape, batch = (3 * cfg["frame_stack"], cfg["image_size"], cfg["image_size"]), cfg["batch_size"]
+    own = {"_target_", "obs_shape", "action_shape", "device"}
+    keys = {name: value for name, value in cfg["agent"].items() if name not in own}
+    if device == "cpu":
+        utils.keep_freed_memory()  # as train.py does
+    agent = DrQV2Agent(
+        shape,
+        (actions,),
+        device,
+        precision=machine.resolve_precision(cfg["precision"], device),
+        compile=machine.resolve_compile(cfg["compile"], device),
+        **keys,
+    )
+    obs, next_obs = (torch.randint(0, 256, (batch, *shape), dtype=torch.uint8) for _ in range(2))
+    sample = (obs, torch.rand(batch, actions) * 2 - 1, torch.rand(batch, 1), torch.full((batch, 1), 0.97), next_obs)
+    times: list[float] = []
+    while len(times) < 11 and sum(times) < 3000:  # the first warms up; a slow machine has no time for many
+        begin = time.perf_counter()
+        agent.update(iter([sample]), 0)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(1000 * (time.perf_counter() - begin))
+    return statistics.median(times[1:] or times)
+
+
+def encode() -> str:
+    """Encode a picture as the videos are; return the version of the ffmpeg that did.
+
+    Raises:
+        OSError: it cannot be started, or cannot encode H.264.
+    """
+    try:
+        import imageio_ffmpeg
+
+        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-f", "lavfi", "-i", "color=s=64x64", "-frames:v", "1"]
+        command += ["-pix_fmt", "yuv420p", "-c:v", "libx264", "-threads", "1", "-f", "null", "-"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE, check=False)
+    except (ImportError, RuntimeError, subprocess.SubprocessError) as error:
+        raise OSError(str(error)) from error
+    words = done.stderr.strip().splitlines() or ["no output"]
+    if done.returncode:
+        raise OSError(words[-1])
+    return (words[0].split() + 3 * ["unknown"])[2]

@@ -1,0 +1,1 @@
+"""Episodes without exploration, their statistics, and the agents of finished runs."""

@@ -1,0 +1,1 @@
+"""Command lines: Hydra, jobs, the tools' arguments, exit codes."""

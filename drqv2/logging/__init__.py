@@ -1,0 +1,1 @@
+"""Logs of a run: CSV files, console, sinks, where the time goes, provenance, diagnostics."""

@@ -1,0 +1,78 @@
+"""What made a run's figures: code, versions, machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drqv2.system.files import Appender
+
+_log = logging.getLogger(__name__)
+_PACKAGES = ("torch", "numpy", "mujoco", "dm-control", "hydra-core")
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def git_commit(folder: Path = _ROOT) -> tuple[str, bool] | None:
+    """Return the commit checked out in `folder` and whether tracked files differ from it; None without git."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    try:
+        commit, changes = (
+            subprocess.run([git, "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit, bool(changes)
+
+
+def describe(frame: int, device: torch.device) -> dict[str, Any]:
+    """Return what a start of a run is made of: JSON values.
+
+    Args:
+        frame: environment frame at which it begins.
+        device: of the learner.
+    """
+    found = git_commit()
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "frame": frame,
+        "commit": found and found[0],
+        "dirty": found and found[1],
+        "command": sys.argv,
+        "host": socket.gethostname(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "versions": versions,
+    }
+
+
+def record_start(run_dir: Path, frame: int, device: torch.device) -> None:
+    """Add a line about this start to `run_dir/starts.jsonl`; a failure is only told."""
+    try:
+        file = Appender(run_dir / "starts.jsonl")
+        try:
+            file.append((json.dumps(describe(frame, device)) + "\n").encode())
+        finally:
+            file.close()
+    except OSError as e:
+        _log.warning("starts.jsonl cannot be written (%s); the run goes on.", e.strerror)

@@ -1,0 +1,159 @@
+"""TensorBoard's event files, by TensorBoard's own record writer.
+
+Its usual writer hands records to a thread, which a full disk kills. Here every piece is written by the caller, whole or
+not at all.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from drqv2.logging.sinks import FullDisk
+from drqv2.logging.sinks.clips import gif
+from drqv2.system.files import Appender
+
+_log = logging.getLogger(__name__)
+
+_Row = tuple[int, list[tuple[str, float]], list[tuple[str, str]]]  # frame, points, clips by path
+
+
+class EventFiles:
+    """Event files in `folder`, opened with the first point. While the disk is full, rows are kept for later.
+
+    Args:
+        folder: made when missing.
+        hparams: what the HPARAMS page shows: dotted names, numbers and strings.
+    """
+
+    name = "TensorBoard"
+
+    def __init__(self, folder: Path, hparams: Mapping[str, Any] | None = None) -> None:
+        self.folder = folder
+        self.frame: int | None = None  # of the newest rows that are written
+        self.newest: list[_Row] = []  # the rows at that frame
+        self.unwritten: list[_Row] = []  # later ones: the disk was full
+        self._hparams = hparams or {}
+        self._disk = FullDisk("TensorBoard's file")
+        self._file: Appender | None = None
+
+    def write(self, points: Mapping[str, float], frame: int) -> None:
+        self._write((frame, list(points.items()), []))
+
+    def video(self, tag: str, path: Path, frame: int) -> None:
+        self._write((frame, [], [(tag, str(path.resolve().relative_to(self.folder.resolve().parent)))]))
+
+    def _write(self, row: _Row) -> None:
+        self.unwritten.append(row)
+        self._flush()
+
+    def _flush(self) -> None:
+        begun = self._file is None
+        try:
+            if self._file is None:
+                self._file = Appender(self._next_path(), ".tfevents")
+            rows = [*(self.newest if begun else []), *self.unwritten]
+            head = self._head(rows[0][0]) if begun else []
+            self._file.append(_records([*head, *(event for row in rows for event in self._events(row))]))
+        except OSError as e:
+            if begun:
+                self._let_go()
+            self._disk.tell(e)
+            return
+        for row in self.unwritten:
+            self.newest = [*(self.newest if row[0] == self.frame else []), row]
+            self.frame = row[0]
+        self.unwritten = []
+
+    def _next_path(self) -> Path:
+        """Return the name of a new file: readers take them in the order of their names."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        parts = [path.name.split(".")[3] for path in self.folder.glob("events.out.tfevents.*")]
+        stamp = max([int(time.time()), *(int(number) + 1 for number in parts if number.isdecimal())])
+        return self.folder / f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}"
+
+    def _head(self, frame: int) -> list[Any]:
+        """Return how a file begins: readers forget what older files hold from `frame` on, that very frame included."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from torch.utils.tensorboard.summary import hparams
+
+        now = time.time()
+        start = SessionLog(status=SessionLog.START)
+        events = [
+            Event(wall_time=now, file_version="brain.Event:2"),
+            Event(wall_time=now, step=frame, session_log=start),
+        ]
+        if self._hparams and not self.newest:  # once for a run
+            values = {k: v if type(v) in (int, float) else str(v) for k, v in self._hparams.items()}
+            summaries = hparams(values, {"eval/episode_reward": 0.0})
+            events += [Event(wall_time=now, step=frame, summary=summary) for summary in summaries]
+        return events
+
+    def _events(self, row: _Row) -> list[Any]:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        frame, points, clips = row
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in points]
+        for tag, path in clips:
+            try:
+                video = (self.folder.parent / path).resolve()
+                if not video.is_relative_to(self.folder.parent.resolve()):  # the name comes from a snapshot
+                    raise ValueError("it is outside of the run's directory")
+                data, (height, width) = gif(video)
+            except Exception as error:  # a damaged or deleted file, and decoders raise what they like
+                _log.warning("TensorBoard does without %s (%s: %s).", path, type(error).__name__, error)
+                continue
+            image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
+            values.append(Summary.Value(tag=tag, image=image))
+        return [Event(wall_time=time.time(), step=frame, summary=Summary(value=[value])) for value in values]
+
+    def state_dict(self) -> dict[str, Any]:
+        try:
+            if self._file is not None:
+                self._file.sync()
+        except OSError as e:
+            self._disk.tell(e)
+        return {"frame": self.frame, "newest": _lists(self.newest), "unwritten": _lists(self.unwritten)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._let_go()
+        self.frame = state["frame"]
+        self.newest, self.unwritten = (
+            [
+                (frame, [(tag, x) for tag, x in points], [(tag, path) for tag, path in clips])
+                for frame, points, clips in rows
+            ]
+            for rows in (state["newest"], state["unwritten"])
+        )
+
+    def close(self) -> None:
+        if self.unwritten:
+            self._flush()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _records(events: list[Any]) -> bytes:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    buffer = io.BytesIO()
+    writer = RecordWriter(buffer)
+    for event in events:
+        writer.write(event.SerializeToString())
+    return buffer.getvalue()
+
+
+def _lists(value: Any) -> Any:
+    """Return nested tuples as lists, copied."""
+    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value

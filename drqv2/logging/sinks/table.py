@@ -1,0 +1,142 @@
+"""A CSV file with a row for each dump of the logger: a run's record."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from drqv2.errors import UserError
+from drqv2.system.files import Appender, persist, quarantine, write_atomically
+
+_log = logging.getLogger(__name__)
+
+_INTEGER_COLUMNS = frozenset("frame step episode episode_length buffer_size".split())
+
+
+class CsvTable:
+    """A CSV file that only grows: by rows (appended, flushed) and by columns (the file is replaced as a whole).
+
+    What it should hold is kept in memory: what becomes of the file during a run does not find its way into a snapshot.
+    """
+
+    def __init__(self, path: Path, columns: list[str]) -> None:
+        self.path = path
+        self.columns = columns
+        self.rows = 0
+        self._texts: list[str] = []  # what the file holds, in pieces
+        self._file: Appender | None = None
+
+    def append(self, values: Mapping[str, float]) -> None:
+        left = [] if self._file is not None or self.rows else self._left_behind(values["frame"])
+        new = sorted(set(values) - set(self.columns))
+        if new or self._file is None:
+            rows = _rows("".join(self._texts)) if self.rows else left
+            self.columns = [*self.columns, *new]
+            self._replace(rows)
+            self._file = Appender(self.path)
+        line = _csv_line([_cell(name, values[name]) if name in values else "" for name in self.columns])
+        file = self._file
+        persist(lambda: file.append(line.encode()), str(self.path))
+        self._texts.append(line)
+        self.rows += 1
+
+    def text(self) -> str:
+        """Return the whole file, brought to the disk: a snapshot never counts rows that a power cut can take away."""
+        if self._file is not None:
+            self._file.sync()
+        self._texts = ["".join(self._texts)]
+        return self._texts[0]
+
+    def restore(self, columns: list[str], rows: int, text: str) -> None:
+        """Cut the file back to `text`, which held `rows` rows under `columns`; a damaged one is made anew from it."""
+        self.close()
+        self.columns, self.rows, self._texts = columns, rows, [text]
+        found = self._found()
+        if found == text.encode():
+            return
+        if found and self._cut_back(found, rows) != text:
+            quarantine(self.path, self.path.parent, "is not what was logged; it is made anew from the snapshot")
+        elif not found:
+            lost = "empty" if self.path.exists() else "gone"
+            _log.warning("%s is %s; it is made anew from the snapshot.", self.path, lost)
+        if text:
+            persist(lambda: write_atomically(self.path, text.encode()), str(self.path))
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def _found(self) -> bytes:
+        try:
+            return self.path.read_bytes() if self.path.exists() else b""
+        except OSError as e:
+            raise UserError(f"{self.path}: cannot be read ({e.strerror})") from e
+
+    def _cut_back(self, found: bytes, rows: int) -> str | None:
+        """Return the file's first rows under `columns`, None if it cannot be read."""
+        try:
+            return self._lines(_rows(found.decode("utf-8", "replace"))[:rows]) if rows else ""
+        except csv.Error:
+            return None
+
+    def _left_behind(self, frame: float) -> list[dict[str, str]]:
+        """Return what an earlier run that was not gone on with has logged before `frame`; the rest is superseded."""
+        found = self._found().decode("utf-8", "replace")
+        if not found:
+            return []
+        try:
+            rows = _rows(found)
+        except csv.Error:
+            rows = [{}]
+        if rows and not rows[0].keys() >= set(self.columns):
+            quarantine(self.path, self.path.parent, "is not what a run has logged")
+            return []
+        kept = [row for row in rows if _frame(row) < frame]
+        _log.warning("%s of an earlier run: %d of %d rows replaced.", self.path, len(rows) - len(kept), len(rows))
+        self.columns = list(dict.fromkeys([*self.columns, *(rows[0] if rows else ())]))
+        return kept
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _replace(self, rows: list[dict[str, str]]) -> None:
+        """Write the file anew with these rows under `columns`; a kill leaves the old or the new file."""
+        self.close()
+        text = self._lines(rows)
+        persist(lambda: write_atomically(self.path, text.encode()), str(self.path))
+        self.rows, self._texts = len(rows), [text]
+
+    def _lines(self, rows: list[dict[str, str]]) -> str:
+        cells = ([row.get(name) or "" for name in self.columns] for row in rows)
+        return "".join(map(_csv_line, [self.columns, *cells]))
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    """Return the rows of a file; the last is left out where a kill came while it was being written."""
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    return list(csv.DictReader(lines, restval=""))
+
+
+def _frame(row: Mapping[str, str]) -> float:
+    try:
+        return float(row.get("frame") or 0)
+    except ValueError:
+        return float("inf")  # damaged: it goes
+
+
+def _csv_line(cells: list[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()
+
+
+def _cell(column: str, value: float) -> str:
+    """Text of a number that reads back as that very number; counters without a decimal point."""
+    if column in _INTEGER_COLUMNS and float(value).is_integer():
+        return str(int(value))
+    return repr(float(value))

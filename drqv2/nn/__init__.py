@@ -1,0 +1,1 @@
+"""Networks, augmentation, returns: tensors in, tensors out."""

@@ -1,0 +1,1 @@
+"""Replay on disk: episodes written once, batches gathered in the background."""

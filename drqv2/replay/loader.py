@@ -1,0 +1,267 @@
+"""Batches from replay, prepared by background processes."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from drqv2.errors import ProcessError
+from drqv2.replay.device import DeviceReplay
+from drqv2.replay.gather import Batch, ReplayBuffer, Request
+from drqv2.replay.ring import Ring
+from drqv2.replay.sampler import LOOKAHEAD, ReplaySampler
+from drqv2.replay.storage import ReplayBufferStorage
+from drqv2.system.signals import held_back, ignore_signals
+
+_log = logging.getLogger(__name__)
+
+_PREFETCH = 2  # batches a worker prepares ahead: with at most 8 workers no more than LOOKAHEAD
+# Batches that may be out at once without a slower one: handed over, still held from the last update, being requested;
+# with a GPU also those that it has yet to copy.
+_KEPT, _KEPT_BY_GPU = 3, 6
+_CHECK, _CHECKS = 5, 6  # seconds between looks at the workers while no batch comes; so many looks, and they hang
+_ATTEMPTS = 3  # sets of workers that may be lost over one batch
+
+
+class _Gathering(Dataset[int | None]):
+    """What a worker does: it writes a batch to its request's slot and says which; nothing, where no slot was free."""
+
+    def __init__(self, buffer: ReplayBuffer, ring: Ring) -> None:
+        self._buffer = buffer
+        self._ring = ring
+
+    def __getitem__(self, request: Request) -> int | None:
+        if request.slot is None:
+            self._buffer.forget(request.first)
+        else:
+            self._buffer.gather(request, self._ring.arrays(request.slot))
+        return request.slot
+
+
+class _Workers:
+    """Batches gathered from files by background processes, or by this one, into the slots of a ring.
+
+    A learner that keeps more batches than there are slots gets further ones gathered when it asks, which is slower.
+    Workers never send a batch through a pipe: one that dies or hangs half way would hang this process.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer, num_workers: int, pin_memory: bool, device: torch.device | str | None
+    ) -> None:
+        self._buffer = buffer
+        self._num_workers = num_workers
+        self._pin_memory = pin_memory
+        self._device = device
+        self._prepared: Any = None
+
+    def start(self, requests: Iterator[Request]) -> Iterator[Batch]:
+        """Start the workers and return the batches that are requested."""
+        first = next(requests)
+        kept = _KEPT_BY_GPU if self._pin_memory else _KEPT
+        ring = Ring(self._buffer.layout(first), self._num_workers * _PREFETCH + kept)
+        without_slot: deque[Request] = deque()
+        self._buffer.close()  # or else workers would inherit, and keep, what is mapped here
+
+        def placed() -> Iterator[Request]:
+            for request in chain([first], requests):
+                request = request._replace(slot=ring.take())
+                if request.slot is None:
+                    without_slot.append(request)
+                yield request
+
+        with warnings.catch_warnings():
+            # torch warns of more workers than cores; that is the user's choice, and the batches are the same.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            loader = DataLoader(
+                _Gathering(self._buffer, ring),
+                batch_size=None,  # a request is a whole batch
+                sampler=placed(),
+                num_workers=self._num_workers,
+                prefetch_factor=_PREFETCH if self._num_workers else None,
+                # Forked workers start at once, and share the ring; they touch files only, neither GL nor CUDA.
+                multiprocessing_context="fork" if self._num_workers else None,
+                worker_init_fn=_leave_signals,
+                timeout=_CHECK if self._num_workers else 0,
+                generator=torch.Generator(),  # the loader draws a seed at each start: not from the run's generators
+            )
+            before = signal.getsignal(signal.SIGCHLD)
+            with held_back():  # until a worker ignores them, a signal would be noted in the main process's name
+                self._prepared = iter(loader)
+        # When nobody closes this: multiprocessing waits, at the end of a program, for processes that ignore SIGTERM.
+        self._release = Finalize(self, _kill, (getattr(self._prepared, "_workers", ()),), exitpriority=10)
+        if self._num_workers and threading.current_thread() is threading.main_thread():
+            # torch's handler raises wherever the main process happens to be when a worker dies. Without it, the next
+            # batch tells.
+            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+        if self._pin_memory:
+            ring.page_lock(self._device)
+
+        while True:
+            slot = self._next()
+            if slot is not None:
+                yield ring.batch(slot)
+            else:
+                batch = self._buffer[without_slot.popleft()]
+                self._buffer.close()  # rather map them again than keep what workers have long let go of
+                yield tuple(x.pin_memory() if self._pin_memory else x for x in batch)
+
+    def _next(self) -> int | None:
+        """Return the slot of the next batch, once a worker has written to it; None where it has none.
+
+        Raises:
+            _LostError: a worker is dead, or hangs.
+        """
+        for _ in range(_CHECKS):
+            try:
+                slot: int | None = next(self._prepared)
+                return slot
+            except RuntimeError as error:
+                if "exited unexpectedly" in str(error):
+                    raise _LostError("one is dead") from error
+                if "timed out" not in str(error):
+                    raise
+        raise _LostError(f"no batch for {_CHECKS * _CHECK} seconds")
+
+    def close(self, kill: bool = False) -> None:
+        """Stop the workers; `kill` those that may hang. The ring lives for as long as a batch of it."""
+        if self._prepared is not None and self._num_workers:
+            if kill:
+                self._release()
+            self._prepared._shutdown_workers()  # now: an error's traceback would keep the iterator, and them, alive
+        self._prepared = None
+        self._buffer.close()
+
+
+def _kill(processes: Iterable[Any]) -> None:
+    for process in processes:
+        process.kill()
+
+
+class _LostError(RuntimeError):
+    """A worker is dead, or hangs."""
+
+
+class ReplayLoader:
+    """Endless batches from replay; see `make_replay_loader`."""
+
+    def __init__(self, sampler: ReplaySampler, source: _Workers | DeviceReplay) -> None:
+        self._sampler = sampler
+        self._source = source
+        self._batches: Iterator[Batch] | None = None
+
+    def __iter__(self) -> ReplayLoader:
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch: (obs, action, reward, discount, next_obs) as `ReplayBuffer` describes them.
+
+        Workers that die or hang are replaced: the batches are the same.
+
+        Raises:
+            ProcessError: they do so again and again.
+        """
+        with self._sampler.taking():
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    if self._batches is None:
+                        self._batches = self._source.start(iter(self._sampler))
+                    return next(self._batches)
+                except BaseException as error:  # whatever it is: what is gone on with is a new start at this batch
+                    lost = isinstance(error, _LostError)
+                    self.close(kill=lost)
+                    if lost and attempt == _ATTEMPTS:
+                        raise ProcessError(
+                            f"the replay's workers are lost again and again ({error}): often for lack of memory\n"
+                            "replay_buffer_num_workers=0 gathers in the main process; go on with resume=RUN_DIR"
+                        ) from error
+                    if not lost:
+                        raise
+                    _log.warning("Replay workers are replaced: %s.", error)
+        raise AssertionError("not reached")
+
+    def close(self, kill: bool = False) -> None:
+        """Stop the workers and let go of what was read; the loader can be gone on with, from the next batch.
+
+        Args:
+            kill: do not wait for them.
+        """
+        self._batches = None
+        self._source.close(kill)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sampler's state, plain numbers only."""
+        return self._sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a `state_dict`: the next batch is the one that would have come next then."""
+        self.close()
+        self._sampler.load_state_dict(state)
+
+
+def _leave_signals(_: int) -> None:
+    ignore_signals()
+
+
+def make_replay_loader(
+    replay_dir: Path | str,
+    max_size: int | None,
+    batch_size: int,
+    num_workers: int,
+    save_snapshot: bool,
+    nstep: int,
+    discount: float,
+    *,
+    storage: ReplayBufferStorage | None = None,
+    seed: int = 0,
+    frame_stack: int = 3,
+    pin_memory: bool = False,
+    replay_device: torch.device | str = "disk",
+    device: torch.device | str | None = None,
+) -> ReplayLoader:
+    """Return an endless iterator over batches of n-step transitions.
+
+    Args:
+        replay_dir: where the episodes are.
+        max_size: transitions sampled from at most; older episodes are evicted.
+        batch_size: samples in a batch.
+        num_workers: background processes that gather batches, 0 to 8; 0 gathers in this process. The batches are the
+            same for any number.
+        save_snapshot: kept for callers of the public implementation. Files that a snapshot needs are kept by
+            `ReplayBufferStorage.pin`, whatever this says.
+        nstep: agent steps in a return.
+        discount: gamma of an agent step.
+        storage: the writer of `replay_dir` in this process. Without one, the episodes that lie there now are read.
+        seed: of the indices.
+        frame_stack: frames in one observation.
+        pin_memory: hand over batches in page-locked memory, for copies to a GPU.
+        replay_device: "disk", or the torch device on which a copy of the sampled episodes is kept and batches are
+            made, without workers; the batches are the same. `choose_replay_device` resolves "auto".
+        device: the learner's; by default torch's current one, of the kind that is needed.
+
+    Raises:
+        ValueError: `num_workers` is out of range.
+    """
+    if not 0 <= num_workers * _PREFETCH <= LOOKAHEAD:
+        raise ValueError(f"num_workers={num_workers}: must be between 0 and {LOOKAHEAD // _PREFETCH}")
+    if storage is None:
+        storage = ReplayBufferStorage((), replay_dir, max_size, frame_stack, existing=True)
+    storage.max_size = max_size
+    source: _Workers | DeviceReplay
+    if replay_device == "disk":
+        source = _Workers(ReplayBuffer(replay_dir, nstep, discount, frame_stack), num_workers, pin_memory, device)
+    else:
+        if device is not None and str(replay_device) == torch.device(device).type:
+            replay_device = device
+        source = DeviceReplay(storage, nstep, discount, frame_stack, replay_device)
+    return ReplayLoader(ReplaySampler(storage, batch_size, seed), source)

@@ -1,0 +1,88 @@
+"""Places for batches that are used over and over: no page is touched for the first time once each has been filled."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import warnings
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+
+from drqv2.replay.gather import Batch, Layout
+
+
+class Ring:
+    """Slots in memory that is shared with the processes forked after this; each holds a batch.
+
+    Args:
+        layout: shape and dtype of each array in a batch.
+        slots: batches that there is room for.
+    """
+
+    def __init__(self, layout: Layout, slots: int) -> None:
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in layout]
+        ends = np.cumsum([-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in sizes]).tolist()
+        self._slot_bytes = ends[-1]
+        self._arrays = list(zip(layout, [0, *ends[:-1]], strict=True))  # each with its offset in a slot
+        self._memory = np.frombuffer(mmap.mmap(-1, slots * self._slot_bytes), np.uint8)
+        self._free = deque(range(slots))
+        self._left: deque[int] = deque()  # slots whose batch nobody refers to any more
+        self._page_locked = False
+        self._device: torch.device | str | None = None
+        self._copying: deque[tuple[Any, list[int]]] = deque()  # left, once the GPU has come to this event
+
+    def take(self) -> int | None:
+        """Return a slot that nobody uses, or None when there is none."""
+        left = [self._left.popleft() for _ in range(len(self._left))]
+        if self._page_locked:
+            # The GPU may still be about to copy from them; what it has been given to do until now includes that.
+            if left:
+                event = torch.cuda.current_stream(self._device).record_event()
+                self._copying.append((event, left))
+            left = []
+            while self._copying and self._copying[0][0].query():
+                left += self._copying.popleft()[1]
+        self._free.extend(left)
+        return self._free.popleft() if self._free else None
+
+    def arrays(self, slot: int) -> list[np.ndarray]:
+        """Return the arrays of a slot that was taken, to be written to, in this process or another."""
+        start = slot * self._slot_bytes
+        return [
+            np.frombuffer(self._memory, dtype, math.prod(shape), start + offset).reshape(shape)
+            for (shape, dtype), offset in self._arrays
+        ]
+
+    def batch(self, slot: int) -> Batch:
+        """Return a slot's arrays as tensors; it is free again when these and all their views are gone."""
+        place = self._memory[slot * self._slot_bytes :][: self._slot_bytes]
+        weakref.finalize(place, self._left.append, slot).atexit = False
+        # A tensor made this way keeps `place`; arrays made of it would keep the whole memory instead.
+        return tuple(
+            torch.frombuffer(place, dtype=getattr(torch, dtype.name), count=math.prod(shape), offset=offset).view(shape)
+            for (shape, dtype), offset in self._arrays
+        )
+
+    def page_lock(self, device: torch.device | str | None = None) -> None:
+        """Keep the slots in physical memory, from where a GPU copies without help; to be called once.
+
+        Args:
+            device: the GPU, by default torch's current one. It copies in its current stream, or before what comes next
+                in that.
+        """
+        address = self._memory.ctypes.data
+        error = int(torch.cuda.cudart().cudaHostRegister(address, self._memory.nbytes, 0))
+        if error:
+            warnings.warn(f"batches are not page-locked, copies to the GPU are slow: CUDA error {error}", stacklevel=2)
+            return
+        self._page_locked, self._device = True, device
+        weakref.finalize(self._memory, _unlock, address, device)  # the last batch keeps the memory
+
+
+def _unlock(address: int, device: torch.device | str | None) -> None:
+    torch.cuda.synchronize(device)  # no copy from there is under way any more
+    torch.cuda.cudart().cudaHostUnregister(address)

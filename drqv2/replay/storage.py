@@ -1,0 +1,261 @@
+"""Episodes on disk: one safetensors file each, and which of them are sampled.
+
+A file holds `frame` (each frame once, never the stack), `action`, `reward` and `discount`; row 0 is the reset.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_safetensors
+
+from drqv2.system.files import QUARANTINE, digest, persist, quarantine, remove_unfinished, write_atomically
+
+_PATTERN = f"episode_{'[0-9]' * 8}.safetensors"
+_READERS = 4  # threads that compare files with their checksums
+
+
+class Window(NamedTuple):
+    """Episodes [first, end) of a storage, by number."""
+
+    first: int
+    end: int
+
+
+def episode_path(replay_dir: Path, episode: int) -> Path:
+    """Return where an episode is kept."""
+    return replay_dir / f"episode_{episode:08d}.safetensors"
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.removeprefix("episode_"))
+
+
+def _length(path: Path) -> int:
+    """Return the transitions in an episode file, 0 for one that is cut short or not there."""
+    try:
+        with safe_open(path, framework="numpy") as f:
+            return f.get_slice("reward").get_shape()[0] - 1
+    except FileNotFoundError:
+        return 0
+    except SafetensorError as e:
+        warnings.warn(f"{path} is damaged and will not be sampled ({e})", stacklevel=3)
+        return 0
+
+
+class ReplayBufferStorage:
+    """Writes episodes to disk and decides which of them are sampled.
+
+    Args:
+        data_specs: specs of what is kept of a time step, by name: `observation` (uint8 [frame_stack * C, H, W], of
+            which the newest frame is written), `action`, `reward`, `discount`.
+        replay_dir: where the files go; made if it is not there. Without `load_state_dict`, episodes that lie there
+            already are taken up when `existing` says so, and overwritten otherwise.
+        max_size: transitions sampled from; older episodes leave the window, whole, oldest first. None keeps all.
+        frame_stack: frames in one observation.
+        existing: take up the newest episodes found in `replay_dir`, up to `max_size` (a finished run's, to learn from).
+            Those left out are not deleted.
+    """
+
+    def __init__(
+        self,
+        data_specs: Sequence[Any],
+        replay_dir: Path | str,
+        max_size: int | None = None,
+        frame_stack: int = 3,
+        existing: bool = False,
+    ) -> None:
+        self.replay_dir = Path(replay_dir)
+        self.replay_dir.mkdir(parents=True, exist_ok=True)
+        self._specs = tuple(data_specs)
+        self.max_size = max_size
+        self._frame_stack = frame_stack
+        self._current: dict[int, dict[str, list[np.ndarray]]] = {}  # unfinished episodes, by environment
+        self._lengths: dict[int, int] = {}  # transitions of every episode whose file is on disk
+        self._digests: dict[int, bytes] = {}  # SHA-256 of its file
+        self._window = Window(0, 0)
+        self._size = 0  # transitions in the window
+        self._pins: dict[str, int] = {}
+        if existing:
+            self._take_up()
+
+    def __len__(self) -> int:
+        """Return the number of transitions in the window."""
+        return self._size
+
+    @property
+    def window(self) -> Window:
+        """The episodes that are sampled now."""
+        return self._window
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes committed so far, evicted ones included."""
+        return self._window.end
+
+    def ends(self, window: Window) -> np.ndarray:
+        """Return, for each episode of `window`, the number of transitions up to its end, int64 [episodes]."""
+        return np.cumsum([self._lengths[e] for e in range(window.first, window.end)], dtype=np.int64)
+
+    def length(self, episode: int) -> int:
+        """Return the transitions of an episode whose file is on disk."""
+        return self._lengths[episode]
+
+    def add(self, time_step: Any, env: int = 0) -> None:
+        """Add a time step; the last one of an episode commits the episode.
+
+        Args:
+            time_step: dm_env time step with items named as the specs. The one of a reset starts an episode and drops
+                whatever was left of an unfinished one.
+            env: number of the environment that it comes from.
+        """
+        if time_step.first() or env not in self._current:
+            self._current[env] = {spec.name: [] for spec in self._specs}
+        for spec in self._specs:
+            value = np.asarray(time_step[spec.name], dtype=spec.dtype)
+            if spec.name == "observation":
+                channels = value.shape[0] // self._frame_stack
+                value = value[-channels:].copy()  # [C, H, W], the newest frame
+            else:
+                value = np.broadcast_to(value, spec.shape).copy()
+            self._current[env][spec.name].append(value)
+        if time_step.last():
+            self._commit(self._current.pop(env))
+
+    def _commit(self, steps: dict[str, list[np.ndarray]]) -> None:
+        arrays = {name: np.stack(values) for name, values in steps.items()}
+        arrays["frame"] = arrays.pop("observation")  # [T + 1, C, H, W]
+        episode = self._window.end
+        path, data = episode_path(self.replay_dir, episode), to_safetensors(arrays)
+        persist(lambda: write_atomically(path, data), str(path))
+        self._digests[episode] = sha256(data).digest()
+        self._lengths[episode] = len(arrays["reward"]) - 1
+        self._window = Window(self._window.first, episode + 1)
+        self._size += self._lengths[episode]
+        self._evict()
+
+    def _evict(self) -> None:
+        first, end = self._window
+        while self.max_size is not None and self._size > self.max_size and first < end - 1:
+            self._size -= self._lengths[first]
+            first += 1
+        self._window = Window(first, end)
+        self._unlink()
+
+    def pin(self, holder: str, first: int | None) -> None:
+        """Keep the files of episodes from number `first` on for `holder`, in place of its earlier pin; ignore None."""
+        if first is not None and self._pins.get(holder) != first:
+            self._pins[holder] = first
+            self._unlink()
+
+    def _unlink(self) -> None:
+        keep_from = min((self._window.first, *self._pins.values()))
+        for episode in [e for e in self._lengths if e < keep_from]:
+            episode_path(self.replay_dir, episode).unlink(missing_ok=True)
+            del self._lengths[episode]
+            self._digests.pop(episode, None)
+
+    def delete(self) -> None:
+        """Delete all episode files."""
+        remove_unfinished(self.replay_dir, _PATTERN)
+        for path in self.replay_dir.glob(_PATTERN):
+            path.unlink(missing_ok=True)
+        self._lengths, self._digests, self._window, self._size = {}, {}, Window(0, 0), 0
+
+    def nbytes(self) -> int:
+        """Return the bytes of the episode files on disk."""
+        return sum(path.stat().st_size for path in self.replay_dir.glob(_PATTERN))
+
+    def load_episode(self, episode: int) -> dict[str, np.ndarray]:
+        """Return a committed episode's arrays: frame uint8 [T + 1, C, H, W], action, reward, discount."""
+        with safe_open(episode_path(self.replay_dir, episode), framework="numpy") as f:
+            return {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+
+    @property
+    def first_needed(self) -> int:
+        """Number of the first episode that the window or a batch under way refers to: all that a snapshot needs."""
+        return min(self._window.first, self._pins.get("batches", self._window.first))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the window, lengths and checksums of the episodes needed, and the unfinished ones, as tensors."""
+        needed = range(self.first_needed, self._window.end)
+        digests = [list(self._digests.get(e, bytes(32))) for e in needed]  # zeros: not written by this storage
+        return {
+            "window": list(self._window),
+            "first": needed.start,
+            "lengths": torch.tensor([self._lengths[e] for e in needed], dtype=torch.int64),
+            "digests": torch.tensor(digests, dtype=torch.uint8),  # SHA-256, [episodes, 32]
+            "current": {
+                env: {name: torch.from_numpy(np.stack(values)) for name, values in steps.items()}
+                for env, steps in self._current.items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any], keep_from: int | None = None) -> None:
+        """Restore a `state_dict`; episodes written after it was taken are deleted.
+
+        A file that is damaged goes to quarantine, beside `replay_dir`, and is not sampled.
+
+        Args:
+            state: what `state_dict` returned.
+            keep_from: an older episode from which on files are kept, for another state.
+
+        Raises:
+            FileNotFoundError: an episode that the state refers to is not on disk.
+        """
+        first = state["first"]
+        lengths = dict(enumerate(state["lengths"].tolist(), start=first))
+        self._digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
+        paths = {e: episode_path(self.replay_dir, e) for e, n in lengths.items() if n}
+        aside = self.replay_dir.parent / QUARANTINE
+        for e in [e for e, path in paths.items() if not path.exists() and (aside / path.name).exists()]:
+            lengths[e] = 0  # found damaged by a resume that was killed before its first snapshot
+            del paths[e]
+        missing = [path for path in paths.values() if not path.exists()]
+        if missing:
+            raise FileNotFoundError(
+                f"{len(missing)} of {len(lengths)} episodes of the snapshot are not in {self.replay_dir}, "
+                f"the first being {missing[0].name}"
+            )
+        with ThreadPoolExecutor(_READERS) as readers:
+            found = dict(zip(paths, readers.map(digest, paths.values()), strict=True))
+        for e, path in paths.items():
+            if found[e] != self._digests[e] and any(self._digests[e]):
+                quarantine(path, self.replay_dir.parent, "its checksum is wrong, it is not sampled any more")
+                lengths[e] = 0
+        self._window = Window(*state["window"])
+        self._size = sum(lengths[e] for e in range(*self._window))
+        self._pins = {} if keep_from is None else {"snapshots": keep_from}
+        self._current = {
+            env: {name: list(values.numpy()) for name, values in steps.items()}
+            for env, steps in state["current"].items()
+        }
+        remove_unfinished(self.replay_dir, _PATTERN)
+        for path in self.replay_dir.glob(_PATTERN):
+            number = _number(path)
+            if keep_from is not None and keep_from <= number < first:
+                lengths[number] = _length(path)
+            elif number not in lengths:
+                path.unlink()
+        self._lengths = dict(sorted(lengths.items()))
+
+    def _take_up(self) -> None:
+        numbers = sorted(map(_number, self.replay_dir.glob(_PATTERN)), reverse=True)
+        for number in numbers:
+            length = _length(episode_path(self.replay_dir, number))
+            if self._size and self.max_size is not None and self._size + length > self.max_size:
+                break
+            self._lengths[number] = length
+            self._size += length
+        if numbers:
+            self._window = Window(min(self._lengths), numbers[0] + 1)
+            # Numbers that are missing in between count as episodes without a transition.
+            self._lengths = {e: self._lengths.get(e, 0) for e in range(*self._window)}

@@ -1,0 +1,1 @@
+"""What every regime's Workspace is made of."""

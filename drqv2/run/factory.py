@@ -1,0 +1,169 @@
+"""What a run is made of, from its configuration: the machine's settings, environments, agent, logs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+import torch
+from dm_env import specs
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from drqv2 import envs, utils
+from drqv2.agents.loading import make_agent as agent_from
+from drqv2.envs.handles import InProcess, Worker
+from drqv2.logging.console import Console, Dashboard, PlainConsole, Status
+from drqv2.logging.logger import Logger
+from drqv2.logging.sinks import Sink
+from drqv2.logging.sinks.weights_and_biases import WeightsAndBiases
+from drqv2.logging.usage import Usage
+from drqv2.replay.device import choose_replay_device, needed_bytes
+from drqv2.replay.loader import ReplayLoader, make_replay_loader
+from drqv2.replay.storage import ReplayBufferStorage
+from drqv2.snapshot.resume import REPLAY, leaves
+from drqv2.system import machine
+
+
+def settle_machine(cfg: DictConfig) -> None:
+    """Resolve what is `auto` for this machine, and set torch accordingly.
+
+    Raises:
+        UserError: compile=true, and there is no compiler.
+    """
+    if cfg.device == "auto":
+        cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
+        _take_turns()
+    cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
+    cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
+    if cfg.device == "cpu":
+        utils.keep_freed_memory()
+    # The same seed gives the same bits, and fp32 is fp32 in convolutions too.
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def _take_turns() -> None:
+    """Give the jobs of a sweep the GPUs that they all see, learner and renderer alike, in turn.
+
+    The run's configuration says `cuda` all the same: it may go on where there are other GPUs.
+    """
+    hydra_cfg: Any = HydraConfig.get() if HydraConfig.initialized() else {}
+    job, gpus = hydra_cfg.get("job", {}).get("num"), torch.cuda.device_count()
+    if job is not None and gpus > 1:
+        torch.cuda.set_device(job % gpus)
+        if "CUDA_VISIBLE_DEVICES" not in os.environ:  # else EGL counts otherwise
+            os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(job % gpus))
+
+
+def make_env(cfg: DictConfig, stream: int, index: int) -> InProcess:
+    """Return environment `index` of a stream; a process of its own where it can step while others do something.
+
+    Args:
+        cfg: the run's configuration.
+        stream: `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
+        index: number of the environment in its stream.
+    """
+    factory = None
+    if cfg.env._target_ is not None:
+        factory = hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all")
+    make = partial(
+        envs.make,
+        cfg.task_name,
+        cfg.frame_stack,
+        cfg.action_repeat,
+        cfg.seed,
+        image_size=cfg.image_size,
+        render=cfg.render,
+        factory=factory,
+        stream=stream,
+        index=index,
+    )
+    training = stream == utils.TRAIN_ENV
+    number = cfg.num_envs if training else cfg.num_eval_envs
+    if number == 1 and not (training and cfg.overlap):
+        return InProcess(make)
+    room = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a picture
+    return Worker(make, room, index, machine.render_threads(number))
+
+
+def make_agent(cfg: DictConfig, env: InProcess, device: torch.device) -> Any:
+    """Return a new agent for an environment's observations and actions.
+
+    Raises:
+        UserError: its file or its arguments are wrong.
+    """
+    found = {
+        "obs_shape": tuple(env.observation_spec().shape),
+        "action_shape": tuple(env.action_spec().shape),
+        "device": str(device),
+    }
+    node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
+    offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
+    return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, found, offered)
+
+
+def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
+    """Return the dashboard where it is wanted: auto is for terminals that can move their cursor."""
+    if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
+        return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device))
+    return PlainConsole(off=cfg.console == "off")
+
+
+def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:
+    """Return the logger with the sinks that are wanted."""
+    hparams: Any = OmegaConf.to_container(cfg, resolve=True)
+    sinks: list[Sink] = []
+    if cfg.use_wandb:
+        sinks.append(WeightsAndBiases(work_dir, hparams, f"{cfg.task_name}_{cfg.seed}_{work_dir.name}"))
+    return Logger(work_dir, cfg.use_tb, leaves(hparams), sinks, console)
+
+
+def make_replay(
+    cfg: DictConfig, env: Any, work_dir: Path, device: torch.device
+) -> tuple[ReplayBufferStorage, ReplayLoader]:
+    """Return the storage of episodes in `work_dir/buffer`, and the loader of batches from it; say where those are.
+
+    Args:
+        cfg: the run's configuration; `replay_device` is resolved in it.
+        env: one of the run's environments, for its specs.
+        work_dir: the run's directory.
+        device: of the learner.
+    """
+    data_specs = (
+        env.observation_spec(),
+        env.action_spec(),
+        specs.Array((1,), np.float32, "reward"),
+        specs.Array((1,), np.float32, "discount"),
+    )
+    storage = ReplayBufferStorage(data_specs, work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
+    cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
+    transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
+    most = needed_bytes(transitions, env.observation_spec().shape, cfg.frame_stack)
+    room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
+    print(f"replay: {cfg.replay_device} ({why}); {room}")
+    loader = make_replay_loader(
+        work_dir / REPLAY,
+        cfg.replay_buffer_size,
+        cfg.batch_size,
+        cfg.replay_buffer_num_workers,
+        cfg.save_snapshot,
+        cfg.nstep,
+        cfg.discount,
+        storage=storage,
+        seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
+        frame_stack=cfg.frame_stack,
+        pin_memory=device.type == "cuda",
+        replay_device=cfg.replay_device,
+        device=device,
+    )
+    return storage, loader

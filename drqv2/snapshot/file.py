@@ -1,0 +1,173 @@
+"""Snapshot files: a torch archive that ends in its own checksum and loads without running any code.
+
+`python -m drqv2.snapshot RUN_DIR` tells what is in a run's snapshots; see `drqv2.snapshot.tool`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import torch
+from torch import Tensor
+
+from drqv2.errors import UserError
+from drqv2.system.files import remove_unfinished, replacing
+
+VERSION = 8
+# torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
+# before it, that field taken as it was written: 0.
+_MARK = b"sha256:"
+_LENGTH = struct.pack("<H", len(_MARK) + 64)
+
+
+class _Hashing(io.RawIOBase):
+    """Writes through to a file and hashes what it writes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return self._file.write(data)
+
+
+def save(path: Path, state: dict[str, Any], keep: Path | None = None) -> None:
+    """Write a snapshot so that the one there is either the old or the whole new one, also after a crash.
+
+    Args:
+        path: where it goes.
+        state: nested dicts and lists of tensors, numbers, strings and None.
+        keep: where the old one goes.
+
+    Raises:
+        OSError: it cannot be written; the old one is still there.
+    """
+    remove_unfinished(path.parent, path.name)
+    with replacing(path, keep) as f:
+        _write(f, {"version": VERSION, **state})
+
+
+def _write(file: BinaryIO, content: Any) -> None:
+    hashing = _Hashing(file)
+    try:
+        torch.save(content, cast("IO[bytes]", hashing))
+    except RuntimeError as e:  # torch's own, when writing fails; what is behind it is an OSError
+        raise _cause(e) from e
+    file.seek(-2, io.SEEK_END)
+    file.write(_LENGTH + _MARK + hashing.hash.hexdigest().encode())
+
+
+def _cause(error: BaseException) -> BaseException:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a snapshot with torch's restricted unpickler, tensors on the CPU, once its checksum matches.
+
+    Raises:
+        UserError: the file is not a snapshot, is damaged, or is of another version.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise UserError(f"{path}: cannot be read ({e.strerror})") from e
+    body, end = data[: -len(_LENGTH + _MARK) - 64] + b"\0\0", data[-len(_LENGTH + _MARK) - 64 :]
+    if not end.startswith(_LENGTH + _MARK):
+        raise UserError(f"{path}: not a whole snapshot of version {VERSION} (there is no checksum at its end)")
+    if hashlib.sha256(body).hexdigest().encode() != end[-64:]:
+        raise UserError(f"{path}: not a whole snapshot (its checksum is wrong)")
+    try:
+        state = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    except Exception as e:  # with a right checksum: somebody else's file, of whatever kind
+        reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+        raise UserError(f"{path}: not a snapshot ({reason[:120]})") from e
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        got = state.get("version") if isinstance(state, dict) else type(state).__name__
+        raise UserError(f"{path}: snapshot version {got!r}, this program reads version {VERSION}")
+    return state
+
+
+OF_A_RUN = frozenset(
+    "frame needs needed_before config progress last_steps timer agent rng train_envs replay_storage replay_loader "
+    "logger gradient_norms".split()
+)
+
+
+def load_run(path: Path) -> dict[str, Any]:
+    """Read the snapshot of a run, as `load` does.
+
+    Raises:
+        UserError: as `load`, or it holds something else: weights alone, say.
+    """
+    state = load(path)
+    if missing := OF_A_RUN - state.keys():
+        raise UserError(f"{path}: not a run's snapshot (it lacks {', '.join(sorted(missing))})")
+    return state
+
+
+def copied(state: Any) -> Any:
+    """Return a captured state with copies of its tensors, on the CPU: what it was taken from may go on changing."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {key: copied(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [copied(value) for value in state]
+    return state
+
+
+def not_finite(state: Any, name: str = "", own: bool = False) -> str | None:
+    """Return the name of a parameter in a captured state that holds NaN or infinity, or None.
+
+    Looked at are networks wherever they are, tensors that require a gradient, and, for NaN alone, networks' buffers and
+    what an agent's own `state_dict` holds (`own`): other tensors may be infinite for good reasons, a mask, say.
+    """
+    if not isinstance(state, dict):
+        return None
+    kind: Any = state.get("kind")
+    value: Any = state.get("value")
+    found: Iterable[str | None] = ()
+    if kind == "module":
+        learnt = (f"{name}.{key}" for key, x in value.items() if not _is_finite(x, infinite=key in state["buffers"]))
+        within = (pair for attributes in state["attributes"].values() for pair in attributes.items())
+        found = itertools.chain(learnt, (not_finite(item, f"{name}.{key}", own) for key, item in within))
+    elif kind == "tensor" and state["requires_grad"]:
+        found = (name for _ in range(not _is_finite(value)))
+    elif kind == "tensor" and own:
+        found = (name for _ in range(not _is_finite(value, infinite=True)))
+    elif kind in ("object", "dict"):
+        pairs = value.items() if kind == "object" else value
+        found = (not_finite(item, f"{name}.{key}".lstrip("."), own) for key, item in pairs)
+    elif kind in ("list", "tuple", "deque"):
+        found = (not_finite(item, f"{name}[{i}]", own) for i, item in enumerate(value))
+    elif kind == "stateful":
+        found = (not_finite(value, name, own=True),)
+    return next(filter(None, found), None)
+
+
+def _is_finite(tensor: Tensor, infinite: bool = False) -> bool:
+    """Whether no value is NaN, nor, unless they may, infinite."""
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
+        return True
+    if infinite:
+        return not bool(torch.isnan(tensor).any())
+    wide = tensor if tensor.dtype in (torch.float64, torch.complex128) or tensor.is_complex() else tensor.float()
+    return bool(torch.isfinite(torch.linalg.vector_norm(wide, float("inf"))))

@@ -1,0 +1,229 @@
+"""What is in a run's snapshots, and ways in and out for weights; the command line is in `__main__`."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+from yaml import YAMLError
+
+from drqv2.config.schema import show
+from drqv2.errors import UserError
+from drqv2.replay.storage import episode_path
+from drqv2.snapshot import file as snapshot
+from drqv2.snapshot import state as captured
+from drqv2.system import files
+
+_OF_THE_CLOCK = ("fps", "total_time")  # columns of logs that differ from one run to the next
+_NETWORKS = ("encoder", "actor", "critic", "critic_target")
+
+
+def describe(run_dir: Path) -> Iterator[str]:
+    """Yield lines about the snapshots, replay and logs in a run's directory; changes nothing there.
+
+    Raises:
+        UserError: there is no snapshot.
+    """
+    if not files.has_snapshot(run_dir):
+        raise UserError(f"{run_dir}: there is no snapshot in it; give the directory of a run")
+    newest: dict[str, Any] | None = None
+    for path in [run_dir / name for name in files.SNAPSHOTS] + sorted(run_dir.glob("weights_*.pt")):
+        if not path.exists():
+            continue
+        try:
+            state = snapshot.load(path)
+        except UserError as e:
+            yield f"{path.name}: DAMAGED, {str(e).partition(': ')[2]}"
+            continue
+        # An agent with a state_dict of its own cannot be taken apart: its whole state stands for its parameters.
+        of = parameters(state) if state["agent"]["kind"] != "stateful" else state["agent"]
+        yield f"{path.name}: whole, frame {state['frame']}, parameters sha256 {fingerprint(of)}"
+        if "progress" in state:
+            yield from (f"  {line}" for line in _contents(state))
+            newest = newest or state
+    if newest is not None:
+        yield from _config(run_dir, newest)
+        yield from _replay(run_dir, newest)
+        yield from _logs(run_dir, newest)
+    aside = sorted(path.name for path in run_dir.glob("quarantine/*"))
+    if aside:
+        yield f"quarantine: {', '.join(aside)}"
+
+
+def _contents(state: dict[str, Any]) -> Iterator[str]:
+    progress = state["progress"]
+    spent = datetime.timedelta(seconds=round(state["timer"]))
+    yield (
+        f"episode {progress['episode']}, {spent} of training, {progress['evaluations']} evaluations, "
+        f"best return {progress['best_return']:.1f}"
+    )
+    yield f"agent with optimizers and generators sha256 {fingerprint(state['agent'])}"
+
+
+def _config(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
+    from drqv2.snapshot.resume import leaves
+
+    try:
+        stored: Any = OmegaConf.to_container(OmegaConf.load(run_dir / "config.yaml"), resolve=True)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as e:
+        yield f"config.yaml: cannot be read ({' '.join(str(e).split())[:100]})"
+        return
+    old, new = leaves(state["config"]), leaves(stored)
+    names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    words = [f"{name} {show(old.get(name))} -> {show(new.get(name))}" for name in names if name != "resume_force"]
+    yield "config.yaml: " + (f"differs from the snapshot's: {', '.join(words)}" if words else "as in the snapshot")
+
+
+def _replay(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
+    replay = state["replay_storage"]
+    damaged, missing, whole = [], [], hashlib.sha256()
+    for episode, (length, digest) in enumerate(
+        zip(replay["lengths"].tolist(), replay["digests"].tolist(), strict=True), start=replay["first"]
+    ):
+        path = episode_path(run_dir / "buffer", episode)
+        whole.update(bytes(digest))
+        if length and not path.exists():
+            missing.append(path.name)
+        elif length and files.digest(path) != bytes(digest):
+            damaged.append(path.name)
+    yield f"replay: {int(replay['lengths'].sum())} transitions in {len(replay['lengths'])} episodes, " + (
+        f"sha256 {whole.hexdigest()}"
+    )
+    yield from (f"  DAMAGED {name}" for name in damaged)
+    yield from (f"  MISSING {name}" for name in missing)
+
+
+def _logs(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
+    for ty, text in state["logger"]["texts"].items():
+        path = run_dir / f"{ty}.csv"
+        there = path.read_bytes() if path.exists() else b""
+        # Rows that came after the snapshot are no damage; nor is a column, which has the file written anew.
+        fits = there.startswith(text.encode()) or len(there.splitlines()) > len(text.splitlines())
+        yield (
+            f"{path.name}: {state['logger']['rows'][ty]} rows in the snapshot, without times sha256 "
+            f"{hashlib.sha256(without_times(text).encode()).hexdigest()}" + ("" if fits else "; the file is DAMAGED")
+        )
+
+
+def without_times(text: str) -> str:
+    """Return a log's CSV text without the columns that depend on the clock."""
+    rows = list(csv.reader(io.StringIO(text)))
+    kept = [i for i, name in enumerate(rows[0]) if name not in _OF_THE_CLOCK] if rows else []
+    return "\n".join(",".join(row[i] for i in kept) for row in rows)
+
+
+def parameters(state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the parameters and buffers of the networks in a loaded snapshot, by dotted name.
+
+    Raises:
+        UserError: the agent has a `state_dict` of its own, which no one else can take apart.
+    """
+    if state["agent"]["kind"] == "stateful":
+        raise UserError("the agent has a state_dict of its own: its networks cannot be told from the rest")
+    return captured.parameters(state["agent"])
+
+
+def fingerprint(state: Any) -> str:
+    """Return the SHA-256 of a captured state: equal exactly if the states are, to the bit."""
+    whole = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Tensor):
+            whole.update(f"tensor {value.dtype} {list(value.shape)}".encode())
+            value = value if value.layout is torch.strided else value.to_dense()
+            whole.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, dict):
+            whole.update(f"dict {len(value)}".encode())
+            for key, item in value.items():
+                add(key)
+                add(item)
+        elif isinstance(value, list | tuple):
+            whole.update(f"list {len(value)}".encode())
+            for item in value:
+                add(item)
+        else:
+            whole.update(f"{type(value).__name__} {value!r};".encode())
+
+    add(state)
+    return whole.hexdigest()
+
+
+def export(source: Path, target: Path) -> None:
+    """Write a snapshot's networks as safetensors, with frame, task and configuration as metadata.
+
+    Args:
+        source: a run's directory, or a snapshot file.
+        target: the file to make.
+
+    Raises:
+        UserError: there is no whole snapshot, or `target` cannot be written.
+    """
+    paths = [source / name for name in files.SNAPSHOTS if (source / name).exists()] if source.is_dir() else [source]
+    if not paths:
+        raise UserError(f"{source}: there is no snapshot in it; give the directory of a run, or a .pt file")
+    try:
+        state = snapshot.load(paths[0])
+    except UserError as e:
+        if len(paths) == 1:
+            raise
+        print(f"{e}; taking the one before it")
+        state = snapshot.load(paths[1])
+    config = state.get("config", {})
+    metadata = {"frame": str(state["frame"]), "task": str(config.get("task_name")), "config": json.dumps(config)}
+    tensors = {name: value.contiguous() for name, value in parameters(state).items()}
+    _write(target, to_safetensors(tensors, metadata))
+    print(f"{len(tensors)} tensors of frame {state['frame']}: {target}")
+
+
+def import_weights(source: Path, target: Path) -> None:
+    """Make a file for `init_from` of the public implementation's networks, given as a plain state dict.
+
+    Args:
+        source: file with {"encoder": state dict, "actor": ..., "critic": ...}, or flat with dotted names.
+        target: the file to make.
+
+    Raises:
+        UserError: the file is anything else, or `target` cannot be written.
+    """
+    try:
+        found = torch.load(source, map_location="cpu", weights_only=True)
+    except OSError as e:
+        raise UserError(f"{source}: cannot be read ({e.strerror})") from e
+    except Exception as e:  # a damaged file, or one that holds more than tensors, raises many kinds
+        raise UserError(
+            f"{source}: not a plain state dict of tensors\n"
+            "A pickled agent is not read, it could run any code; python -m drqv2.snapshot --help says how to make one."
+        ) from e
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in found.items() if isinstance(found, dict) else ():
+        head, _, rest = str(name).partition(".")
+        parts.setdefault(head, {}).update({rest: value} if rest else value if isinstance(value, dict) else {})
+    networks = {name: parts[name] for name in _NETWORKS if name in parts}
+    networks.setdefault("critic_target", parts.get("critic", {}))
+    plain = all(isinstance(v, Tensor) for network in networks.values() for v in network.values())
+    if not plain or {"encoder", "actor", "critic"} - networks.keys():
+        raise UserError(f"{source}: must hold encoder, actor and critic, each a state dict; got {list(parts)[:6]}")
+    agent = {name: {"kind": "module", "value": network, "attributes": {}} for name, network in networks.items()}
+    try:
+        snapshot.save(target, {"frame": 0, "config": {}, "agent": {"kind": "object", "value": agent}})
+    except OSError as e:
+        raise UserError(f"{target}: cannot be written ({e.strerror})") from e
+    print(f"{sum(map(len, networks.values()))} tensors: {target}; train with init_from={target}")
+
+
+def _write(target: Path, data: bytes) -> None:
+    try:
+        files.write_atomically(target, data)
+    except OSError as e:
+        raise UserError(f"{target}: cannot be written ({e.strerror})") from e

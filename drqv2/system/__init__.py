@@ -1,0 +1,1 @@
+"""The machine below: files, memory and cores, signals."""

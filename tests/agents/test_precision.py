@@ -1,0 +1,254 @@
+"""bf16, compiled and graphed updates against the plain fp32 one."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dm_env import specs
+
+from drqv2 import envs
+from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.nn.networks import Encoder
+from drqv2.snapshot import state
+from replay_buffer import ReplayBufferStorage, make_replay_loader
+from tests import short_env
+from tests.agents import test_golden
+from tests.compare import assert_equal
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+
+
+class Unshifted(torch.nn.Identity):
+    """Stands in for the random shift, which the golden numbers leave out."""
+
+    generator = None
+
+
+def golden_agent(monkeypatch: pytest.MonkeyPatch, device: str = "cpu", **how: Any) -> tuple[DrQV2Agent, Any]:
+    """Return an agent after the golden updates, and its metrics."""
+    config = test_golden.CONFIG
+    monkeypatch.setattr(DrQV2Agent, "_as_published", property(lambda self: True))  # though its shift is replaced
+    agent = DrQV2Agent(
+        (9, 84, 84),
+        (config["A"],),
+        device,
+        config["lr"],
+        config["feature_dim"],
+        config["hidden_dim"],
+        config["tau"],
+        num_expl_steps=0,
+        update_every_steps=1,
+        stddev_schedule="0.0",
+        stddev_clip=0.3,
+        use_tb=True,
+        **how,
+    )
+    agent.aug = Unshifted()
+    for name, offset in test_golden.PHASES.items():
+        test_golden.fill(getattr(agent, name), config["phase"] + offset)
+    batches = iter(test_golden.batch(config["phase"] + s) for s in range(config["steps"]))
+    return agent, [agent.update(batches, step) for step in range(config["steps"])]
+
+
+def worst(agent: DrQV2Agent) -> float:
+    """Return the greatest distance of a parameter figure from the golden one, as a share of its absolute sum."""
+    distances = []
+    for name, want in test_golden.GOLDEN["params"].items():
+        module, key = name.split(".", 1)
+        value = getattr(agent, module).state_dict()[key].double().cpu().flatten()
+        weights = torch.sin(torch.arange(value.numel(), dtype=torch.float64))
+        got = (value.sum(), value.abs().sum(), (value * weights).sum())
+        distances += [abs(float(have) - expected) / want[1] for have, expected in zip(got, want, strict=True)]
+    return max(distances)
+
+
+def test_maps_in_place_of_flat_features_give_the_golden_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, metrics = golden_agent(monkeypatch)
+    assert worst(agent) < 1e-5
+    for got, expected in zip(metrics, test_golden.GOLDEN["steps"], strict=True):
+        assert {name: float(got[name]) for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
+def test_bf16_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, _ = golden_agent(monkeypatch, precision="bf16")
+    assert 1e-5 < worst(agent) < 2e-2  # it is bf16, and near
+    assert all(p.dtype == torch.float32 for p in agent.critic.parameters())
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile's own, of an intermediate result
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 2e-2)])
+def test_compiled_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch, precision: str, bound: float) -> None:
+    agent, _ = golden_agent(monkeypatch, precision=precision, compile=True)
+    assert worst(agent) < bound
+    assert set(agent.encoder.state_dict()) == {f"convnet.{i}.{n}" for i in (0, 2, 4, 6) for n in ("weight", "bias")}
+
+
+def small_agent(device: str = "cpu", kind: type[DrQV2Agent] = DrQV2Agent, **how: Any) -> DrQV2Agent:
+    torch.manual_seed(3)
+    return kind((9, 84, 84), (1,), device, 1e-4, 50, 64, 0.01, 0, 1, "linear(1.0,0.1,100)", 0.3, True, seed=5, **how)
+
+
+class Overriding(DrQV2Agent):
+    def update_actor(self, obs: torch.Tensor, step: int) -> dict[str, torch.Tensor]:
+        assert obs.dtype == torch.float32
+        return super().update_actor(obs, step)
+
+
+def batches(count: int, size: int = 8) -> list[tuple[torch.Tensor, ...]]:
+    draw = torch.Generator().manual_seed(1)
+    images = partial(torch.randint, 0, 256, (size, 9, 84, 84), dtype=torch.uint8, generator=draw)
+    numbers = partial(torch.rand, (size, 1), generator=draw)
+    return [(images(), numbers(), numbers(), numbers(), images()) for _ in range(count)]
+
+
+def test_an_overridden_update_gets_fp32() -> None:
+    data = batches(1)
+    fp32, bf16 = (small_agent(kind=Overriding, precision=precision) for precision in ("fp32", "bf16"))
+    assert_equal(fp32.update(iter(data), 0), bf16.update(iter(data), 0))
+
+
+class OwnEncoder(Encoder):
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        h: torch.Tensor = super().forward(obs)
+        assert h.shape[1:] == (self.repr_dim,)
+        return h
+
+
+def test_a_replaced_network_gets_fp32_and_flat_features() -> None:
+    data = batches(1)
+    fp32, bf16 = (small_agent(precision=precision) for precision in ("fp32", "bf16"))
+    for agent in (fp32, bf16):
+        own = OwnEncoder((9, 84, 84))
+        own.load_state_dict(agent.encoder.state_dict())
+        agent.encoder = own
+    assert_equal(fp32.update(iter(data), 0), bf16.update(iter(data), 0))
+
+
+def test_a_replaced_augmentation_gets_fp32() -> None:
+    data = batches(1)
+    agents = [small_agent(precision=precision) for precision in ("fp32", "bf16")]
+    for agent in agents:
+        agent.aug = torch.nn.Identity()
+    assert_equal(agents[0].update(iter(data), 0), agents[1].update(iter(data), 0))
+
+
+def test_compiled_networks_get_the_noise_as_a_tensor_whatever_was_replaced() -> None:
+    agent = small_agent(compile=True)
+    agent.aug = torch.nn.Identity()
+    assert isinstance(agent._stddev(3), torch.Tensor)  # a number would be compiled into the actor
+
+
+def test_bf16_forgets_no_gradient_and_no_step() -> None:
+    # Autocast keeps a parameter's first bf16 copy for as long as a context lasts: the critic of the actor's loss must
+    # be the one that has just taken its step.
+    data = batches(1)
+    agents = [small_agent(precision=precision) for precision in ("fp32", "bf16")]
+    for agent in agents:
+        agent.critic_opt.param_groups[0]["lr"] = 0.05  # a step that shows
+    losses = [agent.update(iter(data), 0)["actor_loss"] for agent in agents]
+    untouched = small_agent(precision="bf16")
+    untouched.critic_opt.param_groups[0]["lr"] = 0.0
+    without = untouched.update(iter(data), 0)["actor_loss"]
+    assert abs(losses[1] - losses[0]) < 0.2 * abs(without - losses[0])
+    for agent in agents:
+        for module in (agent.encoder, agent.actor, agent.critic):
+            assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in module.parameters())
+
+
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real episodes under random actions."""
+    folder = tmp_path_factory.mktemp("replay")
+    env = envs.make("short", 3, 2, seed=1, image_size=84, factory=short_env.make)
+    scalars = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
+    storage = ReplayBufferStorage((env.observation_spec(), env.action_spec(), *scalars), folder)
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        time_step = env.reset()
+        storage.add(time_step)
+        while not time_step.last():
+            time_step = env.step(rng.uniform(-1, 1, 1))
+            storage.add(time_step)
+    env.close()
+    return folder
+
+
+@pytest.mark.slow
+def test_losses_of_bf16_follow_those_of_fp32(replay: Path) -> None:
+    """Over 200 updates on real transitions, smoothed over 20, the critic's loss stays within 15 %, Q within 5 %."""
+    curves = {}
+    for precision in ("fp32", "bf16"):
+        loader = make_replay_loader(replay, None, 32, 0, False, 3, 0.99)
+        agent = small_agent(precision=precision)
+        metrics = [agent.update(loader, step) for step in range(200)]
+        loader.close()
+        curves[precision] = {
+            name: np.array([float(m[name]) for m in metrics]).reshape(-1, 20).mean(1)
+            for name in ("critic_loss", "critic_q1", "critic_target_q", "actor_loss")
+        }
+    for name, bound in (("critic_loss", 0.15), ("critic_q1", 0.05), ("critic_target_q", 0.05), ("actor_loss", 0.05)):
+        fp32, bf16 = (curves[precision][name] for precision in ("fp32", "bf16"))
+        distance = np.abs(bf16 - fp32) / np.abs(fp32).max()
+        assert distance.max() < bound, f"{name}: {distance.max():.3f}"
+
+
+@needs_cuda
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 2e-2)])
+def test_graphed_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch, precision: str, bound: float) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    agent, _ = golden_agent(monkeypatch, "cuda", precision=precision, compile=True)
+    assert worst(agent) < bound
+
+
+@needs_cuda
+def test_a_graph_does_what_single_kernels_do() -> None:
+    data = batches(6)
+    eager, graphed = (small_agent("cuda", compile=how) for how in (False, True))
+    for step, batch in enumerate(data):
+        one, other = (agent.update(iter([batch]), step) for agent in (eager, graphed))
+        assert one.keys() == other.keys()
+        for name in one:
+            torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
+    # The generators have gone on alike, so that a snapshot holds their state.
+    ours, theirs = (state.capture(agent)["value"] for agent in (eager, graphed))
+    assert torch.equal(ours["update_generator"]["value"], theirs["update_generator"]["value"])
+    shifts = [ours["aug"], theirs["aug"]]
+    assert_equal(*shifts)
+
+
+@needs_cuda
+def test_a_graph_acts_as_single_kernels_do() -> None:
+    eager, graphed = (small_agent("cuda", compile=how) for how in (False, True))
+    for step, batch in enumerate(batches(2)):
+        for number in (1, 3, 1):
+            obs = batch[0][:number].numpy()
+            for eval_mode in (True, False):
+                one, other = (agent.act_batch(obs, 50, eval_mode) for agent in (eager, graphed))
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        for agent in (eager, graphed):
+            agent.update(iter([batch]), step)  # the graph sees what it has learnt
+
+
+@needs_cuda
+def test_a_graph_goes_on_after_a_restore() -> None:
+    data = batches(6)
+    whole, parts = (small_agent("cuda", compile=True) for _ in range(2))
+    for step, batch in enumerate(data):
+        whole.update(iter([batch]), step)
+        if step == 3:
+            fresh = small_agent("cuda", compile=True)
+            state.restore(fresh, state.capture(parts))
+            parts = fresh
+        parts.update(iter([batch]), step)
+    for a, b in zip(whole.critic.parameters(), parts.critic.parameters(), strict=True):
+        torch.testing.assert_close(a, b)

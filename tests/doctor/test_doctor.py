@@ -1,0 +1,211 @@
+"""The doctor: sound machines pass, and each thing that is wrong is named with what mends it, without a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drqv2.doctor import checks as doctor
+from drqv2.doctor import measure
+from drqv2.system import machine
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cfg(**changes: object) -> dict:
+    found = doctor.compose("cartpole_balance_sparse", "debug")
+    return found | changes
+
+
+def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "drqv2.doctor", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_this_machine_is_fit(tmp_path):
+    done = run("--dir", str(tmp_path / "not" / "made" / "yet"))
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = re.findall(r"^(ok|warn|fail) +(\S.*?)  +(\S.*)$", done.stdout, re.M)
+    names = [name for _, name, _ in rows]
+    wanted = ["python", "torch", "mujoco", "dm-control", "hydra-core", "numpy", "ffmpeg", "device"]
+    wanted += ["renderer", "render + step", "update", "disk", "memory"]
+    assert set(wanted) <= set(names)
+    assert "fail" not in {status for status, _, _ in rows}
+    assert "GL_RENDERER" in done.stdout
+    assert re.search(r"Ready: python train.py task=cartpole_balance_sparse preset=(paper|cpu)\n$", done.stdout)
+
+
+@pytest.mark.slow
+def test_without_mujoco_it_reports_the_rest(tmp_path):
+    (tmp_path / "mujoco.py").write_text("raise ModuleNotFoundError(\"No module named 'mujoco'\")")
+    done = run(PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, "")
+    renderer = next(line for line in done.stdout.splitlines() if "renderer" in line)
+    assert renderer.startswith("fail")
+    assert "mujoco" in renderer
+    assert "-> make setup" in done.stdout
+    assert re.search(r"^(ok|warn) +update", done.stdout, re.M)
+    assert "Not ready" in done.stdout
+
+
+def test_without_torch_and_hydra_it_still_reports(tmp_path):
+    for name in ("torch", "hydra"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{name}'\")")
+    done = run(PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert re.search(r"^ok +python", done.stdout, re.M)
+    assert re.search(r"^fail +device +ModuleNotFoundError: No module named 'torch'$", done.stdout, re.M)
+
+
+def test_a_bad_task_names_the_nearest():
+    cfgs: list[dict] = []
+    lines = list(doctor.settings("cartpole_balance_spars", cfgs))
+    assert [line.status for line in lines] == ["fail"]
+    assert "cartpole_balance_sparse" in lines[0].advice[0]
+    assert cfgs == []
+
+
+def test_a_renderer_that_does_not_work_fails_with_advice(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "nonsense")
+    (line,) = doctor.rendering(cfg(), {})
+    assert line.status == "fail"
+    assert "nonsense" in line.text
+    assert line.advice
+
+
+def test_a_driver_that_crashes_is_survived(monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.kill(os.getpid(), 11)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (line,) = doctor.rendering(cfg(), {})
+    assert line.status == "fail"
+    assert "status -11" in line.text
+
+
+def test_what_draws_is_measured():
+    found: dict = {}
+    lines = {line.name: line for line in doctor.rendering(cfg(), found)}
+    assert "error" not in found, found
+    assert found["ms"] > 0
+    assert found["actions"] == 1
+    assert lines["renderer"].status == ("warn" if machine.is_software(found["renderer"]) else "ok")
+    assert ("software" in lines["renderer"].text) == machine.is_software(found["renderer"])
+    assert lines["render + step"].status == "ok"
+    (line,) = doctor.update(cfg(num_train_frames=5000), found)
+    assert "5,000 frames take about" in line.text
+
+
+@pytest.mark.parametrize(
+    ("renderer", "software"),
+    [
+        ("llvmpipe (LLVM 15.0.6, 256 bits)", True),
+        ("softpipe", True),
+        ("Software Rasterizer", True),
+        ("Mesa DRI swrast", True),
+        ("NVIDIA H100 80GB HBM3/PCIe/SSE2", False),
+        ("AMD Radeon RX 7900 XTX (radeonsi, navi31)", False),
+    ],
+)
+def test_software_renderers_are_known(renderer, software):
+    assert machine.is_software(renderer) == software
+
+
+@pytest.mark.parametrize(
+    ("script", "words"), [(None, "No such file"), ("echo no such encoder >&2; exit 1", "no such encoder")]
+)
+def test_a_broken_ffmpeg_is_a_warning(tmp_path, monkeypatch, script, words):
+    path = tmp_path / "ffmpeg"
+    if script:
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(path))
+    (line,) = doctor.encoder()
+    assert line.status == "warn"
+    assert words in line.text
+    assert line.advice[0] == "unset IMAGEIO_FFMPEG_EXE"
+
+
+def test_ffmpeg_encodes_here():
+    assert measure.encode()
+
+
+def test_replay_counts_each_frame_once():
+    assert doctor.replay_bytes(doctor.compose("humanoid_walk", "paper")) == 1_000_000 * 3 * 84 * 84
+    assert doctor.replay_bytes(doctor.compose("cartpole_balance_sparse", "paper")) == 550_000 * 3 * 84 * 84  # its end
+    assert doctor.replay_bytes(doctor.compose("quadruped_run", "paper")) == 100_000 * 3 * 84 * 84
+
+
+def test_a_disk_too_small_fails_with_advice(tmp_path):
+    lines = {
+        line.name: line for line in doctor.space(cfg(replay_buffer_size=10**12, num_train_frames=10**13), tmp_path)
+    }
+    assert lines["disk"].status == "fail"
+    assert "hydra.run.dir=" in lines["disk"].advice[0]
+    assert lines["memory"].status == "warn"
+    assert {line.name: line.status for line in doctor.space(cfg(), tmp_path)}["disk"] in ("ok", "warn")
+
+
+def test_a_check_that_breaks_is_a_finding(capsys):
+    def broken():
+        yield doctor.Line("ok", "first", "fine")
+        raise AttributeError("module has no attribute x\nsecond line")
+
+    report = doctor.Report()
+    report.add("second", broken())
+    assert report.failed
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["ok", "first", "fine"]
+    assert out[1].split(maxsplit=2) == ["fail", "second", "AttributeError: module has no attribute x"]
+    assert out[2].strip().startswith("-> make setup")
+
+
+def test_versions_outside_their_bounds_fail(monkeypatch, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["numpy>=99", "no-such-package>=1", "torch>=2"]'
+    )
+    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    lines = {line.name: line for line in doctor.versions()}
+    assert {name: line.status for name, line in lines.items()} == {
+        "python": "ok",
+        "numpy": "fail",
+        "no-such-package": "fail",
+        "torch": "ok",
+    }
+    assert 'pip install "numpy>=99"' in lines["numpy"].advice[0]
+    assert lines["no-such-package"].text == "not installed"
+
+
+def test_the_machine_has_memory_and_cores():
+    total, available = machine.memory()
+    assert total >= available > 0
+    assert machine.cores() > 0
+    name, native = machine.processor()
+    assert name
+    assert isinstance(native, bool)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_openmp_is_calmed_before_torch_is_loaded(given: dict[str, str], expected: str) -> None:
+    code = (
+        "import os, sys; from drqv2.system.machine import calm_openmp; calm_openmp(); "
+        "print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=others | given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", expected]

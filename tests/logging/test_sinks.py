@@ -1,0 +1,320 @@
+"""metrics.jsonl, TensorBoard's clips and hyper-parameters, Weights & Biases, and sinks that fail."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from drqv2.logging.logger import Logger
+from drqv2.logging.provenance import git_commit
+from drqv2.logging.sinks.clips import gif
+from drqv2.system.files import Appender
+from video import VideoRecorder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def log(logger: Logger, frame: int, ty: str = "train", **metrics: float) -> None:
+    with logger.log_and_dump_ctx(frame, ty) as write:
+        for name, value in metrics.items():
+            write(name, value)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def mp4(tmp_path: Path) -> Path:
+    """200 frames at 50 a second, in which a bright bar moves from left to right."""
+
+    class Env:
+        t = 0
+
+        def render(self, height: int, width: int) -> np.ndarray:
+            picture = np.zeros((height, width, 3), np.uint8)
+            picture[:, self.t * width // 200 : self.t * width // 200 + 20] = 255
+            self.t += 1
+            return picture
+
+    recorder, env = VideoRecorder(tmp_path, 192, fps=50), Env()
+    recorder.init(env)
+    for _ in range(199):
+        recorder.record(env)
+    recorder.save("1000.mp4")
+    return tmp_path / "eval_video" / "1000.mp4"
+
+
+def test_json_lines_hold_every_metric(tmp_path: Path) -> None:
+    logger = Logger(tmp_path, use_tb=False)
+    log(logger, 1000, episode_reward=5.25, loss=math.nan)
+    log(logger, 1000, "eval", episode_reward=7.5)
+    assert lines(tmp_path) == [
+        {"frame": 1000, "train/episode_reward": 5.25, "train/loss": "nan"},
+        {"frame": 1000, "eval/episode_reward": 7.5},
+    ]
+
+
+def test_json_lines_go_back_to_a_snapshot(tmp_path: Path) -> None:
+    logger = Logger(tmp_path, use_tb=False)
+    log(logger, 1000, loss=1.0)
+    state = logger.state_dict()
+    log(logger, 2000, loss=-2.0)
+    logger.close()
+    with open(tmp_path / "metrics.jsonl", "a") as f:
+        f.write('{"frame": 3000, "train/lo')  # killed while writing
+    logger = Logger(tmp_path, use_tb=False)
+    logger.load_state_dict(state)
+    log(logger, 2000, loss=2.0)
+    assert [(line["frame"], line["train/loss"]) for line in lines(tmp_path)] == [(1000, 1.0), (2000, 2.0)]
+
+
+def test_damaged_json_lines_are_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logger = Logger(tmp_path, use_tb=False)
+    log(logger, 1000, loss=1.0)
+    state = logger.state_dict()
+    logger.close()
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"1.0", b"7.0"))
+    logger = Logger(tmp_path, use_tb=False)
+    logger.load_state_dict(state)
+    log(logger, 2000, loss=2.0)
+    assert lines(tmp_path) == [{"frame": 2000, "train/loss": 2.0}]
+    assert (tmp_path / "quarantine" / "metrics.jsonl").exists()
+    assert "is not what was logged" in caplog.text
+
+
+def test_json_lines_of_an_earlier_run_go(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"frame": 9000}\n')
+    log(Logger(tmp_path, use_tb=False), 1000, loss=1.0)
+    assert lines(tmp_path) == [{"frame": 1000, "train/loss": 1.0}]
+
+
+def test_json_lines_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = Appender.append
+
+    def full(self: Appender, data: bytes) -> None:
+        if data.startswith(b"{"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, data)
+
+    logger = Logger(tmp_path, use_tb=False)
+    with monkeypatch.context() as m:
+        m.setattr(Appender, "append", full)
+        log(logger, 1000, loss=1.0)
+    state = logger.state_dict()
+    logger.close()
+    logger = Logger(tmp_path, use_tb=False)
+    logger.load_state_dict(state)
+    log(logger, 2000, loss=2.0)
+    assert [line["frame"] for line in lines(tmp_path)] == [1000, 2000]
+
+
+class _Broken:
+    name = "a broken sink"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*_: object) -> None:
+            self.asked += 1
+            raise RuntimeError("no connection")
+
+        return fail
+
+
+def test_a_sink_that_fails_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = _Broken()
+    logger = Logger(tmp_path, use_tb=False, sinks=[broken])
+    for frame in (1000, 2000):
+        log(logger, frame, loss=1.0)
+    logger.state_dict()
+    logger.close()
+    assert broken.asked == 1
+    assert len(lines(tmp_path)) == 2
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["a broken sink is off from here on, the CSV files go on (RuntimeError: no connection)."]
+
+
+def test_a_sink_that_was_dropped_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    logger = Logger(tmp_path, use_tb=True)
+    log(logger, 1000, loss=1.0)
+    logger.state_dict()
+    for sink in logger._sinks:
+        monkeypatch.setattr(sink, "write", denied)
+    log(logger, 2000, loss=2.0)
+    state = logger.state_dict()
+    logger.close()
+    logger = Logger(tmp_path, use_tb=True)
+    logger.load_state_dict(state)
+    log(logger, 3000, loss=3.0)
+    logger.close()
+    assert [line["frame"] for line in lines(tmp_path)] == [1000, 3000]
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert [p.step for p in events.Scalars("train/loss")] == [1000, 3000]
+
+
+def evaluated(run_dir: Path, video: Path | None) -> dict[str, Any]:
+    """Log one evaluation; return the logger's state after it."""
+    logger = Logger(run_dir, use_tb=True)
+    log(logger, 1000, "eval", episode_reward=7.5)
+    if video is not None:
+        logger.log_video("eval/video", video, 1000)
+    state = logger.state_dict()
+    logger.close()
+    return state
+
+
+def resumed(run_dir: Path, state: dict[str, Any], **size: int) -> EventAccumulator:
+    """Go on from a state with a second evaluation; return what TensorBoard then reads."""
+    logger = Logger(run_dir, use_tb=True)
+    logger.load_state_dict(state)
+    log(logger, 2000, "eval", episode_reward=8.5)
+    logger.close()
+    events = EventAccumulator(str(run_dir / "tb"), size)
+    events.Reload()
+    return events
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no video"])
+def test_tensorboard_does_without_a_lost_video(
+    tmp_path: Path, mp4: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    state = evaluated(tmp_path, mp4)
+    mp4.unlink() if content is None else mp4.write_bytes(content)
+    events = resumed(tmp_path, state, scalars=0)
+    assert [p.step for p in events.Scalars("eval/episode_reward")] == [1000, 2000]
+    assert "does without" in caplog.text
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_video_outside_of_the_run_is_not_read(
+    tmp_path: Path, mp4: Path, caplog: pytest.LogCaptureFixture, absolute: bool
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    mp4.rename(tmp_path / "private.mp4")
+    state = evaluated(run_dir, None)
+    name = str(tmp_path / "private.mp4") if absolute else "../private.mp4"
+    (saved,) = [sink for sink in state["sinks"].values() if "newest" in sink]
+    saved["newest"] = [[1000, [], [["eval/video", name]]]]
+    events = resumed(run_dir, state, images=0)
+    assert events.Tags()["images"] == []
+    assert "outside of the run's directory" in caplog.text
+
+
+def test_a_clip_of_a_video(mp4: Path) -> None:
+    data, (height, width) = gif(mp4)
+    assert (height, width) == (128, 128)
+    picture: Any = Image.open(io.BytesIO(data))
+    assert 40 <= picture.n_frames <= 80
+    seconds = 0.0
+    bright = []
+    for i in range(picture.n_frames):
+        picture.seek(i)
+        seconds += picture.info["duration"] / 1000
+        bright.append(int(np.asarray(picture.convert("L")).mean(0).argmax()))
+    assert seconds == pytest.approx(4.0, rel=0.1)
+    assert bright[0] < 20
+    assert bright[-1] > 100
+    assert bright == sorted(bright)
+
+
+def test_tensorboard_shows_clips_also_after_a_resume(tmp_path: Path, mp4: Path) -> None:
+    state = evaluated(tmp_path, mp4)
+    events = resumed(tmp_path, state, images=0, scalars=0)
+    (image,) = events.Images("eval/video")
+    assert image.step == 1000
+    assert image.encoded_image_string[:4] == b"GIF8"
+    assert [(p.step, p.value) for p in events.Scalars("eval/episode_reward")] == [(1000, 7.5), (2000, 8.5)]
+
+
+def test_tensorboard_knows_the_hyper_parameters(tmp_path: Path) -> None:
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    logger = Logger(
+        tmp_path, use_tb=True, hparams={"lr": 1e-4, "agent.shape": [9, 84, 84], "use_tb": True, "none": None}
+    )
+    log(logger, 1000, loss=1.0)
+    logger.close()
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    data = HParamsPluginData.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
+    found = data.session_start_info.hparams
+    assert found["lr"].number_value == 1e-4
+    assert found["agent.shape"].string_value == "[9, 84, 84]"
+    assert found["use_tb"].string_value == "True"
+
+
+WANDB_RUN = """
+import json, sys
+from pathlib import Path
+from drqv2.logging.logger import Logger
+from drqv2.logging.sinks.weights_and_biases import WeightsAndBiases
+
+folder, video, frame, state = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+sink = WeightsAndBiases(folder, {"lr": 1e-4}, "run")
+logger = Logger(folder, use_tb=False, sinks=[sink])
+if state:
+    sink.load_state_dict(state)
+with logger.log_and_dump_ctx(frame, "eval") as log:
+    log("episode_reward", frame / 10)
+logger.log_video("eval/video", video, frame)
+print(json.dumps(logger.state_dict()["sinks"]["Weights & Biases"]))
+logger.close()
+"""
+
+
+@pytest.mark.slow
+def test_weights_and_biases_offline(tmp_path: Path, mp4: Path) -> None:
+    pytest.importorskip("wandb")
+    state: dict[str, Any] = {}
+    ids = []
+    for frame in (1000, 2000):  # a process each, as a run and its resume are
+        command = [sys.executable, "-c", WANDB_RUN, str(tmp_path), str(mp4), str(frame), json.dumps(state)]
+        env = {**os.environ, "WANDB_MODE": "offline", "WANDB_X_SERVICE_WAIT": "200"}  # seconds: it may be busy here
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert "Weights & Biases" not in done.stderr  # neither dropped nor without the video
+        state = json.loads(done.stdout.splitlines()[-1])
+        ids.append(state["id"])
+    assert ids[0]
+    assert ids[0] == ids[1]
+    written = list((tmp_path / "wandb").glob(f"offline-run-*/run-{ids[0]}.wandb"))
+    assert len(written) == 2
+    assert all(b"eval/episode_reward" in path.read_bytes() for path in written)
+    assert list((tmp_path / "wandb").rglob("media/videos/**/*.mp4"))
+
+
+def test_git_commit(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x", *words], check=True)
+
+    assert git_commit(tmp_path / "nowhere") is None
+    git("init", "-q")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-qm", "first")
+    found = git_commit(tmp_path)
+    assert found is not None
+    assert len(found[0]) == 40
+    assert not found[1]
+    (tmp_path / "a").write_text("2")
+    assert git_commit(tmp_path) == (found[0], True)

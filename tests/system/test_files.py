@@ -1,0 +1,146 @@
+"""The lock on a directory, a full disk, quarantine."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from drqv2.errors import DiskError, UserError
+from drqv2.system import files
+
+ROOT = Path(__file__).resolve().parents[2]
+HOLD = """
+import sys, time
+from pathlib import Path
+from drqv2.system import files
+with files.locked(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(100)
+"""
+
+
+def holder(folder: Path) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"locked\n"
+    return process
+
+
+def test_a_second_process_is_refused_and_a_dead_one_forgotten(tmp_path):
+    first = holder(tmp_path)
+    with pytest.raises(UserError, match=rf"in use by process {first.pid} on .*, started 20"), files.locked(tmp_path):
+        pass
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    with files.locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00garbage", b"[1, 2]", b'{"pid": "x"}'])
+def test_a_lock_that_says_nothing_still_locks(tmp_path, content):
+    first = holder(tmp_path)
+    (tmp_path / files.LOCK).write_bytes(content)
+    with pytest.raises(UserError, match="in use by another process"), files.locked(tmp_path):
+        pass
+    first.kill()
+    first.wait()
+    with files.locked(tmp_path):
+        pass
+
+
+def test_the_lock_of_another_host_is_waited_for(tmp_path, monkeypatch, caplog):
+    """A host that is lost lets go of its locks on a network file system only after some time."""
+    first = holder(tmp_path)
+    (tmp_path / files.LOCK).write_text('{"pid": 7, "host": "another", "started": "2026"}')
+    monkeypatch.setattr(files, "_LEASE", 0.4)
+    with pytest.raises(UserError, match="in use by process 7 on another, started 2026"), files.locked(tmp_path):
+        pass
+    assert "waiting" in caplog.text
+    monkeypatch.setattr(files, "_LEASE", 20.0)
+    threading.Timer(0.5, first.kill).start()
+    with files.locked(tmp_path):
+        assert first.wait() == -signal.SIGKILL
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / files.LOCK).symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(UserError, match="cannot be written to"), files.locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+def test_a_child_does_not_hold_the_lock(tmp_path):
+    with files.locked(tmp_path):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], close_fds=False)
+    try:
+        with files.locked(tmp_path):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_full_disk_is_tried_again(tmp_path, monkeypatch, caplog):
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    left = iter([OSError(errno.ENOSPC, "No space left on device")] * 2)
+
+    def write() -> str:
+        if error := next(left, None):
+            raise error
+        return "written"
+
+    with caplog.at_level(logging.WARNING):
+        assert files.persist(write, "x.csv") == "written"
+    assert len(pauses) == 2
+    assert "x.csv cannot be written (No space left on device); the next attempt is in 1 s." in caplog.text
+
+
+def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+
+    def write() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(DiskError, match=r"x\.csv cannot be written: No space left on device") as error:
+        files.persist(write, "x.csv")
+    assert error.value.code == 74
+
+
+def test_what_waiting_does_not_mend_ends_the_run_at_once(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
+
+    def write() -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(DiskError, match="Permission denied"):
+        files.persist(write, "x.csv")
+
+
+def test_the_old_file_is_kept_aside(tmp_path):
+    path, keep = tmp_path / "file", tmp_path / "older"
+    for data in (b"1", b"2", b"3"):
+        with files.replacing(path, keep) as f:
+            f.write(data)
+    assert (path.read_bytes(), keep.read_bytes()) == (b"3", b"2")
+    assert sorted(os.listdir(tmp_path)) == ["file", "older"]
+
+
+def test_quarantine_overwrites_nothing(tmp_path, caplog):
+    for data in (b"1", b"2", b"3"):
+        (tmp_path / "file").write_bytes(data)
+        files.quarantine(tmp_path / "file", tmp_path, "is damaged")
+    assert {p.read_bytes() for p in (tmp_path / "quarantine").iterdir()} == {b"1", b"2", b"3"}
+    assert not (tmp_path / "file").exists()
+    assert "file: is damaged; moved to" in caplog.text

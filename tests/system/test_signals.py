@@ -1,0 +1,171 @@
+"""Leaving when told to, in real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# argv: how long until a safe point.
+BUSY = """
+import sys, time
+from pathlib import Path
+from drqv2.system import signals as stopping
+from drqv2.errors import Stopped
+stopping._SECONDS = 2.0
+seconds = float(sys.argv[1])
+try:
+    with stopping.StopSignals(Path("run")) as stop:
+        print("ready", flush=True)
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            time.sleep(seconds)
+            stop.raise_if_requested()
+except Stopped as stopped:
+    print(stopped)
+    sys.exit(stopped.code)
+"""
+
+
+def busy(seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BUSY, str(seconds)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR2, 75), (signal.SIGINT, 130)], ids=lambda x: str(x)
+)
+def test_a_signal_waits_for_the_safe_point(number, code):
+    process = busy(0.2)
+    process.send_signal(number)
+    assert process.communicate()[0] == f"stopped by {signal.Signals(number).name}\n"
+    assert process.returncode == code
+
+
+def test_without_a_safe_point_the_process_leaves_all_the_same():
+    process = busy(15)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert "no safe point" in process.communicate()[0]
+    assert process.returncode == 75
+    assert time.monotonic() - begin < 10
+
+
+def test_a_second_interrupt_leaves_at_once():
+    process = busy(15)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert "left at once" in process.communicate()[0]
+    assert process.returncode == 130
+
+
+def test_other_signals_in_a_row_are_one():
+    process = busy(1.0)
+    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
+        process.send_signal(number)
+        time.sleep(0.1)
+    assert process.communicate()[0] == "stopped by SIGUSR2\n"
+    assert process.returncode == 75
+
+
+def test_it_leaves_though_nobody_reads_what_it_says():
+    process = busy(15)
+    assert process.stdout is not None
+    process.stdout.close()  # tee is gone, say
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 75
+    assert time.monotonic() - begin < 10
+
+
+def test_it_leaves_though_what_it_says_is_not_taken():
+    process = busy(15)
+    assert process.stdout is not None
+    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    blocked = os.open(f"/proc/{process.pid}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(blocked, b"x" * 4096)  # a pager is paused, say
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 75
+    os.close(blocked)
+
+
+SCHEDULED = """
+import signal, sys, time
+from pathlib import Path
+from drqv2.system import signals as stopping
+signal.signal(signal.SIGTERM, lambda *_: print("goes on", flush=True))
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(7))
+stopping._SECONDS = 0.5
+with stopping.StopSignals(Path("run")) as stop:
+    print("ready", flush=True)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        time.sleep(float(sys.argv[1]))
+        stop.raise_if_requested()
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3.0])
+def test_a_scheduler_s_handlers_decide(seconds):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCHEDULED, str(seconds)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "goes on\n"
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGUSR2)  # while the other waits for its safe point
+    process.communicate()
+    assert process.returncode == 7
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR2, 75), (signal.SIGINT, 130)])
+def test_before_there_is_a_run_it_leaves_with_the_same_code(number, code):
+    setting_up = (
+        "import signal, time\nfrom drqv2 import stopping\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job's children ignore it
+        "stopping.leave_until_there_is_a_run()\n"
+    )
+    command = [sys.executable, "-c", f"{setting_up}print('ready', flush=True)\ntime.sleep(20)"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.communicate()[0] == ""
+    assert process.returncode == code
+
+
+@pytest.mark.parametrize("words", ["eval.py --help", "report.py --help", "-m drqv2.snapshot WHOLE"])
+def test_tools_whose_output_nobody_reads(words, tmp_path):
+    for name in ("snapshot.pt", "snapshot_previous.pt", "weights_0.pt"):
+        (tmp_path / name).write_bytes(b"")
+    command = [sys.executable, *words.replace("WHOLE", str(tmp_path)).split()]
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert process.communicate()[1] == ""
+    assert process.returncode == 141
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == "error: standard output cannot be written (No space left on device)\n"
+    assert done.returncode == 74
