@@ -41,10 +41,10 @@ from drqv2.logging.diagnostics import diagnose, gradient_norms
 from drqv2.logging.time_shares import Shares
 from drqv2.run import factory as parts
 from drqv2.run.progress import Progress
+from drqv2.snapshot import agent_weights, state
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot import resume as resuming
-from drqv2.snapshot import state
-from drqv2.snapshot.checkpoints import Checkpoints
+from drqv2.snapshot.checkpoints import Checkpoints, has_ended
 from drqv2.system import files
 from drqv2.system.signals import StopSignals, how_to_go_on
 from video import make_recorders
@@ -81,7 +81,7 @@ class Workspace:
             self.load_snapshot(saved)
             return
         if cfg.init_from:
-            resuming.init_weights(self.agent, Path(cfg.init_from))
+            agent_weights.init_weights(self.agent, Path(cfg.init_from))
         self.replay_storage.delete()  # what a run left here that was stopped before its first snapshot
         resuming.store_config(cfg, work_dir)
         self._start_episodes(range(cfg.num_envs))
@@ -343,7 +343,7 @@ class Workspace:
         """
         cfg: Any = OmegaConf.to_container(self.cfg, resolve=True)
         changed = resuming.changed_keys(saved["config"], cfg, self.work_dir)
-        resuming.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
+        agent_weights.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
         try:
             self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         except FileNotFoundError as e:
@@ -420,8 +420,8 @@ def main(cfg: DictConfig, work_dir: Path) -> float:
         print(f"after an interruption, {how_to_go_on(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
         files.tidy(work_dir)
-        if (over := resuming.has_ended(cfg, work_dir)) is not None:
-            return over.last_return
+        if (over := has_ended(cfg, work_dir)) is not None:
+            return float(over["last_return"])
         workspace = Workspace(cfg, work_dir, stop)
         provenance.record_start(work_dir, workspace.global_frame, workspace.device)
         try:

@@ -46,6 +46,11 @@ class Stopped(BaseException):
         self.code = code
 
 
+def not_installed(package: str, extra: str) -> str:
+    """Return what to say where a package of an optional extra is missing."""
+    return f'{package} is not installed. Install it: pip install -e ".[{extra}]"'
+
+
 def nearest(name: str, names: Iterable[str]) -> list[str]:
     """Return up to three of `names` that look most like `name`, best first."""
     return difflib.get_close_matches(str(name), [str(n) for n in names], n=3, cutoff=0.5)

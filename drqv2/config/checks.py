@@ -231,3 +231,10 @@ def check_call(node: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]
 def check_agent(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
     """Check that the agent's class takes the keys of `agent`; see `check_call`."""
     check_call("agent", factory, kwargs)
+
+
+def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Return a nested configuration's values by dotted name."""
+    if not isinstance(node, dict):
+        return {prefix[:-1]: node}
+    return {name: leaf for key, value in node.items() for name, leaf in leaves(value, f"{prefix}{key}.").items()}

@@ -10,9 +10,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from drqv2.errors import UserError
-
-NO_GYMNASIUM = 'gymnasium is not installed. Install it: pip install -e ".[gym]"'
+from drqv2.errors import UserError, not_installed
 
 
 def build(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
@@ -37,7 +35,7 @@ def build(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
         env: Any = factory(**given)
     except ModuleNotFoundError as error:
         if error.name == "gymnasium":
-            raise UserError(NO_GYMNASIUM) from error
+            raise UserError(not_installed("gymnasium", "gym")) from error
         raise
     if hasattr(env, "action_spec") and hasattr(env, "observation_spec"):
         made: dm_env.Environment = env

@@ -9,13 +9,12 @@ import numpy as np
 from dm_env import TimeStep, specs
 
 from drqv2.envs.cameras import image_shape
-from drqv2.envs.custom import NO_GYMNASIUM
-from drqv2.errors import UserError
+from drqv2.errors import UserError, not_installed
 
 try:
     import gymnasium
 except ModuleNotFoundError as error:
-    raise UserError(NO_GYMNASIUM) from error
+    raise UserError(not_installed("gymnasium", "gym")) from error
 
 
 class GymnasiumEnvironment(dm_env.Environment):

@@ -21,7 +21,7 @@ from drqv2.errors import UserError
 from drqv2.run import factory as parts
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot import state
-from drqv2.snapshot.resume import ADVICE, misfit
+from drqv2.snapshot.agent_weights import ADVICE, misfit
 from drqv2.system import files
 
 

@@ -15,9 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from drqv2.config.checks import leaves
 from drqv2.config.schema import FREE
 from drqv2.errors import UserError
-from drqv2.snapshot.resume import leaves
 
 _NEEDED = ("frame", "episode_reward", "total_time")
 _LARGEST = 1e15  # no frame, return or time is larger; near a float's end sums overflow, and charts have no axis for it

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, utils
 from drqv2.agents.loading import make_agent as agent_from
+from drqv2.config.checks import leaves
 from drqv2.envs.handles import InProcess, Worker
 from drqv2.logging.console import Console, Dashboard, PlainConsole, Status
 from drqv2.logging.logger import Logger
@@ -28,8 +29,8 @@ from drqv2.logging.usage import Usage
 from drqv2.replay.device import choose_replay_device, needed_bytes
 from drqv2.replay.loader import ReplayLoader, make_replay_loader
 from drqv2.replay.storage import ReplayBufferStorage
-from drqv2.snapshot.resume import REPLAY, leaves
 from drqv2.system import machine
+from drqv2.system.files import REPLAY
 
 
 def settle_machine(cfg: DictConfig) -> None:

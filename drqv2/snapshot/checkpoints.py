@@ -7,6 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from drqv2.errors import DiskError, NotFiniteError, UserError
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.state import weights
@@ -134,3 +136,37 @@ class Checkpoints:
             self.settle()
         finally:
             self._writer.shutdown()
+
+
+def has_ended(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
+    """Return how far the run in `run_dir` came if it has ended and given up its replay (keep_replay=false); say so.
+
+    Raises:
+        UserError: it has, and is asked to go on for longer; or its replay is missing though it has not ended.
+    """
+    if not files.has_snapshot(run_dir) or (run_dir / files.REPLAY).exists():
+        return None
+    path, saved = _newest(run_dir)
+    length = saved["config"]["num_train_frames"]
+    ended = saved["frame"] + saved["config"]["action_repeat"] * saved["config"]["num_envs"] > length
+    if not ended or cfg.num_train_frames > length:
+        why = "has ended and its replay is deleted (keep_replay=false)" if ended else "has lost its replay"
+        raise UserError(
+            f"{run_dir} {why}: it cannot be gone on with\ninit_from={path} begins another run with its weights."
+        )
+    print(f"nothing left to do: the run has had its num_train_frames={length}, and its replay is deleted")
+    progress: dict[str, Any] = saved["progress"]
+    return progress
+
+
+def _newest(run_dir: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the newest snapshot that is whole, and its path; if none is, say what ails the newest."""
+    reason: UserError | None = None
+    for path in (run_dir / name for name in files.SNAPSHOTS):
+        if path.is_file():
+            try:
+                return path, snapshot.load_run(path)
+            except UserError as e:
+                reason = reason or e
+    assert reason is not None, "the caller has seen a snapshot"
+    raise reason

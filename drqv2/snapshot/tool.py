@@ -72,7 +72,7 @@ def _contents(state: dict[str, Any]) -> Iterator[str]:
 
 
 def _config(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
-    from drqv2.snapshot.resume import leaves
+    from drqv2.config.checks import leaves
 
     try:
         stored: Any = OmegaConf.to_container(OmegaConf.load(run_dir / "config.yaml"), resolve=True)

@@ -25,6 +25,7 @@ _T = TypeVar("_T")
 _LEASE = 150.0  # seconds for which a server of NFS keeps a lost host's locks: 90 is usual
 LOCK = "lock"
 QUARANTINE = "quarantine"
+REPLAY = "buffer"  # the folder of episodes in a run's directory
 SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # of a run, newest first
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be over after a while
 _PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each further attempt to write

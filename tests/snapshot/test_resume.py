@@ -10,7 +10,8 @@ from torch import nn
 
 from drqv2.config.schema import FREE, KEYS
 from drqv2.errors import UserError
-from drqv2.snapshot.resume import apply, changed_keys
+from drqv2.snapshot.agent_weights import apply
+from drqv2.snapshot.resume import changed_keys
 
 OLD = {"seed": 1, "lr": 0.5, "num_train_frames": 10, "image_size": 84, "agent": {"lr": 0.5, "x": 1}, "resume": None}
 RUN = Path("run")

@@ -18,8 +18,8 @@ from torch import nn
 
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot import state
+from drqv2.snapshot.agent_weights import apply
 from drqv2.snapshot.file import copied, not_finite
-from drqv2.snapshot.resume import apply
 
 
 def through_a_file(agent: Any) -> Any:

@@ -1,0 +1,99 @@
+"""An agent brought to where a snapshot was taken, or given its weights alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drqv2.errors import UserError
+from drqv2.snapshot import file as snapshot
+from drqv2.snapshot import state
+
+ADVICE = (
+    "Give a run's snapshot.pt or weights_FRAME.pt; for the public DrQ-v2's weights see python -m drqv2.snapshot --help."
+)
+# An agent's attributes that follow the machine of each start, not the snapshot.
+_OF_THIS_START = ("device", "precision", "compile")
+
+
+def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path) -> None:
+    """Bring an agent to where a snapshot was taken, but for what this start has changed.
+
+    Args:
+        agent: a new one, of the configuration.
+        saved: what the snapshot holds of it.
+        changed: what `changed_keys` returned.
+        run_dir: the run's directory.
+
+    Raises:
+        UserError: the snapshot is of another agent.
+    """
+    fresh = dict(getattr(agent, "__dict__", {}))
+    try:
+        state.restore(agent, saved)
+    except (RuntimeError, AttributeError, TypeError, ValueError, KeyError) as e:  # what agents' own code raises, too
+        raise UserError(f"the snapshot in {run_dir} is of another agent than the configuration's: {misfit(e)}") from e
+    apply(agent, fresh, changed)
+
+
+def apply(agent: Any, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
+    """Give a restored agent what does not come from its snapshot.
+
+    Args:
+        agent: restored.
+        fresh: its attributes as they were before that.
+        changed: what `changed_keys` returned.
+    """
+    names = {key.removeprefix("agent.") for key in changed if key.startswith("agent.")}
+    for name in sorted(names.union(_OF_THIS_START)):
+        if name in fresh and (name not in _OF_THIS_START or isinstance(fresh[name], str | bool | torch.device)):
+            setattr(agent, name, fresh[name])
+    if "agent.lr" in changed:
+        for optimizer in _optimizers(vars(agent)):
+            for group in optimizer.param_groups:
+                group["lr"] = changed["agent.lr"]
+
+
+def _optimizers(value: Any) -> Iterator[torch.optim.Optimizer]:
+    """Yield the optimizers in nested containers."""
+    if isinstance(value, torch.optim.Optimizer):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _optimizers(item)
+
+
+def init_weights(agent: Any, path: Path) -> None:
+    """Give a new agent the weights in a snapshot, and say so.
+
+    Raises:
+        UserError: the file is no snapshot, or its weights do not fit.
+    """
+    try:
+        saved = snapshot.load(path)
+    except UserError as e:
+        raise UserError(f"init_from={e}\n{ADVICE}") from e
+    if "agent" not in saved:
+        raise UserError(f"init_from={path}: there is no agent in it\n{ADVICE}")
+    try:
+        state.restore(agent, saved["agent"], weights_only=True)
+    except RuntimeError as e:
+        raise UserError(
+            f"init_from={path}: its weights do not fit the agent: {misfit(e)}\n"
+            "Give a task of the same actions and images, and the preset and sizes that they were trained with."
+        ) from e
+    print(f"agent's weights from {path}; counters and replay are new")
+
+
+def misfit(error: Exception) -> str:
+    """Return in a line what torch, or an agent's own code, has said about weights that do not fit."""
+    size = r"size mismatch for (\S+): copying a param with shape torch.Size\((.*?)\) from checkpoint, "
+    size += r"the shape in current model is torch.Size\((.*?)\)"
+    said = " ".join(str(error).split())
+    if found := re.search(size, said):
+        return f"{found[1]} is {found[2]} there and {found[3]} here"
+    return said if len(said) <= 200 else said[:200].rpartition(" ")[0] + " ..."
