@@ -66,7 +66,8 @@ def test_supported_python_is_said_the_same_everywhere():
     assert sys.version_info >= (3, int(oldest))
 
 
-# Who may import whom (docs/architecture.md): each package of drqv2/ and the packages it may use; no others. `__main__` modules are programs, like the files of the root.
+# Who may import whom (docs/architecture.md): each package of drqv2/ and the packages it may use; no others.
+# `__main__` modules are programs, like the files of the root.
 BASE = {"errors", "utils"}
 MAY_USE: dict[str, set[str]] = {
     "__init__": set(),  # it loads the public names from agents and nn by their text, on first use
