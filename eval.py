@@ -122,7 +122,7 @@ def evaluate(
     if seed is not None:
         cfg.seed = seed
     settle(cfg)
-    parts.settle_machine(cfg)
+    parts.prepare_machine(cfg)
     folder = Path(out) if out else (source if source.is_dir() else source.parent) / "eval"
     name = f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', cfg.task_name)}"
     if not live:

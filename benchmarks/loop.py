@@ -91,8 +91,12 @@ class Paced(Workspace):
     pipe: Connection
     _begun: float | None = None
 
-    def _evaluate_if_due(self) -> None:
-        if self.seed_until_step(self.global_step) or self.global_step % STEPS:
+    def eval(self) -> None:
+        """Do not evaluate."""
+
+    def save_snapshot_if_due(self, now: bool = False) -> None:
+        """Wait, at the head of the loop, until the next steps may be taken; save nothing."""
+        if now or self.seed_until_step(self.global_step) or self.global_step % STEPS:
             return
         if self._begun is not None:
             self.pipe.send(time.perf_counter() - self._begun)
@@ -103,7 +107,7 @@ class Paced(Workspace):
 
 def _train(quick: bool, folder: str, pipe: Connection) -> None:
     def run(cfg: DictConfig, work_dir: Path) -> None:
-        parts.settle_machine(cfg)
+        parts.prepare_machine(cfg)
         workspace = Paced(cfg, work_dir)
         workspace.pipe = pipe
         try:

@@ -38,7 +38,8 @@ class Timed(Workspace):
         self._begun = float("nan")
         super().train()
 
-    def _save_snapshot_if_due(self, now: bool = False) -> None:
+    def save_snapshot_if_due(self, now: bool = False) -> None:
+        """Save before every second stretch."""
         first = self.cfg.num_seed_frames // REPEAT + self.steps  # the first stretch of updates warms up
         if now or self.global_step < first or self.global_step % self.steps:
             return
@@ -56,7 +57,7 @@ def measure(quick: bool = False) -> list[Row]:
     stretches: list[float] = []
 
     def run(cfg: DictConfig, work_dir: Path) -> None:
-        parts.settle_machine(cfg)
+        parts.prepare_machine(cfg)
         workspace = Timed(cfg, work_dir)
         try:
             workspace.train()

@@ -155,7 +155,7 @@ def test_resumed_between_the_last_update_and_its_diagnosis(
     class Interrupted(Exception):
         pass
 
-    save = train.Workspace._save_snapshot_if_due
+    save = train.Workspace.save_snapshot_if_due
 
     def save_and_break(self: train.Workspace, now: bool = False) -> None:
         save(self, now=now or self.global_step == 119)  # updates come at even steps, a diagnosis at step 120
@@ -163,7 +163,7 @@ def test_resumed_between_the_last_update_and_its_diagnosis(
             raise Interrupted
 
     with monkeypatch.context() as m:
-        m.setattr(train.Workspace, "_save_snapshot_if_due", save_and_break)
+        m.setattr(train.Workspace, "save_snapshot_if_due", save_and_break)
         with pytest.raises(Interrupted):
             run(tmp_path / "run")
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 238
@@ -206,7 +206,7 @@ def test_a_forced_resume_learns_otherwise(tmp_path: Path) -> None:
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
-@pytest.mark.parametrize("at", ["save_snapshot", "_act"])
+@pytest.mark.parametrize("at", ["save_snapshot", "act"])
 def test_what_was_forced_is_not_asked_for_again_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -427,7 +427,7 @@ def test_a_replay_that_is_lost_is_told(
 ) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=120")
     with monkeypatch.context() as m:  # stopped before its end
-        m.setattr(train.Workspace, "_update", lambda self: os.kill(os.getpid(), signal.SIGTERM))
+        m.setattr(train.Workspace, "update", lambda self: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(SystemExit):
             run(run_dir, "num_train_frames=480")
     shutil.rmtree(run_dir / "buffer")

@@ -52,9 +52,7 @@ def play(
         for i, episode in list(playing.items()):
             time_step = envs[i].finish()
             total, steps = results[episode]
-            if not math.isfinite(time_step.reward):
-                where = f"step {steps} of episode {episode} of evaluation {evaluation}"
-                raise NotFiniteError(f"the reward is {time_step.reward} at {where}: mend the environment")
+            require_finite(time_step, f"step {steps} of episode {episode} of evaluation {evaluation}")
             results[episode] = total + time_step.reward, steps + 1
             watch(episode, envs[i], time_step)
             if time_step.last():
@@ -63,3 +61,18 @@ def play(
             else:
                 envs[i].start("step", act(time_step.observation))
     return results
+
+
+def require_finite(time_step: Any, where: str) -> None:
+    """Check reward and discount of a time step.
+
+    Args:
+        time_step: with `reward` and `discount`.
+        where: names it in the message.
+
+    Raises:
+        NotFiniteError: one is NaN or infinite.
+    """
+    for name in ("reward", "discount"):
+        if not math.isfinite(value := getattr(time_step, name)):
+            raise NotFiniteError(f"the {name} is {value} at {where}: fix the environment")

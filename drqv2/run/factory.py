@@ -33,7 +33,7 @@ from drqv2.system import machine
 from drqv2.system.files import REPLAY
 
 
-def settle_machine(cfg: DictConfig) -> None:
+def prepare_machine(cfg: DictConfig) -> None:
     """Resolve what is `auto` for this machine, and set torch accordingly.
 
     Raises:
@@ -62,6 +62,15 @@ def _take_turns() -> None:
         torch.cuda.set_device(job % gpus)
         if "CUDA_VISIBLE_DEVICES" not in os.environ:  # else EGL counts otherwise
             os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(job % gpus))
+
+
+def choose_renderer(cfg: DictConfig) -> str:
+    """Return the name of what draws the observations: the OpenGL back end, proven to work, or the environment itself.
+
+    Raises:
+        UserError: MuJoCo would draw, and no OpenGL back end works here.
+    """
+    return envs.require_backend() if cfg.env._target_ is None else "the environment's own"
 
 
 def make_env(cfg: DictConfig, stream: int, index: int) -> InProcess:

@@ -110,25 +110,16 @@ class Checkpoints:
         Raises:
             UserError: none is good; they are left where they are.
         """
-        reason: UserError | None = None
-        for name in SNAPSHOTS:
-            path = self._dir / name
-            if not path.exists():
-                continue
-            try:
-                state = snapshot.load_run(path)
-            except UserError as e:
-                reason = reason or e
-                continue
-            if reason is not None:
-                files.quarantine(self._dir / SNAPSHOTS[0], self._dir, str(reason).partition(": ")[2])
-                _log.warning("Going on from the snapshot before it, of frame %d.", state["frame"])
-            # The one before the newest needs the files, too; so does what it was made from, after a fall back to it.
-            self._needs = [min(state["needed_before"], state["needs"]), state["needs"]]
-            return state
-        if reason is not None:
-            raise reason
-        return None
+        newest = newest_readable(self._dir)
+        if newest is None:
+            return None
+        _, state, damaged = newest
+        if damaged is not None:
+            files.quarantine(self._dir / SNAPSHOTS[0], self._dir, str(damaged).partition(": ")[2])
+            _log.warning("Resuming from the snapshot before it, of frame %d.", state["frame"])
+        # The one before the newest needs the files, too; so does what it was made from, after a fall back to it.
+        self._needs = [min(state["needed_before"], state["needs"]), state["needs"]]
+        return state
 
     def close(self) -> None:
         """Wait for what is being written, and end the thread."""
@@ -138,35 +129,44 @@ class Checkpoints:
             self._writer.shutdown()
 
 
-def has_ended(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
-    """Return how far the run in `run_dir` came if it has ended and given up its replay (keep_replay=false); say so.
+def newest_readable(run_dir: Path) -> tuple[Path, dict[str, Any], UserError | None] | None:
+    """Return the newest readable snapshot of a run: its path, its content and, if a newer one is damaged, the error.
+
+    Returns:
+        None where there is no snapshot at all.
 
     Raises:
-        UserError: it has, and is asked to go on for longer; or its replay is missing though it has not ended.
+        UserError: there are snapshots, and none is readable; says what is wrong with the newest.
+    """
+    damaged: UserError | None = None
+    for path in (run_dir / name for name in SNAPSHOTS):
+        if path.is_file():
+            try:
+                return path, snapshot.load_run(path), damaged
+            except UserError as e:
+                damaged = damaged or e
+    if damaged is not None:
+        raise damaged
+    return None
+
+
+def last_return_of_finished_run(cfg: DictConfig, run_dir: Path) -> float | None:
+    """Return the last evaluation's return of a run that is finished and has deleted its replay; None for any other.
+
+    Such a run (keep_replay=false) cannot be resumed; to start it once more, as a scheduler may, does nothing.
+
+    Raises:
+        UserError: it is asked to train for longer, or its replay is missing though it has not finished.
     """
     if not files.has_snapshot(run_dir) or (run_dir / files.REPLAY).exists():
         return None
-    path, saved = _newest(run_dir)
+    newest = newest_readable(run_dir)
+    assert newest is not None
+    path, saved, _ = newest
     length = saved["config"]["num_train_frames"]
-    ended = saved["frame"] + saved["config"]["action_repeat"] * saved["config"]["num_envs"] > length
-    if not ended or cfg.num_train_frames > length:
-        why = "has ended and its replay is deleted (keep_replay=false)" if ended else "has lost its replay"
-        raise UserError(
-            f"{run_dir} {why}: it cannot be gone on with\ninit_from={path} begins another run with its weights."
-        )
-    print(f"nothing left to do: the run has had its num_train_frames={length}, and its replay is deleted")
-    progress: dict[str, Any] = saved["progress"]
-    return progress
-
-
-def _newest(run_dir: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the newest snapshot that is whole, and its path; if none is, say what ails the newest."""
-    reason: UserError | None = None
-    for path in (run_dir / name for name in files.SNAPSHOTS):
-        if path.is_file():
-            try:
-                return path, snapshot.load_run(path)
-            except UserError as e:
-                reason = reason or e
-    assert reason is not None, "the caller has seen a snapshot"
-    raise reason
+    finished = saved["frame"] + saved["config"]["action_repeat"] * saved["config"]["num_envs"] > length
+    if not finished or cfg.num_train_frames > length:
+        why = "is finished and its replay is deleted (keep_replay=false)" if finished else "has lost its replay"
+        raise UserError(f"{run_dir} {why}: it cannot be resumed\ninit_from={path} starts a new run with its weights.")
+    print(f"nothing left to do: num_train_frames={length} are done, and the run's replay is deleted")
+    return float(saved["progress"]["last_return"])

@@ -1,0 +1,56 @@
+"""A run from its configuration to its summary, whatever the regime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from drqv2.errors import NotFiniteError
+from drqv2.logging import provenance
+from drqv2.run import factory
+from drqv2.run.workspace import BaseWorkspace
+from drqv2.snapshot.checkpoints import last_return_of_finished_run
+from drqv2.system import files
+from drqv2.system.signals import StopSignals, how_to_go_on
+
+
+def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path) -> float:
+    """Start or resume the run in `work_dir`, train, and return the mean return of its last evaluation.
+
+    Args:
+        workspace: the Workspace of the regime.
+        cfg: the checked configuration; what is `auto` is resolved in it.
+        work_dir: the run's directory; locked meanwhile.
+
+    Raises:
+        UserError: the configuration does not fit the machine, the environment or the files there.
+        Stopped: the process was asked to stop, and a snapshot holds the run.
+    """
+    factory.prepare_machine(cfg)
+    for name in ("agent_dir", "init_from"):
+        if cfg[name]:
+            cfg[name] = str(Path(cfg[name]).resolve())  # found again when the run is resumed from elsewhere
+    renderer = factory.choose_renderer(cfg)
+    print(f"run directory: {work_dir}")
+    compiled = "compiled" if cfg.compile else "not compiled"
+    print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
+    if cfg.save_snapshot:
+        print(f"after an interruption, {how_to_go_on(work_dir, soon=True)}")
+    with files.locked(work_dir), StopSignals(work_dir) as stop:
+        files.tidy(work_dir)
+        if (last_return := last_return_of_finished_run(cfg, work_dir)) is not None:
+            return last_return
+        run = workspace(cfg, work_dir, stop)
+        provenance.record_start(work_dir, run.global_frame, run.device)
+        try:
+            with run.console:
+                run.train()
+        except NotFiniteError as e:
+            otherwise = " resume_force=true, for example with a smaller lr" if files.has_snapshot(work_dir) else ""
+            raise NotFiniteError(f"{e}\nNo snapshot holds that value: {how_to_go_on(work_dir)}{otherwise}") from e
+        finally:
+            run.close()
+        run.print_summary()
+        run.dispose()
+    return run.progress.last_return

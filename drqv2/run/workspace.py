@@ -1,0 +1,278 @@
+"""What the Workspace of every regime is made of: run directory, logs, signals, snapshots, summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from drqv2 import utils
+from drqv2.errors import NotFiniteError
+from drqv2.logging.console import Status
+from drqv2.logging.diagnostics import gradient_norms
+from drqv2.logging.time_shares import Shares
+from drqv2.replay.storage import ReplayBufferStorage
+from drqv2.run import factory
+from drqv2.run.progress import Progress
+from drqv2.snapshot import agent_weights, resume, state
+from drqv2.snapshot import file as snapshot_file
+from drqv2.snapshot.checkpoints import Checkpoints
+from drqv2.system import files
+from drqv2.system.signals import StopSignals
+
+
+class BaseWorkspace:
+    """A run in its directory, new or resumed. A regime's Workspace adds what it learns with, and its loop.
+
+    A regime defines `setup`, `begin`, `train`, `state_dict` and `load_state_dict`, and extends `close` for what it
+    opens.
+
+    Args:
+        cfg: the checked configuration, see docs/configuration.md.
+        work_dir: the run's directory. If it holds a snapshot, the run is resumed from it.
+        stop: tells whether the process was asked to stop.
+
+    Attributes:
+        phases: what the time is spent on, in the order of the dashboard.
+        agent: made by `setup`.
+        replay_storage: made by `setup` where a regime learns from replay.
+    """
+
+    phases: tuple[str, ...] = ("evaluation", "snapshot")
+    agent: Any
+    replay_storage: ReplayBufferStorage | None = None
+
+    def __init__(self, cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None) -> None:
+        self.cfg = cfg
+        self.work_dir = work_dir
+        self.stop = stop or StopSignals(work_dir)
+        self.device = torch.device(cfg.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
+        utils.set_seed_everywhere(cfg.seed)
+        self.progress = Progress(episode_steps=[0] * cfg.num_envs, episode_rewards=[0.0] * cfg.num_envs)
+        self.time_shares = Shares(*self.phases)
+        self.console = factory.make_console(cfg, self.device, self.status)
+        self.logger = factory.make_logger(cfg, work_dir, self.console)
+        self.setup()
+        self.timer = utils.Timer()
+        self._saved_norms: dict[str, float] = {}  # gradient norms of the last update before a resume
+        self._saved_at = float("-inf")  # seconds of training at the newest snapshot
+        self.checkpoints = Checkpoints(work_dir)
+        saved = self.checkpoints.load()
+        if saved is None:
+            self._start()
+        else:
+            self._resume(saved)
+
+    # --- a regime's own -----------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Make the environments, the agent and all else that the loop needs; none of it has a history yet."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Start a new run: its first episodes."""
+        raise NotImplementedError
+
+    def train(self) -> None:
+        """Learn to the end of the run."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the regime's own state: tensors, numbers, strings, None and containers of them."""
+        raise NotImplementedError
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; agent, progress and predicates are restored already."""
+        raise NotImplementedError
+
+    # --- counters -----------------------------------------------------------------------------------------------
+
+    @property
+    def global_step(self) -> int:
+        """Agent steps so far."""
+        return self.progress.step
+
+    @property
+    def global_episode(self) -> int:
+        """Training episodes finished so far."""
+        return self.progress.episode
+
+    @property
+    def global_frame(self) -> int:
+        """Environment frames so far."""
+        return self.progress.step * int(self.cfg.action_repeat)
+
+    def status(self) -> Status:
+        """Return what a dashboard shows."""
+        best = self.progress.best_return
+        return Status(self.global_frame, self.cfg.num_train_frames, best, self.time_shares.shares())
+
+    # --- snapshots ----------------------------------------------------------------------------------------------
+
+    def save_snapshot_if_due(self, now: bool = False) -> None:
+        """Save a snapshot if the interval has passed, at a milestone, when asked to stop, or `now`."""
+        since = self.timer.total_time() - self._saved_at
+        due = since >= self.cfg.snapshot_every_seconds and not self.checkpoints.busy
+        milestone = self._milestones(self.global_step) > self._milestones(self.global_step - self.cfg.num_envs)
+        if self.cfg.save_snapshot and (now or milestone or due or self.stop.requested):
+            self.save_snapshot(milestone)
+
+    def _milestones(self, step: int) -> int:
+        """Return the number of milestones passed by an agent step."""
+        return int(self.cfg.snapshot_keep * step // (self.cfg.num_train_frames // self.cfg.action_repeat))
+
+    def save_snapshot(self, milestone: bool = False) -> None:
+        """Copy everything that the run needs to continue from this step; a thread writes it.
+
+        Args:
+            milestone: also keep the weights of this step for good.
+
+        Raises:
+            NotFiniteError: a loss or a parameter is NaN or infinite; nothing is written.
+        """
+        with self.time_shares.spent_on("snapshot"):
+            self.require_finite()
+            self._saved_at = self.timer.total_time()
+            self.checkpoints.save(self._snapshot(), milestone)
+            self._pin_replay()
+
+    def finish_snapshots(self) -> None:
+        """Wait for the last snapshot of the run.
+
+        Raises:
+            DiskError: it cannot be written.
+        """
+        self.checkpoints.settle(last=True)
+        self._pin_replay()
+
+    def _pin_replay(self) -> None:
+        if self.replay_storage is not None:
+            self.replay_storage.pin("snapshots", self.checkpoints.needed)
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {
+            "frame": self.global_frame,
+            "config": OmegaConf.to_container(self.cfg, resolve=True),
+            "progress": asdict(self.progress),
+            "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
+            "timer": self.timer.total_time(),
+            "agent": state.capture(self.agent),
+            "rng": state.rng_state(),
+            "logger": self.logger.state_dict(),
+            "gradient_norms": self.gradient_norms(),
+            **self.state_dict(),
+        }
+
+    def load_snapshot(self, saved: dict[str, Any], changed: dict[str, Any]) -> None:
+        """Restore the state in a snapshot.
+
+        Args:
+            saved: the snapshot's content.
+            changed: keys of the configuration that this start has changed, with their new values.
+
+        Raises:
+            UserError: it does not fit the agent or the files in the run's directory.
+        """
+        agent_weights.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
+        self.progress = Progress(**saved["progress"])
+        for name, predicate in self._predicates().items():
+            predicate.last_step = saved["last_steps"][name]
+        self.load_state_dict(saved)
+        self.logger.load_state_dict(saved["logger"])
+        self._saved_norms = saved["gradient_norms"]
+        self.timer = utils.Timer(saved["timer"])
+        self._saved_at = saved["timer"]
+        state.set_rng_state(saved["rng"])
+
+    def _predicates(self) -> dict[str, utils.Every]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, utils.Every)}
+
+    def gradient_norms(self) -> dict[str, float]:
+        """Return the gradient norms of the last update; a snapshot keeps them, though not the gradients."""
+        return self._saved_norms | {name: float(norm) for name, norm in gradient_norms(self.agent).items()}
+
+    def require_finite(self, parameters: bool = False) -> None:
+        """Check that no loss, and with `parameters` no parameter, is NaN or infinite.
+
+        Raises:
+            NotFiniteError: one is; it is named.
+        """
+        name = self.logger.not_finite_loss()
+        if name is None and parameters:
+            name = snapshot_file.not_finite(state.capture(self.agent), "agent")
+        if name:
+            raise NotFiniteError(f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode})")
+
+    # --- logs ---------------------------------------------------------------------------------------------------
+
+    def log_evaluation(self, results: Sequence[tuple[float, int]]) -> None:
+        """Write the row of an evaluation.
+
+        Args:
+            results: return and length in agent steps of each episode.
+        """
+        progress = self.progress
+        returns, steps = zip(*results, strict=True)
+        progress.last_eval_step = self.global_step
+        progress.last_return = float(np.mean(returns))
+        progress.best_return = max(progress.best_return, progress.last_return)
+        with self.logger.log_and_dump_ctx(self.global_frame, ty="eval") as log:
+            log("total_time", self.timer.total_time())
+            log("episode_reward", progress.last_return)
+            log("episode_length", float(np.mean(steps)) * self.cfg.action_repeat)
+            log("episode", self.global_episode)
+            log("step", self.global_step)
+            for episode, value in enumerate(returns):
+                log(f"episode_reward/{episode}", value)
+
+    # --- start, end ---------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self.cfg.init_from:
+            agent_weights.init_weights(self.agent, Path(self.cfg.init_from))
+        resume.store_config(self.cfg, self.work_dir)
+        self.begin()
+
+    def _resume(self, saved: dict[str, Any]) -> None:
+        cfg: Any = OmegaConf.to_container(self.cfg, resolve=True)
+        changed = resume.changed_keys(saved["config"], cfg, self.work_dir)
+        self.load_snapshot(saved, changed)
+        if changed and cfg["save_snapshot"]:  # else a kill would have the same changes refused once more
+            resume.store_config(self.cfg, self.work_dir, resume_force=True)  # until the snapshot holds them, too
+            self.save_snapshot()
+            self.checkpoints.settle()
+        if changed or cfg["resume_force"]:
+            resume.store_config(self.cfg, self.work_dir)
+        seconds = f"{saved['timer']:.0f} s of training"
+        print(f"resumed {self.work_dir} at frame {self.global_frame} (episode {self.global_episode}, {seconds})")
+
+    def close(self) -> None:
+        """Finish the snapshot that is being written; close the logs."""
+        self.checkpoints.close()
+        self.logger.close()
+
+    def dispose(self) -> None:
+        """Keep or delete the replay of a finished run, as configured, and say so."""
+        if self.replay_storage is None:
+            return
+        size = f"{self.replay_storage.nbytes() / 1e9:.2f} GB of replay in {self.replay_storage.replay_dir}"
+        if self.cfg.keep_replay:
+            print(f"kept {size} (keep_replay=false deletes it at the end)")
+        else:
+            files.discard(self.replay_storage.replay_dir)
+            print(f"deleted {size}; init_from=snapshot.pt still starts a run with its weights, resume= does not")
+
+    def print_summary(self) -> None:
+        """Print how well the run has done, and where its files are."""
+        best, last = self.progress.best_return, self.progress.last_return
+        print(f"evaluation return: {last:.1f} at the end, {best:.1f} at best")
+        made = {"curves": "eval.csv", "TensorBoard": "tb", "videos": "eval_video", "snapshot": "snapshot.pt"}
+        found = [f"{what}: {self.work_dir / name}" for what, name in made.items() if (self.work_dir / name).exists()]
+        print("\n".join(found))
