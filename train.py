@@ -46,7 +46,7 @@ from drqv2.snapshot import file as snapshot
 from drqv2.snapshot import resume as resuming
 from drqv2.snapshot.checkpoints import Checkpoints, has_ended
 from drqv2.system import files
-from drqv2.system.signals import StopSignals, how_to_go_on
+from drqv2.system.signals import StopSignals, resume_hint
 from video import make_recorders
 
 
@@ -417,7 +417,7 @@ def main(cfg: DictConfig, work_dir: Path) -> float:
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
     if cfg.save_snapshot:
-        print(f"after an interruption, {how_to_go_on(work_dir, soon=True)}")
+        print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
         files.tidy(work_dir)
         if (over := has_ended(cfg, work_dir)) is not None:
@@ -429,7 +429,7 @@ def main(cfg: DictConfig, work_dir: Path) -> float:
                 workspace.train()
         except NotFiniteError as e:
             otherwise = " resume_force=true, with a smaller lr, say" if files.has_snapshot(work_dir) else ""
-            raise NotFiniteError(f"{e}\nNo snapshot has that: {how_to_go_on(work_dir)}{otherwise}") from e
+            raise NotFiniteError(f"{e}\nNo snapshot has that: {resume_hint(work_dir)}{otherwise}") from e
         finally:
             workspace.close()
         workspace.sum_up()

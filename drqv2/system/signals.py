@@ -110,7 +110,7 @@ class StopSignals:
         last.daemon = True
         last.start()
         try:
-            print(f"\n{how}; {how_to_go_on(self._run_dir)}", file=sys.stderr, flush=True)
+            print(f"\n{how}; {resume_hint(self._run_dir)}", file=sys.stderr, flush=True)
             sys.stdout.flush()
             if os.isatty(1):
                 os.write(1, b"\033[?25h")  # a dashboard has hidden the cursor
@@ -139,7 +139,7 @@ def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:
     return callable(handler) and handler not in (signal.default_int_handler, _leave_without_words)
 
 
-def how_to_go_on(run_dir: Path, soon: bool = False) -> str:
+def resume_hint(run_dir: Path, soon: bool = False) -> str:
     """Return what to type to go on with the run in `run_dir`, in words; `soon`: it will have a snapshot by then."""
     if not soon and not has_snapshot(run_dir):
         return f"there is no snapshot in {run_dir} to go on from"
