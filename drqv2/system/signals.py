@@ -156,7 +156,7 @@ def ignore_signals() -> None:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Context for starting a process that the signals shall not reach: a new program inherits that it is blocked.
 
     What comes meanwhile reaches this process at the end.
