@@ -16,9 +16,9 @@ if __name__ == "__main__":
 
     calm_openmp()  # before torch is loaded
 
-    from drqv2.system.signals import leave_until_there_is_a_run
+    from drqv2.system.signals import exit_on_signal_before_run
 
-    leave_until_there_is_a_run()
+    exit_on_signal_before_run()
 
 import math
 from collections.abc import Sequence

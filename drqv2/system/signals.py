@@ -118,7 +118,7 @@ class StopSignals:
             os._exit(self._code)
 
 
-def leave_until_there_is_a_run() -> None:
+def exit_on_signal_before_run() -> None:
     """Leave with the code of a run that is told to leave while there is nothing to save yet."""
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, _leave_without_words)

@@ -143,7 +143,7 @@ def test_before_there_is_a_run_it_leaves_with_the_same_code(number, code):
     setting_up = (
         "import signal, time\nfrom drqv2 import stopping\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job's children ignore it
-        "stopping.leave_until_there_is_a_run()\n"
+        "stopping.exit_on_signal_before_run()\n"
     )
     command = [sys.executable, "-c", f"{setting_up}print('ready', flush=True)\ntime.sleep(20)"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
