@@ -17,9 +17,9 @@ if __name__ == "__main__":
 
     calm_openmp()  # before torch is loaded
 
-    from drqv2.system.signals import leave_at_ctrl_c
+    from drqv2.system.signals import exit_quietly_on_ctrl_c
 
-    leave_at_ctrl_c()
+    exit_quietly_on_ctrl_c()
 
 import json
 import os

@@ -8,9 +8,9 @@ python report.py exp_local/ watch=true      # rewritten every minute and served 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.system.signals import leave_at_ctrl_c
+    from drqv2.system.signals import exit_quietly_on_ctrl_c
 
-    leave_at_ctrl_c()
+    exit_quietly_on_ctrl_c()
 
 import sys
 import threading

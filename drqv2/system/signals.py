@@ -122,10 +122,10 @@ def exit_on_signal_before_run() -> None:
     """Leave with the code of a run that is told to leave while there is nothing to save yet."""
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, _leave_without_words)
-    leave_at_ctrl_c()
+    exit_quietly_on_ctrl_c()
 
 
-def leave_at_ctrl_c() -> None:
+def exit_quietly_on_ctrl_c() -> None:
     """Leave without a traceback, also while modules are being imported; a background job goes on ignoring ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave_without_words)
