@@ -121,22 +121,22 @@ class StopSignals:
 def exit_on_signal_before_run() -> None:
     """Leave with the code of a run that is told to leave while there is nothing to save yet."""
     for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, _leave_without_words)
+        signal.signal(number, _exit_quietly)
     exit_quietly_on_ctrl_c()
 
 
 def exit_quietly_on_ctrl_c() -> None:
     """Leave without a traceback, also while modules are being imported; a background job goes on ignoring ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave_without_words)
+        signal.signal(signal.SIGINT, _exit_quietly)
 
 
-def _leave_without_words(number: int, frame: Any) -> None:
+def _exit_quietly(number: int, frame: Any) -> None:
     raise SystemExit(130 if number == signal.SIGINT else 75)
 
 
 def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:
-    return callable(handler) and handler not in (signal.default_int_handler, _leave_without_words)
+    return callable(handler) and handler not in (signal.default_int_handler, _exit_quietly)
 
 
 def resume_hint(run_dir: Path, soon: bool = False) -> str:
