@@ -13,9 +13,9 @@ Episodes are such as training never saw, the same for every snapshot of a run, s
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.system.machine import calm_openmp
+    from drqv2.system.machine import limit_openmp_spinning
 
-    calm_openmp()  # before torch is loaded
+    limit_openmp_spinning()  # before torch is loaded
 
     from drqv2.system.signals import exit_quietly_on_ctrl_c
 

@@ -12,9 +12,9 @@ python train.py --help                              # every key, its default and
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.system.machine import calm_openmp
+    from drqv2.system.machine import limit_openmp_spinning
 
-    calm_openmp()  # before torch is loaded
+    limit_openmp_spinning()  # before torch is loaded
 
     from drqv2.system.signals import exit_on_signal_before_run
 

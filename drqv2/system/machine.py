@@ -98,7 +98,7 @@ def jobs_that_fit() -> int:
     return max(gpus, min(gpus * (least // (30 * 10**9)), int(cores() / 4)))
 
 
-def calm_openmp() -> None:
+def limit_openmp_spinning() -> None:
     """Have OpenMP's threads sleep soon after a computation, and leave the core to the environment's process.
 
     GNU's wait busily for some milliseconds, about as long as an environment draws. To be called before torch is loaded;

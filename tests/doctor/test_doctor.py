@@ -202,7 +202,7 @@ def test_the_machine_has_memory_and_cores():
 )
 def test_openmp_is_calmed_before_torch_is_loaded(given: dict[str, str], expected: str) -> None:
     code = (
-        "import os, sys; from drqv2.system.machine import calm_openmp; calm_openmp(); "
+        "import os, sys; from drqv2.system.machine import limit_openmp_spinning; limit_openmp_spinning(); "
         "print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
     )
     others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
