@@ -419,7 +419,7 @@ def main(cfg: DictConfig, work_dir: Path) -> float:
     if cfg.save_snapshot:
         print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
-        files.tidy(work_dir)
+        files.remove_leftovers(work_dir)
         if (over := has_ended(cfg, work_dir)) is not None:
             return float(over["last_return"])
         workspace = Workspace(cfg, work_dir, stop)

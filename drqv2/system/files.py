@@ -144,7 +144,7 @@ def remove_unfinished(folder: Path, pattern: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def tidy(run_dir: Path) -> None:
+def remove_leftovers(run_dir: Path) -> None:
     """Delete what processes that were killed have left half written in a run's directory; nobody may be running there.
 
     The replay sees to its own folder.
