@@ -167,7 +167,7 @@ def discard(folder: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def persist(write: Callable[[], _T], what: str) -> _T:
+def retry_on_full_disk(write: Callable[[], _T], what: str) -> _T:
     """Return `write()`, tried again after pauses while the disk is full or fails: somebody may make room.
 
     Args:
