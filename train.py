@@ -38,7 +38,7 @@ from drqv2.launch.command_line import launch
 from drqv2.logging import provenance
 from drqv2.logging.console import Status
 from drqv2.logging.diagnostics import diagnose, gradient_norms
-from drqv2.logging.time_shares import Shares
+from drqv2.logging.time_shares import TimeShares
 from drqv2.run import factory as parts
 from drqv2.run.progress import Progress
 from drqv2.snapshot import agent_weights, state
@@ -89,7 +89,7 @@ class Workspace:
     def setup(self) -> None:
         """Make environments, replay, logger, recorders and predicates; nothing of it has a history yet."""
         cfg = self.cfg
-        self.shares = Shares("environment", "act", "data", "update", "evaluation", "snapshot")
+        self.shares = TimeShares("environment", "act", "data", "update", "evaluation", "snapshot")
         self.console = parts.make_console(cfg, self.device, self.status)
         self.logger = parts.make_logger(cfg, self.work_dir, self.console)
         self.train_envs = [parts.make_env(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Shares:
+class TimeShares:
     """Seconds by name, from the first on. What is spent within something else counts for the inner one alone.
 
     On a GPU kernels run behind the calls that start them: their time counts where the host waits for them.
