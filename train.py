@@ -97,7 +97,7 @@ class Workspace:
         env = self.train_envs[0]
 
         self.replay_storage, self.replay_loader = parts.make_replay(cfg, env, self.work_dir, self.device)
-        self.replay_iter = self.shares.waited_for("data", iter(self.replay_loader))
+        self.replay_iter = self.shares.timed_iterator("data", iter(self.replay_loader))
         self.video_recorder, self.train_video_recorder = make_recorders(cfg, env, self.work_dir)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)

@@ -38,7 +38,7 @@ class TimeShares:
             if self._open:
                 self._open[-1][2].append(taken)
 
-    def waited_for(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
+    def timed_iterator(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
         """Return an iterator over `items`; waiting for one counts for `name`."""
         while True:
             with self.spent_on(name):

@@ -72,7 +72,7 @@ def test_shares_count_the_inner_alone_and_add_up() -> None:
     now = 0.0
     shares = TimeShares("act", "update", "data", clock=lambda: now)
     assert shares.shares() == {}
-    batches = shares.waited_for("data", iter([1, 2]))
+    batches = shares.timed_iterator("data", iter([1, 2]))
     with shares.spent_on("update"):
         now += 3.0
         with shares.spent_on("act"):
@@ -136,7 +136,7 @@ def test_waiting_for_a_batch_counts_as_data() -> None:
 
     shares = TimeShares(clock=lambda: now)
     with shares.spent_on("update"):
-        assert next(shares.waited_for("data", slow())) == "batch"
+        assert next(shares.timed_iterator("data", slow())) == "batch"
         now += 1.0
     assert shares.shares() == {"data": 0.75, "update": 0.25, "other": 0.0}
 
