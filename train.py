@@ -292,7 +292,7 @@ class Workspace:
         return self._norms_before | {name: float(norm) for name, norm in gradient_norms(self.agent).items()}
 
     def _require_finite(self, parameters: bool = False) -> None:
-        name = self.logger.not_finite_loss()
+        name = self.logger.nonfinite_loss()
         if name is None and parameters:
             name = snapshot.not_finite(state.capture(self.agent), "agent")
         if name:
