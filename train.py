@@ -44,7 +44,7 @@ from drqv2.run.progress import Progress
 from drqv2.snapshot import agent_weights, state
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot import resume as resuming
-from drqv2.snapshot.checkpoints import Checkpoints, has_ended
+from drqv2.snapshot.checkpoints import Checkpoints, completed_run
 from drqv2.system import files
 from drqv2.system.signals import StopSignals, resume_hint
 from video import make_recorders
@@ -420,7 +420,7 @@ def main(cfg: DictConfig, work_dir: Path) -> float:
         print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
         files.remove_leftovers(work_dir)
-        if (over := has_ended(cfg, work_dir)) is not None:
+        if (over := completed_run(cfg, work_dir)) is not None:
             return float(over["last_return"])
         workspace = Workspace(cfg, work_dir, stop)
         provenance.record_start(work_dir, workspace.global_frame, workspace.device)
