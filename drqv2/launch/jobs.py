@@ -88,7 +88,7 @@ class Job:
 
 def in_plain_words(error: Exception, work_dir: Path) -> UserError | None:
     """Return in plain words what the machine lacks, None for a fault of the program's."""
-    if isinstance(error, OSError) and error.errno in files.FULL:
+    if isinstance(error, OSError) and error.errno in files.DISK_ERRNOS:
         return DiskError(f"{error}\nThe disk is full or fails: make room; {resume_hint(work_dir)}")
     if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
         return UserError(

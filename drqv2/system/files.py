@@ -27,13 +27,13 @@ LOCK = "lock"
 QUARANTINE = "quarantine"
 REPLAY = "buffer"  # the folder of episodes in a run's directory
 SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # of a run, newest first
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be over after a while
+DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be over after a while
 _PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each further attempt to write
 
 
 def cannot_write(path: Path, error: OSError, advice: str) -> UserError:
     """Return what to raise for a file that a tool cannot write: the disk's fault, or that of the path given."""
-    kind = DiskError if error.errno in FULL else UserError
+    kind = DiskError if error.errno in DISK_ERRNOS else UserError
     return kind(f"{path} cannot be written ({error.strerror or error}); {advice}")
 
 
@@ -181,7 +181,7 @@ def retry_on_full_disk(write: Callable[[], _T], what: str) -> _T:
         try:
             return write()
         except OSError as e:
-            if e.errno not in FULL or pause is None:
+            if e.errno not in DISK_ERRNOS or pause is None:
                 raise DiskError(
                     f"{what} cannot be written: {e.strerror or e}\n"
                     "The run has ended; make room, then go on from its newest snapshot with resume=RUN_DIR."
