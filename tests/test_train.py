@@ -413,7 +413,7 @@ def test_a_kill_while_the_replay_is_deleted(tmp_path: Path, monkeypatch: pytest.
             raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr(files, "boundary", die)
+        m.setattr(files, "crash_point", die)
         with pytest.raises(SystemExit):
             run(tmp_path / "run", "keep_replay=false", "num_train_frames=120")
     assert (tmp_path / "run" / ".buffer.tmp").exists()

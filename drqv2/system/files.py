@@ -37,7 +37,7 @@ def cannot_write(path: Path, error: OSError, advice: str) -> UserError:
     return kind(f"{path} cannot be written ({error.strerror or error}); {advice}")
 
 
-def boundary(name: str) -> None:
+def crash_point(name: str) -> None:
     """Called where a crash would leave something half done; tests put something in its place that crashes there."""
 
 
@@ -57,16 +57,16 @@ def replacing(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w+b") as f:
-            boundary(f"{path.suffix}: begun")
+            crash_point(f"{path.suffix}: begun")
             yield f
             f.flush()
-            boundary(f"{path.suffix}: written")
+            crash_point(f"{path.suffix}: written")
             os.fsync(f.fileno())
         if keep is not None and path.exists():
             os.replace(path, keep)
-            boundary(f"{path.suffix}: old one moved")
+            crash_point(f"{path.suffix}: old one moved")
         os.replace(temporary, path)
-        boundary(f"{path.suffix}: renamed")
+        crash_point(f"{path.suffix}: renamed")
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -111,7 +111,7 @@ class Appender:
         try:
             if os.write(self._fd, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            boundary(f"{self._kind}: row written")
+            crash_point(f"{self._kind}: row written")
         except OSError:
             self.truncate(end)
             raise
@@ -163,7 +163,7 @@ def discard(folder: Path) -> None:
     doomed = folder.with_name(f".{folder.name}.tmp")
     os.replace(folder, doomed)
     sync_folder(folder.parent)
-    boundary("folder: renamed")
+    crash_point("folder: renamed")
     shutil.rmtree(doomed)
 
 
