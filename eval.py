@@ -118,7 +118,7 @@ def evaluate(
     if agent_dir is not None:
         cfg.agent_dir = agent_dir
     if task is not None:
-        trained.take_task(cfg, task)
+        trained.override_task(cfg, task)
     if seed is not None:
         cfg.seed = seed
     settle(cfg)

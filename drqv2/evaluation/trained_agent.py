@@ -145,7 +145,7 @@ def _code(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, node
 
 
-def take_task(cfg: DictConfig, task: str) -> None:
+def override_task(cfg: DictConfig, task: str) -> None:
     """Set another task. An environment of the run's own that takes no task_name gives way to dm_control's.
 
     Raises:
