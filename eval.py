@@ -110,7 +110,7 @@ def evaluate(
         _check_window(chosen)
     path, (cfg, weights, frame) = trained.read_first(trained.find(source, snapshot))
     if not trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
-        trained.refuse_foreign_code(cfg, path)
+        trained.reject_foreign_code(cfg, path)
     cfg.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = device, "auto", num_envs, False
     cfg.replay_buffer_size = 1000  # nothing is replayed; what is checked is that an episode would fit
     if "device" in cfg.agent:

@@ -121,7 +121,7 @@ def _line(said: object, length: int = 100) -> str:
     return " ".join(str(said).split())[:length]
 
 
-def refuse_foreign_code(cfg: DictConfig, path: Path) -> None:
+def reject_foreign_code(cfg: DictConfig, path: Path) -> None:
     """Check that a file which may be anybody's names no code but this project's agents.
 
     Raises:
