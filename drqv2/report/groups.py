@@ -14,7 +14,7 @@ import numpy as np
 from drqv2.config.schema import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval
-from drqv2.report.runs import Run, plain, sound
+from drqv2.report.runs import Run, is_plausible, plain
 
 Figure = Callable[[np.ndarray], np.ndarray]
 _POINTS = 400  # of one curve, at most
@@ -74,7 +74,7 @@ def group(runs: Iterable[Run]) -> list[Group]:
 
 
 def _order(seed: Any) -> tuple[float, str]:
-    return (float(seed), "") if sound(seed) else (float("inf"), str(seed))
+    return (float(seed), "") if is_plausible(seed) else (float("inf"), str(seed))
 
 
 def seed_curve(run: Run, against: str) -> Curve:
@@ -156,7 +156,7 @@ def read_published(path: Path, faults: list[str]) -> dict[str, dict[str, np.ndar
                     values = [float(row[name]) for name in names]
                 except (TypeError, ValueError):  # the row ends early, or holds no number
                     values = []
-                if values and all(map(sound, values)):
+                if values and all(map(is_plausible, values)):
                     found.setdefault(row["task"], []).append(values)
                 else:
                     bad += 1

@@ -18,7 +18,7 @@ from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.report import figures, groups, runs
 from drqv2.report.groups import Group
-from drqv2.report.runs import Run, plain, sound
+from drqv2.report.runs import Run, is_plausible, plain
 from drqv2.system.files import write_atomically
 
 _FRAMES = (100_000, 500_000, 1_000_000)
@@ -189,9 +189,9 @@ def _read_history(path: Path, faults: list[str]) -> dict[str, list[tuple[str, fl
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             bad += 1  # half a line, or another program's
             continue
-        bad += not all(map(sound, ratios.values()))
+        bad += not all(map(is_plausible, ratios.values()))
         for name, value in ratios.items():
-            if sound(value):
+            if is_plausible(value):
                 series.setdefault(name, []).append((when, value))
     if bad:
         faults.append(f"{path}: {bad} damaged lines")

@@ -77,7 +77,7 @@ class Run:
         return {name: value for name, value in self.config.items() if name not in _OWN}
 
 
-def sound(value: Any) -> bool:
+def is_plausible(value: Any) -> bool:
     """Return whether a value is a number that can be counted and drawn: finite, and not near a float's end."""
     return isinstance(value, int | float) and abs(value) <= _LARGEST  # NaN compares as false
 
@@ -117,7 +117,7 @@ def read(path: Path) -> Run:
         raise UserError("config.yaml is no configuration")
     config = {"num_envs": 1} | leaves(config)
     for name in ("num_train_frames", "action_repeat", "num_envs"):
-        if not sound(config.get(name)):
+        if not is_plausible(config.get(name)):
             raise UserError(f"config.yaml is damaged ({name}={config.get(name)})")
     if not isinstance(config.get("task_name"), str):
         raise UserError("config.yaml is damaged (it names no task)")
@@ -147,8 +147,8 @@ def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarra
             for row in csv.DictReader(f):
                 try:
                     values = [float(row[name]) for name in names]
-                    rows += [values] if all(map(sound, values)) else []
-                    bad += not all(map(sound, values))
+                    rows += [values] if all(map(is_plausible, values)) else []
+                    bad += not all(map(is_plausible, values))
                 except (KeyError, TypeError, ValueError):
                     bad += 1
     except FileNotFoundError:
