@@ -151,7 +151,7 @@ def _run(run: Run) -> dict[str, Any]:
     return {
         "path": str(run.path),
         "seed": run.seed,
-        "state": "ended" if run.ended else "going on, or stopped",
+        "state": "finished" if run.finished else "going on, or stopped",
         "frame": f"{int(run.frames[-1]):,}" if len(run.frames) else "",
         "newest": f"{run.returns[-1]:.1f}" if len(run.frames) else "",
         "hours": f"{run.hours[-1]:.2f}" if len(run.frames) else "",

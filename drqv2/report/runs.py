@@ -1,4 +1,4 @@
-"""What lies in run directories: read from outside, whether a run has ended, goes on or was killed."""
+"""What lies in run directories: read from outside, whether a run has finished, goes on or was killed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Run:
         return self.config.get("seed")
 
     @property
-    def ended(self) -> bool:
+    def finished(self) -> bool:
         """Whether it has had all its frames."""
         return len(self.frames) > 0 and self.frames[-1] >= self.config["num_train_frames"] - self.round
 
