@@ -79,7 +79,7 @@ def _order(seed: Any) -> tuple[float, str]:
 
 def seed_curve(run: Run, against: str) -> Curve:
     """Return a run's own curve, against "frames" or "hours", thinned."""
-    return Curve(*thin(getattr(run, against), run.returns))
+    return Curve(*downsample(getattr(run, against), run.returns))
 
 
 def group_curve(runs: Sequence[Run], figure: Figure, against: str) -> Curve:
@@ -111,7 +111,7 @@ def group_curve(runs: Sequence[Run], figure: Figure, against: str) -> Curve:
     return Curve(x, middle, low, high) if len(runs) > 1 else Curve(x, middle)
 
 
-def thin(x: np.ndarray, y: np.ndarray, most: int = _POINTS) -> tuple[np.ndarray, np.ndarray]:
+def downsample(x: np.ndarray, y: np.ndarray, most: int = _POINTS) -> tuple[np.ndarray, np.ndarray]:
     """Return at most `most` points of a curve, first, last and the extremes of each stretch among them."""
     if len(x) <= most:
         return x, y

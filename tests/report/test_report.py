@@ -348,12 +348,12 @@ def test_thinned_curves_keep_their_extremes() -> None:
     x = np.arange(100_000.0)
     y = np.sin(x / 1000)
     y[4321], y[77_777] = 9.0, -9.0
-    thin_x, thin_y = groups.thin(x, y)
+    thin_x, thin_y = groups.downsample(x, y)
     assert len(thin_x) <= 400
     assert (thin_y.max(), thin_y.min()) == (9.0, -9.0)
     assert (thin_x[0], thin_x[-1]) == (0, 99_999)
     assert (np.diff(thin_x) > 0).all()
-    assert np.array_equal(groups.thin(x[:300], y[:300])[1], y[:300])
+    assert np.array_equal(groups.downsample(x[:300], y[:300])[1], y[:300])
 
 
 def test_returns_at_a_frame(tmp_path: Path) -> None:
