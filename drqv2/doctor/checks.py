@@ -256,7 +256,7 @@ def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Line]:
         yield Line("fail", "task", f"there is no task {task!r}", (f"{_DOCTOR} --task {'|'.join(near)}",))
 
 
-def examine(report: Report, task: str, folder: Path) -> str:
+def run_checks(report: Report, task: str, folder: Path) -> str:
     """Run all checks; return the command that trains here."""
     for check in (versions, encoder, device, load):
         report.add(check.__name__, check())
