@@ -14,7 +14,7 @@ import numpy as np
 from drqv2.config.schema import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval
-from drqv2.report.runs import Run, is_plausible, plain
+from drqv2.report.runs import Run, is_plausible, utf8_safe
 
 Figure = Callable[[np.ndarray], np.ndarray]
 _POINTS = 400  # of one curve, at most
@@ -69,7 +69,7 @@ def group(runs: Iterable[Run]) -> list[Group]:
                 n: v for n, v in said.items() if not (n.startswith("agent.") and said.get(n[6:]) == v)
             }  # lr, agent.lr
             label = ", ".join(f"{n}={value}" for n, value in said.items()) or ("all runs" if not values else "as most")
-            groups.append(Group(task, plain(label), sorted(members, key=lambda run: _order(run.seed))))
+            groups.append(Group(task, utf8_safe(label), sorted(members, key=lambda run: _order(run.seed))))
     return groups
 
 

@@ -82,7 +82,7 @@ def is_plausible(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) <= _LARGEST  # NaN compares as false
 
 
-def plain(text: str) -> str:
+def utf8_safe(text: str) -> str:
     """Return a text that can be written as UTF-8: bytes of a file's name that are not, for one, as question marks."""
     return text.encode(errors="replace").decode()
 

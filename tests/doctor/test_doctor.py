@@ -159,7 +159,7 @@ def test_a_disk_too_small_fails_with_advice(tmp_path):
 
 def test_a_check_that_breaks_is_a_finding(capsys):
     def broken():
-        yield doctor.Line("ok", "first", "fine")
+        yield doctor.Finding("ok", "first", "fine")
         raise AttributeError("module has no attribute x\nsecond line")
 
     report = doctor.Report()

@@ -191,14 +191,14 @@ def test_a_root_and_a_left_out_run_whose_names_are_no_text(tmp_path: Path, capsy
 def test_a_chart_that_cannot_be_drawn_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for task in ("a", "b"):
         make_run(tmp_path / task, [1, 2], task_name=task)
-    real = figures.interactive
+    real = figures.interactive_figure
 
     def refuses(members: Any, *args: Any) -> str:
         if members[0].task == "a":
             raise ValueError("no such axis")
         return real(members, *args)
 
-    monkeypatch.setattr(figures, "interactive", refuses)
+    monkeypatch.setattr(figures, "interactive_figure", refuses)
     report.main([str(tmp_path)])
     text = (tmp_path / "report.html").read_text()
     assert "the chart is left out (ValueError: no such axis)" in text
@@ -409,7 +409,7 @@ def test_published_curves_of_all_tasks() -> None:
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_still_picture(tmp_path: Path, kind: str) -> None:
     made = [make_run(tmp_path / str(s), [1, 2, s], seed=s) for s in (1, 2)]
-    picture = figures.still(groups.group(read(*made)), None, kind)
+    picture = figures.static_figure(groups.group(read(*made)), None, kind)
     assert picture.startswith(b"<?xml" if kind == "svg" else b"\x89PNG")
 
 
