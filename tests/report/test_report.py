@@ -57,7 +57,7 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     (path / "starts.jsonl").write_text(json.dumps({"commit": "abc"}) + "\n")
     assert list(runs.find([tmp_path])) == [path]
     (run,) = read(path)
-    assert (run.task, run.seed, run.ended) == ("cheetah_run", 1, True)
+    assert (run.task, run.seed, run.finished) == ("cheetah_run", 1, True)
     assert run.frames.tolist() == [0, 10_000, 20_000]
     assert run.returns.tolist() == [1, 5, 3]
     assert run.hours.tolist() == pytest.approx([0, 0.1, 0.2])
@@ -288,7 +288,7 @@ def test_videos_as_links_and_a_history(tmp_path: Path) -> None:
 def test_a_run_without_an_evaluation(tmp_path: Path) -> None:
     (run,) = read(make_run(tmp_path / "run", []))
     assert len(run.frames) == 0
-    assert not run.ended
+    assert not run.finished
     (group,) = groups.group([run])
     assert "has no evaluation yet" in groups.warnings(group, None)[0]
     assert len(groups.group_curve(group.runs, mean, "frames").x) == 0

@@ -104,7 +104,7 @@ def test_a_full_disk_is_tried_again(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         assert files.retry_on_full_disk(write, "x.csv") == "written"
     assert len(pauses) == 2
-    assert "x.csv cannot be written (No space left on device); the next attempt is in 1 s." in caplog.text
+    assert "x.csv cannot be written (No space left on device); retrying in 1 s." in caplog.text
 
 
 def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
