@@ -12,13 +12,13 @@ python train.py --help                              # every key, its default and
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.system.machine import calm_openmp
+    from drqv2.system.machine import limit_openmp_spinning
 
-    calm_openmp()  # before torch is loaded
+    limit_openmp_spinning()  # before torch is loaded
 
-    from drqv2.system.signals import leave_until_there_is_a_run
+    from drqv2.system.signals import exit_on_signal_before_run
 
-    leave_until_there_is_a_run()
+    exit_on_signal_before_run()
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +57,7 @@ class Workspace(BaseWorkspace):
         env = self.train_envs[0]
 
         self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
-        self.replay_iter = self.time_shares.waited_for("data", iter(self.replay_loader))
+        self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
         self.video_recorder, self.train_video_recorder = make_recorders(cfg, env, self.work_dir)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)

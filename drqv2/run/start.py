@@ -12,7 +12,7 @@ from drqv2.run import factory
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.snapshot.checkpoints import last_return_of_finished_run
 from drqv2.system import files
-from drqv2.system.signals import StopSignals, how_to_go_on
+from drqv2.system.signals import StopSignals, resume_hint
 
 
 def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path) -> float:
@@ -36,9 +36,9 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
     if cfg.save_snapshot:
-        print(f"after an interruption, {how_to_go_on(work_dir, soon=True)}")
+        print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
-        files.tidy(work_dir)
+        files.remove_leftovers(work_dir)
         if (last_return := last_return_of_finished_run(cfg, work_dir)) is not None:
             return last_return
         run = workspace(cfg, work_dir, stop)
@@ -48,7 +48,7 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
                 run.train()
         except NotFiniteError as e:
             otherwise = " resume_force=true, for example with a smaller lr" if files.has_snapshot(work_dir) else ""
-            raise NotFiniteError(f"{e}\nNo snapshot holds that value: {how_to_go_on(work_dir)}{otherwise}") from e
+            raise NotFiniteError(f"{e}\nNo snapshot holds that value: {resume_hint(work_dir)}{otherwise}") from e
         finally:
             run.close()
         run.print_summary()

@@ -15,7 +15,7 @@ from drqv2 import utils
 from drqv2.errors import NotFiniteError
 from drqv2.logging.console import Status
 from drqv2.logging.diagnostics import gradient_norms
-from drqv2.logging.time_shares import Shares
+from drqv2.logging.time_shares import TimeShares
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.progress import Progress
@@ -56,7 +56,7 @@ class BaseWorkspace:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
         utils.set_seed_everywhere(cfg.seed)
         self.progress = Progress(episode_steps=[0] * cfg.num_envs, episode_rewards=[0.0] * cfg.num_envs)
-        self.time_shares = Shares(*self.phases)
+        self.time_shares = TimeShares(*self.phases)
         self.console = factory.make_console(cfg, self.device, self.status)
         self.logger = factory.make_logger(cfg, work_dir, self.console)
         self.setup()
@@ -204,7 +204,7 @@ class BaseWorkspace:
         Raises:
             NotFiniteError: one is; it is named.
         """
-        name = self.logger.not_finite_loss()
+        name = self.logger.nonfinite_loss()
         if name is None and parameters:
             name = snapshot_file.not_finite(state.capture(self.agent), "agent")
         if name:
