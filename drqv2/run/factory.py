@@ -1,4 +1,4 @@
-"""What a run is made of, from its configuration: the machine's settings, environments, agent, logs."""
+"""The parts of a run from its configuration: machine settings, environments, agent, replay, logs."""
 
 from __future__ import annotations
 

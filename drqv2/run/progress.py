@@ -1,4 +1,4 @@
-"""How far a run has come."""
+"""The counters of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Progress:
-    """The numbers of a run that its loop counts; all of them are in its snapshots.
+    """What a run's loop counts; part of every snapshot.
 
     Attributes:
         step: agent steps so far.

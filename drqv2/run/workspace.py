@@ -149,7 +149,7 @@ class BaseWorkspace:
         Raises:
             DiskError: it cannot be written.
         """
-        self.checkpoints.settle(last=True)
+        self.checkpoints.wait(last=True)
         self._pin_replay()
 
     def _pin_replay(self) -> None:
@@ -247,7 +247,7 @@ class BaseWorkspace:
         if changed and cfg["save_snapshot"]:  # else a kill would have the same changes refused once more
             resume.store_config(self.cfg, self.work_dir, resume_force=True)  # until the snapshot holds them, too
             self.save_snapshot()
-            self.checkpoints.settle()
+            self.checkpoints.wait()
         if changed or cfg["resume_force"]:
             resume.store_config(self.cfg, self.work_dir)
         seconds = f"{saved['timer']:.0f} s of training"

@@ -1,4 +1,4 @@
-"""The snapshots of a run: the two newest, from which it can be gone on with, and the weights of milestones."""
+"""The snapshots of a run: the two newest, from which it can be resumed, and the weights of milestones."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Writes snapshots in a thread, from copies, so that the run goes on meanwhile, and reads the newest good one.
+    """Writes a run's snapshots in a background thread, from copies, and reads the newest readable one.
 
-    Each snapshot says in `needs` which episode is the first that it refers to. Files from `needed` on must stay.
+    The entry `needs` of a snapshot is the number of the first episode that it refers to. Episode files from `needed`
+    on must be kept.
 
     Args:
-        run_dir: where they go.
+        run_dir: the run's directory.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._dir = run_dir
         self._writer = ThreadPoolExecutor(1, "snapshot")
         self._writing: Future[None] | None = None
-        self._milestones: list[dict[str, Any]] = []  # not yet written
-        self._frame = 0  # of the snapshot that is being written
-        self._needs: list[int] = []  # of the two newest snapshots on disk, and of the one that is being written
+        self._milestones: list[dict[str, Any]] = []  # still to be written
+        self._frame = 0  # of the snapshot being written
+        self._needs: list[int] = []  # of the two newest snapshots on disk and of the one being written
 
     @property
     def needed(self) -> int | None:
@@ -46,17 +47,16 @@ class Checkpoints:
         return self._writing is not None and not self._writing.done()
 
     def save(self, state: dict[str, Any], milestone: bool = False) -> None:
-        """Begin to write a snapshot, after the one before it is written.
+        """Start writing a snapshot, once the one before it is on disk.
 
         Args:
-            state: nested dicts and lists of tensors, numbers, strings and None; copied before this returns. `frame`
-                and `needs` are read here.
-            milestone: keep its weights for good, under their frame.
+            state: nested dicts and lists of tensors, numbers, strings and None; copied before this returns.
+            milestone: also keep the weights for good, as weights_FRAME.pt.
 
         Raises:
             NotFiniteError: a parameter is NaN or infinite; nothing is written.
         """
-        self.settle()
+        self.wait()
         if name := snapshot.not_finite(state["agent"], "agent"):
             raise NotFiniteError(f"{name} is not finite at frame {state['frame']}")
         state = {**snapshot.copied(state), "needed_before": self._needs[-1] if self._needs else state["needs"]}
@@ -78,17 +78,14 @@ class Checkpoints:
             words = "the weights of frame %d cannot be written (%s); the next snapshot tries again."
             _log.warning(words, self._milestones[0]["frame"], e.strerror or e)
 
-    def settle(self, last: bool = False) -> None:
-        """Wait for what is being written.
+    def wait(self, last: bool = False) -> None:
+        """Wait until the snapshot being written is on disk; log a warning if it could not be written.
 
         Args:
-            last: there will be no other attempt.
+            last: no later snapshot will follow.
 
         Raises:
-            DiskError: it could not be written, and it was the last.
-
-        Warns:
-            By the log: it could not be written; the older snapshots are still there.
+            DiskError: the last snapshot could not be written.
         """
         if self._writing is None:
             return
@@ -99,16 +96,16 @@ class Checkpoints:
             self._needs.pop()
             words = f"the snapshot of frame {self._frame} cannot be written ({e.strerror or e})"
             if last:
-                advice = f"The one before it is whole; make room, then go on with resume={self._dir}"
+                advice = f"The previous one is intact: free some disk space, then resume={self._dir}"
                 raise DiskError(f"{words}\n{advice}") from e
-            _log.warning("%s; the one before it is kept, and the run goes on.", words)
+            _log.warning("%s; the previous one is kept, and the run continues.", words)
         del self._needs[:-2]
 
     def load(self) -> dict[str, Any] | None:
-        """Return the newest good snapshot, None where there is none at all; a bad one goes to quarantine.
+        """Return the newest readable snapshot, or None if there is none; a damaged newer one goes to quarantine.
 
         Raises:
-            UserError: none is good; they are left where they are.
+            UserError: none is readable; they stay where they are.
         """
         newest = newest_readable(self._dir)
         if newest is None:
@@ -117,14 +114,14 @@ class Checkpoints:
         if damaged is not None:
             files.quarantine(self._dir / SNAPSHOTS[0], self._dir, str(damaged).partition(": ")[2])
             _log.warning("Resuming from the snapshot before it, of frame %d.", state["frame"])
-        # The one before the newest needs the files, too; so does what it was made from, after a fall back to it.
+        # Also keep what the previous snapshot refers to: it may be needed if this one is damaged later.
         self._needs = [min(state["needed_before"], state["needs"]), state["needs"]]
         return state
 
     def close(self) -> None:
-        """Wait for what is being written, and end the thread."""
+        """Wait for the snapshot being written, and end the thread."""
         try:
-            self.settle()
+            self.wait()
         finally:
             self._writer.shutdown()
 

@@ -112,7 +112,7 @@ def test_a_full_disk_keeps_the_old_ones_and_the_run(tmp_path, monkeypatch, caplo
     checkpoints = Checkpoints(tmp_path)
     for frame in (1, 2):
         checkpoints.save(state(frame, needs=frame))
-    checkpoints.settle()
+    checkpoints.wait()
     with monkeypatch.context() as m:
 
         def full(*_: object) -> None:
@@ -120,13 +120,13 @@ def test_a_full_disk_keeps_the_old_ones_and_the_run(tmp_path, monkeypatch, caplo
 
         m.setattr(os, "fsync", full)
         checkpoints.save(state(3, needs=3))
-        checkpoints.settle()
+        checkpoints.wait()
         assert "the snapshot of frame 3 cannot be written (No space left on device)" in caplog.text
         assert frames(tmp_path) == [2, 1]
         assert checkpoints.needed == 1
         checkpoints.save(state(4, needs=4))
         with pytest.raises(DiskError, match="frame 4 cannot be written"):
-            checkpoints.settle(last=True)
+            checkpoints.wait(last=True)
     checkpoints.save(state(5, needs=5))
     checkpoints.close()
     assert frames(tmp_path) == [5, 2]
@@ -166,7 +166,7 @@ def test_a_milestone_that_found_no_room_is_written_later(tmp_path, monkeypatch, 
     with monkeypatch.context() as m:
         m.setattr(snapshot, "save", full)
         checkpoints.save(state(1, needs=1), milestone=True)
-        checkpoints.settle()
+        checkpoints.wait()
     assert "the weights of frame 1 cannot be written" in caplog.text
     assert frames(tmp_path) == [1]
     assert checkpoints.needed == 1
