@@ -1,12 +1,13 @@
-# A run in a container, on a CPU or an NVIDIA GPU: docs/deployment.md.
+# Trains in a container, on a CPU or an NVIDIA GPU. See docs/deployment.md.
 FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
         ca-certificates git libegl1 libgl1 libgl1-mesa-dri libglib2.0-0 make python3 python3-venv \
     && rm -rf /var/lib/apt/lists/*
-# NVIDIA's container runtime brings its EGL only when asked for graphics.
+# NVIDIA's container runtime provides EGL only if graphics are requested.
 ENV NVIDIA_DRIVER_CAPABILITIES=all MUJOCO_GL=egl
-# https://download.pytorch.org/whl/cu130, say; without it the CPU build of torch, as no GPU is seen while building.
+# The index of torch's CUDA build, such as https://download.pytorch.org/whl/cu130. Without it the CPU build is
+# installed, since no GPU is visible while the image is built.
 ARG TORCH_INDEX=
 WORKDIR /drqv2
 COPY . .
