@@ -125,12 +125,12 @@ def test_the_snapshot_before_a_damaged_one(trained: Path, tmp_path: Path, capsys
     (run_dir / "snapshot_previous.pt").write_bytes((run_dir / "snapshot.pt").read_bytes())
     (run_dir / "snapshot.pt").write_bytes(b"not much")
     lines = said(capsys, run_dir, "episodes=1", "film=none")
-    assert lines[0].endswith("; taking the one before it")
+    assert lines[0].endswith("; using the previous one")
     assert "snapshot_previous.pt" in lines[1]
     (run_dir / "snapshot_previous.pt").unlink()
     assert "Give a run's snapshot.pt" in refusal(capsys, run_dir, "episodes=1", "film=none")
     snapshot.save(run_dir / "snapshot.pt", {"frame": 1, "config": {}})
-    assert "there is no agent in it" in refusal(capsys, run_dir, "episodes=1", "film=none")
+    assert "contains no agent" in refusal(capsys, run_dir, "episodes=1", "film=none")
 
 
 def test_the_best_episode_is_filmed(
@@ -245,14 +245,14 @@ def test_a_task_for_a_run_with_its_own_environment(
     refusal(capsys, *words, "task=walker_walk")
     exported, many = tmp_path / "policy.safetensors", tmp_path / "many.safetensors"
     snapshot_tool.export(trained, exported)
-    rewritten(exported, many, {"env": {"_target_": "tests.test_eval.several_tasks"}})
+    rewritten(exported, many, {"env": {"_target_": "tests.evaluation.test_eval.several_tasks"}})
     refusal(capsys, many, *words[1:], "trust=true", "task=mine")
-    assert asked == [("walker_walk", None), ("mine", "tests.test_eval.several_tasks")]
+    assert asked == [("walker_walk", None), ("mine", "tests.evaluation.test_eval.several_tasks")]
 
 
 def test_an_agent_without_a_device(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = snapshot.load(trained / "snapshot.pt")
-    saved["config"]["agent"] |= {"_target_": "tests.test_eval.on_the_cpu"}
+    saved["config"]["agent"] |= {"_target_": "tests.evaluation.test_eval.on_the_cpu"}
     del saved["config"]["agent"]["device"], saved["version"]
     snapshot.save(tmp_path / "snapshot.pt", saved)
     lines = said(capsys, tmp_path, "episodes=1", "film=none", "device=cpu")
@@ -314,11 +314,11 @@ def test_label_and_grid() -> None:
         (["RUN", "out=RUN/snapshot.pt/below"], "cannot be made"),
         (["RUN", "film=7", "episodes=3"], "from 0 to 2"),
         (["RUN", "film=all"], "best, worst, none"),
-        (["RUN", "snapshot=weights_7.pt"], "there are snapshot.pt"),
+        (["RUN", "snapshot=weights_7.pt"], "available: snapshot.pt"),
         (["RUN", "render_size=33"], "render_size=33: must be"),
         (["RUN", "seed=-1"], "seed=-1: must be"),
-        (["EMPTY"], "there is no snapshot in it"),
-        (["EMPTY", "snapshot=snapshot.pt"], "there are none"),
+        (["EMPTY"], "contains no snapshot"),
+        (["EMPTY", "snapshot=snapshot.pt"], "available: none"),
         (["RUN/train.csv"], "Give a run's snapshot.pt or weights_FRAME.pt"),
         (["EPISODE"], "no weights that python -m drqv2.snapshot export has written (it holds no config)"),
         (["RUN", "live=true"], "there is no display here"),
@@ -365,7 +365,7 @@ def test_another_task_and_camera(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not np.array_equal(videos["0"], videos["lookatcart"])
     for words, told in (
         (["task=walker_walk"], "is [1, 32] there and [6, 32] here"),
-        (["task=cartpole_balanc"], "task=cartpole_balanc: there is no such task"),
+        (["task=cartpole_balanc"], "task=cartpole_balanc: no such task"),
         (["camera=9"], "camera=9"),
         (["task=x"], "x"),
     ):

@@ -68,7 +68,7 @@ def test_damaged_logs_are_made_anew(whole: Path, tmp_path: Path) -> None:
     (run_dir / "eval.csv").unlink()
     code, said = go_on(run_dir, "num_train_frames=960")
     assert code == 0
-    assert "train.csv: is not what was logged" in said
+    assert "train.csv: does not match what was logged" in said
     assert [d for d in differences(whole, run_dir) if "quarantine" not in d] == []
 
 
