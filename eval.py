@@ -13,13 +13,13 @@ Episodes are such as training never saw, the same for every snapshot of a run, s
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.system.machine import calm_openmp
+    from drqv2.system.machine import limit_openmp_spinning
 
-    calm_openmp()  # before torch is loaded
+    limit_openmp_spinning()  # before torch is loaded
 
-    from drqv2.system.signals import leave_at_ctrl_c
+    from drqv2.system.signals import exit_quietly_on_ctrl_c
 
-    leave_at_ctrl_c()
+    exit_quietly_on_ctrl_c()
 
 import json
 import os
@@ -110,7 +110,7 @@ def evaluate(
         _check_window(chosen)
     path, (cfg, weights, frame) = trained.read_first(trained.find(source, snapshot))
     if not trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
-        trained.refuse_foreign_code(cfg, path)
+        trained.reject_foreign_code(cfg, path)
     cfg.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = device, "auto", num_envs, False
     cfg.replay_buffer_size = 1000  # nothing is replayed; what is checked is that an episode would fit
     if "device" in cfg.agent:
@@ -118,7 +118,7 @@ def evaluate(
     if agent_dir is not None:
         cfg.agent_dir = agent_dir
     if task is not None:
-        trained.take_task(cfg, task)
+        trained.override_task(cfg, task)
     if seed is not None:
         cfg.seed = seed
     settle(cfg)

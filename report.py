@@ -8,9 +8,9 @@ python report.py exp_local/ watch=true      # rewritten every minute and served 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.system.signals import leave_at_ctrl_c
+    from drqv2.system.signals import exit_quietly_on_ctrl_c
 
-    leave_at_ctrl_c()
+    exit_quietly_on_ctrl_c()
 
 import sys
 import threading
@@ -26,7 +26,7 @@ from drqv2.config.schema import Key
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 from drqv2.report.page import write
-from drqv2.report.runs import plain
+from drqv2.report.runs import utf8_safe
 from drqv2.system.files import cannot_write
 
 _ROOT = Path(__file__).resolve().parent
@@ -103,7 +103,7 @@ def report(
 def _say(words: str) -> None:
     """Print a line, whatever its letters; one that finds no room goes out with the next."""
     with suppress(OSError):  # a log on a full disk
-        print(plain(words), flush=True)
+        print(utf8_safe(words), flush=True)
 
 
 class _OnePage(SimpleHTTPRequestHandler):

@@ -12,13 +12,13 @@ python train.py --help                              # every key, its default and
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.system.machine import calm_openmp
+    from drqv2.system.machine import limit_openmp_spinning
 
-    calm_openmp()  # before torch is loaded
+    limit_openmp_spinning()  # before torch is loaded
 
-    from drqv2.system.signals import leave_until_there_is_a_run
+    from drqv2.system.signals import exit_on_signal_before_run
 
-    leave_until_there_is_a_run()
+    exit_on_signal_before_run()
 
 import math
 from collections.abc import Sequence
@@ -38,15 +38,15 @@ from drqv2.launch.command_line import launch
 from drqv2.logging import provenance
 from drqv2.logging.console import Status
 from drqv2.logging.diagnostics import diagnose, gradient_norms
-from drqv2.logging.time_shares import Shares
+from drqv2.logging.time_shares import TimeShares
 from drqv2.run import factory as parts
 from drqv2.run.progress import Progress
 from drqv2.snapshot import agent_weights, state
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot import resume as resuming
-from drqv2.snapshot.checkpoints import Checkpoints, has_ended
+from drqv2.snapshot.checkpoints import Checkpoints, completed_run
 from drqv2.system import files
-from drqv2.system.signals import StopSignals, how_to_go_on
+from drqv2.system.signals import StopSignals, resume_hint
 from video import make_recorders
 
 
@@ -89,7 +89,7 @@ class Workspace:
     def setup(self) -> None:
         """Make environments, replay, logger, recorders and predicates; nothing of it has a history yet."""
         cfg = self.cfg
-        self.shares = Shares("environment", "act", "data", "update", "evaluation", "snapshot")
+        self.shares = TimeShares("environment", "act", "data", "update", "evaluation", "snapshot")
         self.console = parts.make_console(cfg, self.device, self.status)
         self.logger = parts.make_logger(cfg, self.work_dir, self.console)
         self.train_envs = [parts.make_env(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
@@ -97,7 +97,7 @@ class Workspace:
         env = self.train_envs[0]
 
         self.replay_storage, self.replay_loader = parts.make_replay(cfg, env, self.work_dir, self.device)
-        self.replay_iter = self.shares.waited_for("data", iter(self.replay_loader))
+        self.replay_iter = self.shares.timed_iterator("data", iter(self.replay_loader))
         self.video_recorder, self.train_video_recorder = make_recorders(cfg, env, self.work_dir)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
@@ -292,7 +292,7 @@ class Workspace:
         return self._norms_before | {name: float(norm) for name, norm in gradient_norms(self.agent).items()}
 
     def _require_finite(self, parameters: bool = False) -> None:
-        name = self.logger.not_finite_loss()
+        name = self.logger.nonfinite_loss()
         if name is None and parameters:
             name = snapshot.not_finite(state.capture(self.agent), "agent")
         if name:
@@ -417,10 +417,10 @@ def main(cfg: DictConfig, work_dir: Path) -> float:
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
     if cfg.save_snapshot:
-        print(f"after an interruption, {how_to_go_on(work_dir, soon=True)}")
+        print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
-        files.tidy(work_dir)
-        if (over := has_ended(cfg, work_dir)) is not None:
+        files.remove_leftovers(work_dir)
+        if (over := completed_run(cfg, work_dir)) is not None:
             return float(over["last_return"])
         workspace = Workspace(cfg, work_dir, stop)
         provenance.record_start(work_dir, workspace.global_frame, workspace.device)
@@ -429,7 +429,7 @@ def main(cfg: DictConfig, work_dir: Path) -> float:
                 workspace.train()
         except NotFiniteError as e:
             otherwise = " resume_force=true, with a smaller lr, say" if files.has_snapshot(work_dir) else ""
-            raise NotFiniteError(f"{e}\nNo snapshot has that: {how_to_go_on(work_dir)}{otherwise}") from e
+            raise NotFiniteError(f"{e}\nNo snapshot has that: {resume_hint(work_dir)}{otherwise}") from e
         finally:
             workspace.close()
         workspace.sum_up()

@@ -65,7 +65,7 @@ def own_fps(quick: bool) -> Iterator[float]:
     # A process of its own: the run is to have the main thread, as it has by train.py.
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        machine.calm_openmp()  # there, as train.py does
+        machine.limit_openmp_spinning()  # there, as train.py does
         pipe, theirs = context.Pipe()
         process = context.Process(target=_train, args=(quick, folder, theirs))
         process.start()

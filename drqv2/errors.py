@@ -1,4 +1,4 @@
-"""Ends of a run that are no bugs, with their exit codes. Imports nothing heavy: typing errors are answered at once."""
+"""Errors that are not bugs, with their exit codes. Imports nothing heavy, so that typos are reported without delay."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake of the user's: one or two lines that say what was got, what is allowed and how to mend it.
+    """An invalid input. One or two lines say what was given, what is allowed and how to fix it.
 
     The entry scripts print it without a traceback and exit with `code`.
     """
@@ -16,29 +16,29 @@ class UserError(Exception):
 
 
 class DiskError(UserError):
-    """The disk is full or fails, for good."""
+    """The disk is full or failing, and retrying did not help."""
 
     code = 74  # EX_IOERR of sysexits.h
 
 
 class NotFiniteError(UserError):
-    """A reward, a loss, an action or a parameter is NaN or infinite: there is nothing left to learn."""
+    """A reward, loss, action or parameter is NaN or infinite."""
 
     code = 76
 
 
 class ProcessError(UserError, RuntimeError):
-    """A background process dies or hangs again and again."""
+    """A background process keeps dying or hanging."""
 
     code = 71  # EX_OSERR
 
 
 class Stopped(BaseException):
-    """The process was told to leave, and the run is where it can be gone on with.
+    """The process was asked to stop, and the run can be resumed.
 
     Args:
-        message: says how.
-        code: the exit code: 130 after ctrl-C, else 75 (EX_TEMPFAIL: try again later).
+        message: the reason.
+        code: exit code: 130 after ctrl-C, else 75 (EX_TEMPFAIL: try again later).
     """
 
     def __init__(self, message: str, code: int) -> None:
@@ -47,10 +47,10 @@ class Stopped(BaseException):
 
 
 def not_installed(package: str, extra: str) -> str:
-    """Return what to say where a package of an optional extra is missing."""
+    """Return the message for a missing package of an optional extra."""
     return f'{package} is not installed. Install it: pip install -e ".[{extra}]"'
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
-    """Return up to three of `names` that look most like `name`, best first."""
+    """Return up to three of `names` that are most similar to `name`, best first."""
     return difflib.get_close_matches(str(name), [str(n) for n in names], n=3, cutoff=0.5)

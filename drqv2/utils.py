@@ -1,4 +1,4 @@
-"""Small parts that every room uses: predicates over steps, the timer, seeds, schedules, the truncated normal."""
+"""Utilities shared by all packages: step predicates, a timer, seeding, schedules, the truncated normal."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ __all__ = [
     "weight_init",
 ]
 
-# Streams of random numbers. Each consumer draws from its own child of the run's seed, so that more draws by one
-# (another agent, another evaluation interval) never change what another sees.
+# Random streams. Each consumer draws from its own child of the run's seed, so that more draws by one (another agent,
+# another evaluation interval) never change the draws of another.
 TRAIN_ENV, EVAL_ENV, REPLAY, AGENT = range(4)
 
 
 def spawn_seed(seed: int, *key: int) -> int:
-    """Return the uint32 seed of the child `key` of `seed` (numpy's SeedSequence, so children are independent).
+    """Return the uint32 seed of a child of `seed`, independent of all others (numpy's SeedSequence).
 
     Args:
         seed: the run's seed.
-        key: non-negative integers that name the child, the stream first, e.g. (TRAIN_ENV, environment, episode).
+        key: non-negative integers that identify the child, the stream first, e.g. (TRAIN_ENV, environment, episode).
     """
     return int(np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1)[0])
 
 
 def set_seed_everywhere(seed: int) -> None:
-    """Seed the global generators of torch (all devices), numpy and Python."""
+    """Seed the global random generators of torch (all devices), numpy and Python."""
     torch.manual_seed(seed)  # seeds CUDA too
     np.random.seed(seed)
     random.seed(int(seed))
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc keep what is freed for the next allocation instead of handing it back to the kernel; False elsewhere.
+    """Make glibc keep freed memory for the next allocation. Return False where there is no glibc.
 
-    An update on a CPU allocates and frees the same hundreds of megabytes each time: without this, page faults take
-    a third of it and more. It holds for the main thread; what others allocate goes back still.
+    An update on a CPU allocates and frees the same hundreds of megabytes each time. Otherwise page faults take a third
+    of its time or more. Applies to the main thread only.
     """
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
     try:
@@ -72,7 +72,7 @@ def keep_freed_memory() -> bool:
 
 
 class eval_mode:
-    """Context in which `models` (anything with `training` and `train(mode)`) are in evaluation mode."""
+    """Put `models` (anything with `training` and `train(mode)`) into evaluation mode within the context."""
 
     def __init__(self, *models: Any) -> None:
         self.models = models
@@ -88,7 +88,7 @@ class eval_mode:
 
 
 def soft_update_params(net: nn.Module, target_net: nn.Module, tau: float) -> None:
-    """Move the target's parameters a share `tau` of the way to those of `net`, in place."""
+    """Update the target's parameters in place: target = (1 - tau) * target + tau * net."""
     params: list[Tensor] = list(net.parameters())
     targets: list[Tensor] = list(target_net.parameters())
     with torch.no_grad():
@@ -98,15 +98,15 @@ def soft_update_params(net: nn.Module, target_net: nn.Module, tau: float) -> Non
 def to_torch(xs: Iterable[Any], device: torch.device | str) -> tuple[Tensor, ...]:
     """Return the arrays or tensors `xs` as tensors on `device`, dtypes unchanged.
 
-    From page-locked memory the GPU copies while this goes on; what comes next on its stream waits for the copy.
+    Copies from pinned memory are asynchronous; later work on the same CUDA stream waits for them.
     """
     return tuple(torch.as_tensor(x).to(device, non_blocking=True) for x in xs)
 
 
 def weight_init(m: nn.Module) -> None:
-    """Initialise a linear or convolutional layer as DrQ-v2 does; to be given to `Module.apply`.
+    """Initialise a layer as DrQ-v2 does: orthogonal weights (ReLU gain for convolutions), zero biases.
 
-    Orthogonal weights (with the ReLU gain for convolutions) and zero biases.
+    Use it with `Module.apply`.
     """
     if isinstance(m, nn.Linear):
         nn.init.orthogonal_(m.weight)
@@ -125,33 +125,33 @@ def _in_steps(frames: int | None, action_repeat: int) -> int | None:
 
 
 class Until:
-    """True until a number of environment frames has passed; None never ends.
+    """True until a number of environment frames has passed.
 
     Args:
-        until: frames.
-        action_repeat: frames in one agent step. Calls give agent steps.
+        until: environment frames; None never ends.
+        action_repeat: environment frames per agent step. Calls pass agent steps.
     """
 
     def __init__(self, until: int | None, action_repeat: int = 1) -> None:
         self.until = _in_steps(until, action_repeat)
 
     def __call__(self, step: int) -> bool:
-        """Return whether agent step `step` comes before the end."""
+        """Return whether agent step `step` is before the end."""
         return self.until is None or step < self.until
 
 
 class Every:
-    """True at agent steps that are a multiple of a number of frames, or the first called after one was jumped over.
+    """True once per interval of environment frames: at each multiple, or at the first call after a skipped one.
 
-    A counter that goes up by more than one (several environments) may never land on a multiple: the first call at
-    or after it counts. The first call of all counts only on a multiple. None never fires.
+    With several environments the counter advances by more than one and may skip multiples. The very first call is
+    true on a multiple only.
 
     Args:
-        every: frames.
-        action_repeat: frames in one agent step. Calls give agent steps.
+        every: environment frames; None never fires.
+        action_repeat: environment frames per agent step. Calls pass agent steps.
 
     Attributes:
-        last_step: agent step of the newest call; all the state there is.
+        last_step: agent step of the last call, the only state.
 
     Raises:
         UserError: the interval is shorter than one agent step.
@@ -166,7 +166,7 @@ class Every:
         self.last_step: int | None = None
 
     def __call__(self, step: int) -> bool:
-        """Return whether agent step `step` is due, and remember it."""
+        """Return whether agent step `step` is due, and record it."""
         due = self.due(step)
         self.last_step = step
         return due
@@ -180,10 +180,10 @@ class Every:
 
 
 class Timer:
-    """Seconds of training: since the last `reset()` and in all. Time inside `paused()` counts for neither.
+    """Measures seconds of training, since the last `reset()` and in total, without the time inside `paused()`.
 
     Args:
-        total: seconds that earlier processes of the same run have trained for.
+        total: seconds of training by earlier processes of the same run.
     """
 
     def __init__(self, total: float = 0.0) -> None:
@@ -192,7 +192,7 @@ class Timer:
         self._since = time.perf_counter()
         self._running = True
 
-    def _settle(self) -> None:
+    def _update(self) -> None:
         now = time.perf_counter()
         if self._running:
             self._lap += now - self._since
@@ -200,39 +200,39 @@ class Timer:
         self._since = now
 
     def reset(self) -> tuple[float, float]:
-        """Start a new lap; return (seconds of the lap that ended, seconds in all)."""
-        self._settle()
+        """Start a new lap; return the seconds of the last lap and in total."""
+        self._update()
         lap, self._lap = self._lap, 0.0
         return lap, self._total
 
     def total_time(self) -> float:
-        """Return the seconds in all."""
-        self._settle()
+        """Return the total seconds."""
+        self._update()
         return self._total
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Context whose duration is not counted (evaluation, say)."""
-        self._settle()
+        """Do not count the time inside this context."""
+        self._update()
         running, self._running = self._running, False
         try:
             yield
         finally:
-            self._settle()
+            self._update()
             self._running = running
 
 
 class TruncatedNormal(Normal):
-    """Normal whose samples are clamped to the inside of [low, high], with a straight-through gradient.
+    """Normal distribution whose samples are clamped to (low, high), with a straight-through gradient.
 
     The policy's distribution (DrQ-v2, arXiv 2107.09645, section 3.1).
 
     Args:
         loc: mean, float [...].
         scale: standard deviation, float [...] or broadcastable.
-        low: least value.
-        high: greatest value.
-        eps: samples stay this far inside the bounds.
+        low: lower bound.
+        high: upper bound.
+        eps: margin between samples and bounds.
     """
 
     def __init__(
@@ -251,12 +251,12 @@ class TruncatedNormal(Normal):
         sample_shape: Any = torch.Size(),  # noqa: B008
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Draw a sample through which the gradient reaches `loc` and `scale`.
+        """Draw a sample; gradients flow to `loc` and `scale`.
 
         Args:
-            clip: the noise (not the sample) is clamped to [-clip, clip] when given.
-            sample_shape: leading dimensions of the draw.
-            generator: where the noise is drawn from; torch's global generator when None.
+            clip: if given, the noise (not the sample) is clamped to [-clip, clip].
+            sample_shape: leading dimensions of the sample.
+            generator: source of the noise; torch's global generator if None.
 
         Returns:
             float [*sample_shape, ...] inside (low, high).
@@ -281,17 +281,17 @@ def schedule(schdl: str | float, step: int) -> float:
     """Return the value of a schedule at an agent step.
 
     Args:
-        schdl: a number; `linear(init,final,duration)`; or `step_linear(init,final1,duration1,final2,duration2)`.
-            Durations are agent steps.
+        schdl: a number, `linear(init,final,duration)` or `step_linear(init,final1,duration1,final2,duration2)`;
+            durations in agent steps.
         step: agent steps so far.
 
     Raises:
-        UserError: `schdl` is none of these, or a duration is not above zero.
+        UserError: `schdl` is malformed, or a duration is not positive.
     """
     try:
         return float(schdl)
     except ValueError:
-        pass  # not a plain number: one of the two forms below
+        pass
     text = str(schdl)
     if match := _LINEAR.fullmatch(text) or _STEP_LINEAR.fullmatch(text):
         init, *legs = map(float, match.groups())

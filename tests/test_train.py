@@ -276,7 +276,7 @@ def test_stopped_within_an_evaluation_does_it_again(
         with pytest.raises(SystemExit) as leaving:
             run(tmp_path / "run")
     assert leaving.value.code == 75
-    assert "stopped by SIGTERM; go on with: " in capsys.readouterr().err
+    assert "stopped by SIGTERM; resume with: " in capsys.readouterr().err
     saved = snapshot.load(tmp_path / "run" / "snapshot.pt")
     assert saved["frame"] == 160
     assert saved["progress"]["evaluations"] == 1
@@ -354,7 +354,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_on_a_good_snapshot(
     err = capsys.readouterr().err
     # Whichever is looked at first: a loss with each snapshot, an action with each step.
     assert re.search(r"critic_loss is not finite at frame 20|the agent's action is \[nan\] at its step 101", err)
-    assert "go on with: " in err
+    assert "resume with: " in err
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] <= 200
     launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}", "num_train_frames=240"])
 
@@ -413,7 +413,7 @@ def test_a_kill_while_the_replay_is_deleted(tmp_path: Path, monkeypatch: pytest.
             raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr(files, "boundary", die)
+        m.setattr(files, "crash_point", die)
         with pytest.raises(SystemExit):
             run(tmp_path / "run", "keep_replay=false", "num_train_frames=120")
     assert (tmp_path / "run" / ".buffer.tmp").exists()
@@ -534,7 +534,7 @@ def test_told_to_leave_with_all_its_processes(reference: Path, tmp_path: Path, n
     _, err = process.communicate()
     assert time.monotonic() - begin < 10
     assert process.returncode == (130 if number == signal.SIGINT else 75), err
-    assert f"stopped by {number.name}; go on with: " in err
+    assert f"stopped by {number.name}; resume with: " in err
     assert "Traceback" not in err
     time.sleep(1.0)
     assert processes_of(process.pid) == []

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from drqv2.doctor.checks import Report, examine
+from drqv2.doctor.checks import Report, run_checks
 from drqv2.launch.exits import plain_ends
 
 
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     report = Report()
     with plain_ends():
-        command = examine(report, args.task, args.dir)
+        command = run_checks(report, args.task, args.dir)
         print(f"\n{'Not ready: see fail above.' if report.failed else f'Ready: {command}'}", flush=True)
     return int(report.failed)
 

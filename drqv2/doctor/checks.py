@@ -29,7 +29,7 @@ _LEAST_MEMORY = 4e9  # bytes for the learner, the workers and both environments
 
 
 @dataclass(frozen=True)
-class Line:
+class Finding:
     """One finding: `status` is ok, warn or fail; `advice` holds what to do, best first."""
 
     status: str
@@ -54,9 +54,9 @@ def replay_bytes(cfg: dict[str, Any]) -> int:
     return transitions * 3 * cfg["image_size"] ** 2
 
 
-def versions() -> Iterator[Line]:
+def versions() -> Iterator[Finding]:
     """Python and packages against the bounds of pyproject.toml."""
-    yield Line("ok", "python", ".".join(map(str, sys.version_info[:3])))
+    yield Finding("ok", "python", ".".join(map(str, sys.version_info[:3])))
     from packaging.requirements import Requirement
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -65,17 +65,17 @@ def versions() -> Iterator[Line]:
         name, advice = requirement.name, (f'{_PIP} "{requirement}"', _INSTALL)
         version = _version(name) or _version(f"{name}-headless")  # OpenCV comes as either
         if version is None:
-            yield Line("fail", name, "not installed", advice)
+            yield Finding("fail", name, "not installed", advice)
         elif not requirement.specifier.contains(version, prereleases=True):
-            yield Line("fail", name, f"{version}, needed is {requirement.specifier}", advice)
+            yield Finding("fail", name, f"{version}, needed is {requirement.specifier}", advice)
         elif name in _SHOWN:
-            yield Line("ok", name, version)
+            yield Finding("ok", name, version)
             continue
         else:
             continue
         wrong += 1
     if not wrong:
-        yield Line("ok", "other packages", "all within their bounds")
+        yield Finding("ok", "other packages", "all within their bounds")
 
 
 def _version(name: str) -> str | None:
@@ -85,17 +85,17 @@ def _version(name: str) -> str | None:
         return None
 
 
-def encoder() -> Iterator[Line]:
+def encoder() -> Iterator[Finding]:
     """The ffmpeg that the videos use."""
     try:
-        yield Line("ok", "ffmpeg", f"{measure.encode()}, encodes H.264")
+        yield Finding("ok", "ffmpeg", f"{measure.encode()}, encodes H.264")
     except OSError as error:
         chosen = ("unset IMAGEIO_FFMPEG_EXE",) if os.environ.get("IMAGEIO_FFMPEG_EXE") else ()
         advice = (*chosen, f"{_PIP} --force-reinstall imageio-ffmpeg")
-        yield Line("warn", "ffmpeg", f"cannot encode H.264, so runs make no videos: {error}", advice)
+        yield Finding("warn", "ffmpeg", f"cannot encode H.264, so runs make no videos: {error}", advice)
 
 
-def device() -> Iterator[Line]:
+def device() -> Iterator[Finding]:
     """The device that device=auto takes."""
     import torch
 
@@ -104,57 +104,57 @@ def device() -> Iterator[Line]:
         bf16 = _bf16(torch.cuda.get_device_capability(index) >= (8, 0))
         text = f"cuda:{index} {torch.cuda.get_device_name(index)}, {free:.1f} of {total:.1f} GiB free, bf16 {bf16}"
         if free < 4:
-            yield Line(
+            yield Finding(
                 "warn", "device", text, ("who else uses it: nvidia-smi", "another: python train.py device=cuda:N")
             )
         else:
-            yield Line("ok", "device", text)
+            yield Finding("ok", "device", text)
     name, native = machine.processor()
     text = f"CPU {name}, {machine.cores():g} cores, bf16 {_bf16(native)}"
     if torch.cuda.is_available() or not machine.has_nvidia():
-        yield Line("ok", "device", text)
+        yield Finding("ok", "device", text)
     elif torch.version.cuda is None:
         version = torch.__version__.partition("+")[0]
         advice = f"{_PIP} --force-reinstall torch=={version} --index-url https://download.pytorch.org/whl/cu130"
-        yield Line("warn", "device", f"{text}; there is a GPU, but torch is built without CUDA", (advice,))
+        yield Finding("warn", "device", f"{text}; there is a GPU, but torch is built without CUDA", (advice,))
     else:
         text += f"; there is a GPU, but torch (CUDA {torch.version.cuda}) cannot use it"
-        yield Line(
+        yield Finding(
             "warn", "device", text, ("compare the driver's CUDA version: nvidia-smi", "unset CUDA_VISIBLE_DEVICES")
         )
 
 
-def load() -> Iterator[Line]:
+def load() -> Iterator[Finding]:
     """Whether others use the CPU now."""
     running, count = os.getloadavg()[0], machine.cores()
     if running > count:
         text = f"load {running:.1f} on {count:g} cores: the times below are longer than on an idle machine"
-        yield Line("warn", "load", text, ("who uses them: top",))
+        yield Finding("warn", "load", text, ("who uses them: top",))
 
 
 def _bf16(native: bool) -> str:
     return "native" if native else "emulated (slow)"
 
 
-def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Line]:
+def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     """What draws, and how fast; the measurement goes into `found`."""
     found |= measure.draw(cfg["task_name"], cfg["frame_stack"], cfg["action_repeat"], cfg["image_size"])
     another = f"try another: MUJOCO_GL={'osmesa' if os.environ.get('MUJOCO_GL') == 'egl' else 'egl'} {_DOCTOR}"
     if "error" in found:
         text, *advice = found["error"].splitlines()
-        yield Line("fail", "renderer", text, (*advice, _INSTALL) if found["install"] else (*advice, another))
+        yield Finding("fail", "renderer", text, (*advice, _INSTALL) if found["install"] else (*advice, another))
         return
     text = f"MUJOCO_GL={found['backend']}, GL_RENDERER {found['renderer']}"
     if machine.is_software(found["renderer"]):
-        yield Line("warn", "renderer", f"{text}: software rendering, on the CPU", _gpu_rendering())
+        yield Finding("warn", "renderer", f"{text}: software rendering, on the CPU", _gpu_rendering())
     else:
-        yield Line("ok", "renderer", text)
+        yield Finding("ok", "renderer", text)
     size = f"{cfg['image_size']}x{cfg['image_size']}"
     text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {size}, {cfg['action_repeat']} frames of physics)"
     if found["blank"]:
-        yield Line("fail", "render + step", f"{text}: the picture is of one colour", (another,))
+        yield Finding("fail", "render + step", f"{text}: the picture is of one colour", (another,))
     else:
-        yield Line("ok", "render + step", text)
+        yield Finding("ok", "render + step", text)
 
 
 def _gpu_rendering() -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def _gpu_rendering() -> tuple[str, ...]:
     return (*(() if machine.has_nvidia_egl() else missing), f"then: MUJOCO_GL=egl {_DOCTOR}")
 
 
-def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Line]:
+def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     """How fast the agent learns, and how long a run takes."""
     import torch
 
@@ -176,44 +176,48 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Line]:
     size = f"{cfg['image_size']}x{cfg['image_size']}"
     text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {size})"
     if "ms" not in found:
-        yield Line("ok", "update", text)
+        yield Finding("ok", "update", text)
         return
     step_ms = found["ms"] + ms / cfg["agent"]["update_every_steps"]
     hours = cfg["num_train_frames"] / cfg["action_repeat"] * step_ms / 3.6e6
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     text += f": {cfg['num_train_frames']:,} frames take about {duration}"
     if hours <= _LONG:
-        yield Line("ok", "update", text)
+        yield Finding("ok", "update", text)
     elif device == "cpu" and cfg["preset"] == "paper":
-        yield Line("warn", "update", f"{text}, slow on a CPU", (f"python train.py task={cfg['task_name']} preset=cpu",))
+        yield Finding(
+            "warn", "update", f"{text}, slow on a CPU", (f"python train.py task={cfg['task_name']} preset=cpu",)
+        )
     else:
-        yield Line("warn", "update", text, ("a machine with a (faster) GPU, or: python train.py num_train_frames=N",))
+        yield Finding(
+            "warn", "update", text, ("a machine with a (faster) GPU, or: python train.py num_train_frames=N",)
+        )
 
 
-def space(cfg: dict[str, Any], folder: Path) -> Iterator[Line]:
+def space(cfg: dict[str, Any], folder: Path) -> Iterator[Finding]:
     """Disk and memory against what the replay needs."""
     place = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.is_dir())
     elsewhere = "python train.py hydra.run.dir=/path/on/a/larger/disk"
     need, free = replay_bytes(cfg), shutil.disk_usage(place).free
     text = f"{_gb(free)} free at {place}, the replay grows to {_gb(need)} (preset={cfg['preset']})"
     if not os.access(place, os.W_OK):
-        yield Line("fail", "disk", f"{place} cannot be written to", (elsewhere,))
+        yield Finding("fail", "disk", f"{place} cannot be written to", (elsewhere,))
     elif free < need:
-        yield Line("fail", "disk", text, (elsewhere, "python train.py replay_buffer_size=N, with a smaller N"))
+        yield Finding("fail", "disk", text, (elsewhere, "python train.py replay_buffer_size=N, with a smaller N"))
     elif free < need + _OTHER_FILES:
-        yield Line("warn", "disk", f"{text}: little is left for snapshots and videos", (elsewhere,))
+        yield Finding("warn", "disk", f"{text}: little is left for snapshots and videos", (elsewhere,))
     else:
-        yield Line("ok", "disk", text)
+        yield Finding("ok", "disk", text)
 
     total, available = machine.memory()
     text = f"{_gb(available)} of {_gb(total)} available"
     if available < _LEAST_MEMORY:
-        yield Line("warn", "memory", f"{text}, {_gb(_LEAST_MEMORY)} are wanted", ("python train.py preset=cpu",))
+        yield Finding("warn", "memory", f"{text}, {_gb(_LEAST_MEMORY)} are wanted", ("python train.py preset=cpu",))
     elif available < need:
         text += ", less than the replay: it will be read from the disk again and again"
-        yield Line("warn", "memory", text, ("on a local SSD: python train.py hydra.run.dir=/path/on/it",))
+        yield Finding("warn", "memory", text, ("on a local SSD: python train.py hydra.run.dir=/path/on/it",))
     else:
-        yield Line("ok", "memory", text)
+        yield Finding("ok", "memory", text)
 
 
 def _gb(size: float) -> str:
@@ -226,23 +230,23 @@ class Report:
     def __init__(self) -> None:
         self.failed = False
 
-    def add(self, name: str, lines: Iterable[Line]) -> None:
+    def add(self, name: str, lines: Iterable[Finding]) -> None:
         """Print a check's findings; a check that breaks is a finding too."""
         try:
             for line in lines:
                 self._print(line)
         except Exception as error:  # a broken installation breaks in its own ways, and naming that is the purpose here
             words = (str(error).splitlines() or [""])[0]
-            self._print(Line("fail", name, f"{type(error).__name__}: {words}", (_INSTALL,)))
+            self._print(Finding("fail", name, f"{type(error).__name__}: {words}", (_INSTALL,)))
 
-    def _print(self, line: Line) -> None:
+    def _print(self, line: Finding) -> None:
         self.failed |= line.status == "fail"
         print(f"{line.status:<5} {line.name:<15} {line.text}", flush=True)
         for advice in line.advice:
             print(f"{'':<21} -> {advice}", flush=True)
 
 
-def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Line]:
+def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
     """Put into `cfgs` the paper's settings, and after them those that a machine without a GPU takes."""
     import torch
 
@@ -253,10 +257,10 @@ def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Line]:
         cfgs += [compose(task, preset) for preset in ("paper", "cpu")[: 1 if torch.cuda.is_available() else 2]]
     else:
         near = nearest(task, tasks()) or tasks()
-        yield Line("fail", "task", f"there is no task {task!r}", (f"{_DOCTOR} --task {'|'.join(near)}",))
+        yield Finding("fail", "task", f"there is no task {task!r}", (f"{_DOCTOR} --task {'|'.join(near)}",))
 
 
-def examine(report: Report, task: str, folder: Path) -> str:
+def run_checks(report: Report, task: str, folder: Path) -> str:
     """Run all checks; return the command that trains here."""
     for check in (versions, encoder, device, load):
         report.add(check.__name__, check())

@@ -24,7 +24,7 @@ import numpy as np
 from drqv2.envs.episode import Environment
 from drqv2.envs.wrappers import ExtendedTimeStep
 from drqv2.errors import ProcessError, UserError
-from drqv2.system.signals import held_back, ignore_signals
+from drqv2.system.signals import ignore_signals, signals_blocked
 
 _log = logging.getLogger(__name__)
 
@@ -122,9 +122,9 @@ class Worker(InProcess):
         self._pipe, theirs = context.Pipe()
         args = (theirs, self._shared, self._make, self._threads)
         self._process = context.Process(target=_serve, args=args, name="environment", daemon=True)
-        with held_back():  # the servers of multiprocessing, too, leave signals to the main process
+        with signals_blocked():  # the servers of multiprocessing, too, leave signals to the main process
             resource_tracker.ensure_running()  # lets SIGINT and SIGTERM through again: by itself, before the rest
-        with held_back():
+        with signals_blocked():
             self._process.start()
         theirs.close()
         # When nobody closes this: multiprocessing waits, at the end of a program, for processes that ignore SIGTERM.

@@ -121,7 +121,7 @@ def _line(said: object, length: int = 100) -> str:
     return " ".join(str(said).split())[:length]
 
 
-def refuse_foreign_code(cfg: DictConfig, path: Path) -> None:
+def reject_foreign_code(cfg: DictConfig, path: Path) -> None:
     """Check that a file which may be anybody's names no code but this project's agents.
 
     Raises:
@@ -145,7 +145,7 @@ def _code(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, node
 
 
-def take_task(cfg: DictConfig, task: str) -> None:
+def override_task(cfg: DictConfig, task: str) -> None:
     """Set another task. An environment of the run's own that takes no task_name gives way to dm_control's.
 
     Raises:

@@ -130,7 +130,7 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
         if isinstance(error, RuntimeError) and "srun" in str(error):  # submitit's
             raise UserError(f"there is no Slurm here ({error})\nGo where your cluster's jobs are submitted.") from None
         if isinstance(error, OSError):
-            kind = DiskError if error.errno in files.FULL else UserError
+            kind = DiskError if error.errno in files.DISK_ERRNOS else UserError
             raise kind(
                 f"the run's directory cannot be made: {error}\nGive another hydra.run.dir, or make room."
             ) from error

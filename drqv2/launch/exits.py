@@ -28,7 +28,7 @@ def plain_ends() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        full = error.errno in files.FULL and error.filename is None  # no file's: it is standard output's
+        full = error.errno in files.DISK_ERRNOS and error.filename is None  # no file's: it is standard output's
         if not isinstance(error, BrokenPipeError) and not full:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from drqv2.config.checks import settle
 from drqv2.errors import DiskError, Stopped, UserError
 from drqv2.system import files
-from drqv2.system.signals import how_to_go_on
+from drqv2.system.signals import resume_hint
 
 Run = Callable[[DictConfig, Path], Any]
 
@@ -65,10 +65,10 @@ class Job:
             words, code = f"error: {error}", error.code
         except Stopped as stopped:
             sweep = sweep and elsewhere  # the jobs of a sweep that is run one after another, here, end together
-            words, code = f"\n{stopped}; {how_to_go_on(work_dir)}", stopped.code
+            words, code = f"\n{stopped}; {resume_hint(work_dir)}", stopped.code
         except KeyboardInterrupt:
             sweep = False
-            words, code = f"\ninterrupted; {how_to_go_on(work_dir)}", 130
+            words, code = f"\ninterrupted; {resume_hint(work_dir)}", 130
         except Exception as error:
             told = in_plain_words(error, work_dir)
             if not told and not sweep:
@@ -88,28 +88,28 @@ class Job:
 
 def in_plain_words(error: Exception, work_dir: Path) -> UserError | None:
     """Return in plain words what the machine lacks, None for a fault of the program's."""
-    if isinstance(error, OSError) and error.errno in files.FULL:
-        return DiskError(f"{error}\nThe disk is full or fails: make room; {how_to_go_on(work_dir)}")
+    if isinstance(error, OSError) and error.errno in files.DISK_ERRNOS:
+        return DiskError(f"{error}\nThe disk is full or fails: make room; {resume_hint(work_dir)}")
     if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
         return UserError(
             f"the GPU is out of memory: {' '.join(str(error).split())[:120]}\n"
             f"Smaller batch_size, agent.hidden_dim or num_envs, replay_device=disk or compile=false need less; "
-            f"{how_to_go_on(work_dir)}"
+            f"{resume_hint(work_dir)}"
         )
     if type(error).__name__ == "SafetensorError" or (isinstance(error, FileNotFoundError) and "episode_" in str(error)):
         said = next((line for line in str(error).splitlines() if "episode_" in line), str(error))
         return UserError(
             f"an episode was damaged or deleted while the run was reading it: {said.strip()[:200]}\n"
-            f"Its file is checked at each start; {how_to_go_on(work_dir)}"
+            f"Its file is checked at each start; {resume_hint(work_dir)}"
         )
     if isinstance(error, FileNotFoundError) and str(error.filename or "").startswith(str(work_dir)):
         return UserError(
             f"{error.filename} was deleted while the run was using it\n"
-            f"What a snapshot holds of it is written anew at a start; {how_to_go_on(work_dir)}"
+            f"What a snapshot holds of it is written anew at a start; {resume_hint(work_dir)}"
         )
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         return UserError(
             "there is no memory left\nSmaller batch_size, agent.hidden_dim, replay_buffer_num_workers or num_envs need "
-            f"less; {how_to_go_on(work_dir)}"
+            f"less; {resume_hint(work_dir)}"
         )
     return None

@@ -184,7 +184,7 @@ class Logger:
         self._states = states = dict(state["sinks"])
         self._feed(lambda sink: sink.load_state_dict(states[sink.name]) if sink.name in states else None)
 
-    def not_finite_loss(self) -> str | None:
+    def nonfinite_loss(self) -> str | None:
         """Return the name of a loss whose mean since the last dump is NaN or infinite, or None.
 
         A sum that one such value went into stays NaN or infinite.

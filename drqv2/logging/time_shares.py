@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Shares:
+class TimeShares:
     """Seconds by name, from the first on. What is spent within something else counts for the inner one alone.
 
     On a GPU kernels run behind the calls that start them: their time counts where the host waits for them.
@@ -38,7 +38,7 @@ class Shares:
             if self._open:
                 self._open[-1][2].append(taken)
 
-    def waited_for(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
+    def timed_iterator(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
         """Return an iterator over `items`; waiting for one counts for `name`."""
         while True:
             with self.spent_on(name):

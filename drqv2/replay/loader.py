@@ -22,7 +22,7 @@ from drqv2.replay.gather import Batch, ReplayBuffer, Request
 from drqv2.replay.ring import Ring
 from drqv2.replay.sampler import LOOKAHEAD, ReplaySampler
 from drqv2.replay.storage import ReplayBufferStorage
-from drqv2.system.signals import held_back, ignore_signals
+from drqv2.system.signals import ignore_signals, signals_blocked
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class _Workers:
                 generator=torch.Generator(),  # the loader draws a seed at each start: not from the run's generators
             )
             before = signal.getsignal(signal.SIGCHLD)
-            with held_back():  # until a worker ignores them, a signal would be noted in the main process's name
+            with signals_blocked():  # until a worker ignores them, a signal would be noted in the main process's name
                 self._prepared = iter(loader)
         # When nobody closes this: multiprocessing waits, at the end of a program, for processes that ignore SIGTERM.
         self._release = Finalize(self, _kill, (getattr(self._prepared, "_workers", ()),), exitpriority=10)

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from drqv2.system.files import QUARANTINE, digest, persist, quarantine, remove_unfinished, write_atomically
+from drqv2.system.files import QUARANTINE, digest, quarantine, remove_unfinished, retry_on_full_disk, write_atomically
 
 _PATTERN = f"episode_{'[0-9]' * 8}.safetensors"
 _READERS = 4  # threads that compare files with their checksums
@@ -135,7 +135,7 @@ class ReplayBufferStorage:
         arrays["frame"] = arrays.pop("observation")  # [T + 1, C, H, W]
         episode = self._window.end
         path, data = episode_path(self.replay_dir, episode), to_safetensors(arrays)
-        persist(lambda: write_atomically(path, data), str(path))
+        retry_on_full_disk(lambda: write_atomically(path, data), str(path))
         self._digests[episode] = sha256(data).digest()
         self._lengths[episode] = len(arrays["reward"]) - 1
         self._window = Window(self._window.first, episode + 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from drqv2.evaluation.statistics import iqm, mean
 from drqv2.report.groups import Curve, Group, group_curve, seed_curve
-from drqv2.report.runs import plain
+from drqv2.report.runs import utf8_safe
 
 COLOURS = ("#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c", "#0b7285", "#7c5e10", "#495057")
 _GREY = "#8a94a1"
@@ -19,7 +19,7 @@ _FIGURES = {"mean": mean, "IQM": iqm}
 _AGAINST = {"frames": "environment frames", "hours": "hours of training"}
 
 
-def interactive(groups: Sequence[Group], published: dict[str, np.ndarray] | None, height: int = 460) -> str:
+def interactive_figure(groups: Sequence[Group], published: dict[str, np.ndarray] | None, height: int = 460) -> str:
     """Return the curves of one task's groups as an HTML fragment; buttons choose mean or IQM, frames or hours.
 
     Args:
@@ -70,7 +70,7 @@ def interactive(groups: Sequence[Group], published: dict[str, np.ndarray] | None
                     opacity=0.3,
                     legendgroup=name,
                     showlegend=False,
-                    name=plain(f"seed {run.seed}"),
+                    name=utf8_safe(f"seed {run.seed}"),
                 )
             for figure, function in _FIGURES.items():
                 curve = group_curve(group.runs, function, against)
@@ -111,7 +111,7 @@ def _buttons(shown: Sequence[set[tuple[str, str]]]) -> dict[str, Any]:
     return {"type": "buttons", "direction": "right", "x": 0, "y": 1.13, "xanchor": "left", "buttons": choices}
 
 
-def still(groups: Sequence[Group], published: dict[str, np.ndarray] | None, kind: str = "svg") -> bytes:
+def static_figure(groups: Sequence[Group], published: dict[str, np.ndarray] | None, kind: str = "svg") -> bytes:
     """Return the curves against frames as a picture, "svg" or "png": the mean over seeds and its interval."""
     from matplotlib.figure import Figure
 

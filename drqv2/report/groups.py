@@ -14,7 +14,7 @@ import numpy as np
 from drqv2.config.schema import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval
-from drqv2.report.runs import Run, plain, sound
+from drqv2.report.runs import Run, is_plausible, utf8_safe
 
 Figure = Callable[[np.ndarray], np.ndarray]
 _POINTS = 400  # of one curve, at most
@@ -69,17 +69,17 @@ def group(runs: Iterable[Run]) -> list[Group]:
                 n: v for n, v in said.items() if not (n.startswith("agent.") and said.get(n[6:]) == v)
             }  # lr, agent.lr
             label = ", ".join(f"{n}={value}" for n, value in said.items()) or ("all runs" if not values else "as most")
-            groups.append(Group(task, plain(label), sorted(members, key=lambda run: _order(run.seed))))
+            groups.append(Group(task, utf8_safe(label), sorted(members, key=lambda run: _order(run.seed))))
     return groups
 
 
 def _order(seed: Any) -> tuple[float, str]:
-    return (float(seed), "") if sound(seed) else (float("inf"), str(seed))
+    return (float(seed), "") if is_plausible(seed) else (float("inf"), str(seed))
 
 
 def seed_curve(run: Run, against: str) -> Curve:
     """Return a run's own curve, against "frames" or "hours", thinned."""
-    return Curve(*thin(getattr(run, against), run.returns))
+    return Curve(*downsample(getattr(run, against), run.returns))
 
 
 def group_curve(runs: Sequence[Run], figure: Figure, against: str) -> Curve:
@@ -111,7 +111,7 @@ def group_curve(runs: Sequence[Run], figure: Figure, against: str) -> Curve:
     return Curve(x, middle, low, high) if len(runs) > 1 else Curve(x, middle)
 
 
-def thin(x: np.ndarray, y: np.ndarray, most: int = _POINTS) -> tuple[np.ndarray, np.ndarray]:
+def downsample(x: np.ndarray, y: np.ndarray, most: int = _POINTS) -> tuple[np.ndarray, np.ndarray]:
     """Return at most `most` points of a curve, first, last and the extremes of each stretch among them."""
     if len(x) <= most:
         return x, y
@@ -156,7 +156,7 @@ def read_published(path: Path, faults: list[str]) -> dict[str, dict[str, np.ndar
                     values = [float(row[name]) for name in names]
                 except (TypeError, ValueError):  # the row ends early, or holds no number
                     values = []
-                if values and all(map(sound, values)):
+                if values and all(map(is_plausible, values)):
                     found.setdefault(row["task"], []).append(values)
                 else:
                     bad += 1

@@ -18,7 +18,7 @@ from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.report import figures, groups, runs
 from drqv2.report.groups import Group
-from drqv2.report.runs import Run, plain, sound
+from drqv2.report.runs import Run, is_plausible, utf8_safe
 from drqv2.system.files import write_atomically
 
 _FRAMES = (100_000, 500_000, 1_000_000)
@@ -79,13 +79,13 @@ def _task(
         rows.append({"label": "DrQ-v2, published (mean)", "seeds": seeds, "cells": cells, "best": "", "newest": ""})
     every = [run for group in members for run in group.runs]
     faults: list[str] = []
-    chart = _drawn(lambda: figures.interactive(members, published), "chart", faults)
-    still = _drawn(lambda: figures.still(members, published), "picture for browsers without scripts", faults)
+    chart = _drawn(lambda: figures.interactive_figure(members, published), "chart", faults)
+    image = _drawn(lambda: figures.static_figure(members, published), "picture for browsers without scripts", faults)
     shown = [video for run in every for video in _videos(run, videos, folder)]  # before the runs' faults are told
     return {
         "name": name,
         "chart": chart or "",
-        "still": base64.b64encode(still or b"").decode(),
+        "image": base64.b64encode(image or b"").decode(),
         "rows": rows,
         "warnings": [("all runs", words) for words in faults]
         + [(g.label, words) for g in members for words in groups.warnings(g, published)],
@@ -151,7 +151,7 @@ def _run(run: Run) -> dict[str, Any]:
     return {
         "path": str(run.path),
         "seed": run.seed,
-        "state": "ended" if run.ended else "going on, or stopped",
+        "state": "finished" if run.finished else "going on, or stopped",
         "frame": f"{int(run.frames[-1]):,}" if len(run.frames) else "",
         "newest": f"{run.returns[-1]:.1f}" if len(run.frames) else "",
         "hours": f"{run.hours[-1]:.2f}" if len(run.frames) else "",
@@ -184,14 +184,14 @@ def _read_history(path: Path, faults: list[str]) -> dict[str, list[tuple[str, fl
     for line in lines:
         try:
             entry = json.loads(line)
-            ratios = {plain(str(name)): float(value) for name, value in entry["ratios"].items()}
-            when = plain(str(entry.get("time", "")))
+            ratios = {utf8_safe(str(name)): float(value) for name, value in entry["ratios"].items()}
+            when = utf8_safe(str(entry.get("time", "")))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             bad += 1  # half a line, or another program's
             continue
-        bad += not all(map(sound, ratios.values()))
+        bad += not all(map(is_plausible, ratios.values()))
         for name, value in ratios.items():
-            if sound(value):
+            if is_plausible(value):
                 series.setdefault(name, []).append((when, value))
     if bad:
         faults.append(f"{path}: {bad} damaged lines")
@@ -235,7 +235,7 @@ def write(
         raise UserError(f"{where}: no run below it, a directory with config.yaml and train.csv or eval.csv{damaged}")
     known = groups.read_published(published, left_out) if published else {}
     speed = _read_history(history, left_out) if history else {}
-    left_out = [plain(words) for words in left_out]
+    left_out = [utf8_safe(words) for words in left_out]
     text = page(found, known, videos, out.parent, left_out, speed, refresh)
     write_atomically(out, text.encode(errors="replace"))  # a name may be no UTF-8
     return len(found), left_out

@@ -1,4 +1,4 @@
-"""What lies in run directories: read from outside, whether a run has ended, goes on or was killed."""
+"""What lies in run directories: read from outside, whether a run has finished, goes on or was killed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Run:
         return self.config.get("seed")
 
     @property
-    def ended(self) -> bool:
+    def finished(self) -> bool:
         """Whether it has had all its frames."""
         return len(self.frames) > 0 and self.frames[-1] >= self.config["num_train_frames"] - self.round
 
@@ -77,12 +77,12 @@ class Run:
         return {name: value for name, value in self.config.items() if name not in _OWN}
 
 
-def sound(value: Any) -> bool:
+def is_plausible(value: Any) -> bool:
     """Return whether a value is a number that can be counted and drawn: finite, and not near a float's end."""
     return isinstance(value, int | float) and abs(value) <= _LARGEST  # NaN compares as false
 
 
-def plain(text: str) -> str:
+def utf8_safe(text: str) -> str:
     """Return a text that can be written as UTF-8: bytes of a file's name that are not, for one, as question marks."""
     return text.encode(errors="replace").decode()
 
@@ -117,7 +117,7 @@ def read(path: Path) -> Run:
         raise UserError("config.yaml is no configuration")
     config = {"num_envs": 1} | leaves(config)
     for name in ("num_train_frames", "action_repeat", "num_envs"):
-        if not sound(config.get(name)):
+        if not is_plausible(config.get(name)):
             raise UserError(f"config.yaml is damaged ({name}={config.get(name)})")
     if not isinstance(config.get("task_name"), str):
         raise UserError("config.yaml is damaged (it names no task)")
@@ -147,8 +147,8 @@ def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarra
             for row in csv.DictReader(f):
                 try:
                     values = [float(row[name]) for name in names]
-                    rows += [values] if all(map(sound, values)) else []
-                    bad += not all(map(sound, values))
+                    rows += [values] if all(map(is_plausible, values)) else []
+                    bad += not all(map(is_plausible, values))
                 except (KeyError, TypeError, ValueError):
                     bad += 1
     except FileNotFoundError:

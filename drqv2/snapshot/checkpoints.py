@@ -138,7 +138,7 @@ class Checkpoints:
             self._writer.shutdown()
 
 
-def has_ended(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
+def completed_run(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
     """Return how far the run in `run_dir` came if it has ended and given up its replay (keep_replay=false); say so.
 
     Raises:

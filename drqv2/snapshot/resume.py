@@ -61,4 +61,4 @@ def store_config(cfg: DictConfig, run_dir: Path, resume_force: bool = False) -> 
     """Write what `resume` begins with."""
     path = run_dir / "config.yaml"
     text = OmegaConf.to_yaml(OmegaConf.merge(cfg, {"resume_force": resume_force}))
-    files.persist(lambda: files.write_atomically(path, text.encode()), str(path))
+    files.retry_on_full_disk(lambda: files.write_atomically(path, text.encode()), str(path))

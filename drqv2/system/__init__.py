@@ -1,1 +1,1 @@
-"""The machine below: files, memory and cores, signals."""
+"""The operating system: crash-safe files, memory and cores, signals."""

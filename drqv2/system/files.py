@@ -1,4 +1,4 @@
-"""Files that are whole or not there, also after a crash; a full disk; the lock on a directory; quarantine."""
+"""Crash-safe files: atomic writes, appending, retries on a full disk, a lock per run directory, quarantine."""
 
 from __future__ import annotations
 
@@ -22,76 +22,76 @@ from drqv2.errors import DiskError, UserError
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_LEASE = 150.0  # seconds for which a server of NFS keeps a lost host's locks: 90 is usual
+_LEASE = 150.0  # seconds for which an NFS server keeps the locks of a lost host; 90 is typical
 LOCK = "lock"
 QUARANTINE = "quarantine"
-REPLAY = "buffer"  # the folder of episodes in a run's directory
-SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # of a run, newest first
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be over after a while
-_PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each further attempt to write
+REPLAY = "buffer"  # folder of episodes in the run directory
+SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # newest first
+DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be transient
+_PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each retry of a write
 
 
 def cannot_write(path: Path, error: OSError, advice: str) -> UserError:
-    """Return what to raise for a file that a tool cannot write: the disk's fault, or that of the path given."""
-    kind = DiskError if error.errno in FULL else UserError
+    """Return the error to raise when a tool cannot write `path`: `DiskError` if the disk is at fault."""
+    kind = DiskError if error.errno in DISK_ERRNOS else UserError
     return kind(f"{path} cannot be written ({error.strerror or error}); {advice}")
 
 
-def boundary(name: str) -> None:
-    """Called where a crash would leave something half done; tests put something in its place that crashes there."""
+def crash_point(name: str) -> None:
+    """Mark a point where a crash would leave work half done. Tests replace this function to crash there."""
 
 
 @contextmanager
 def replacing(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
-    """Context with a new file that takes the place of `path` at its end, whole; after an error the old one stays.
+    """Open a temporary file that atomically replaces `path` when the context exits; on error the old file stays.
 
-    A temporary name in the same folder, flush, fsync, rename, fsync of the folder.
+    The steps: write to a temporary name in the same folder, flush, fsync, rename, fsync the folder.
 
     Args:
-        path: file to make or replace; its folder must be there.
-        keep: where the old file goes; between the two renames there is none at `path`.
+        path: file to create or replace; its folder must exist.
+        keep: where to move the old file. Between the two renames there is no file at `path`.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w+b") as f:
-            boundary(f"{path.suffix}: begun")
+            crash_point(f"{path.suffix}: begun")
             yield f
             f.flush()
-            boundary(f"{path.suffix}: written")
+            crash_point(f"{path.suffix}: written")
             os.fsync(f.fileno())
         if keep is not None and path.exists():
             os.replace(path, keep)
-            boundary(f"{path.suffix}: old one moved")
+            crash_point(f"{path.suffix}: old one moved")
         os.replace(temporary, path)
-        boundary(f"{path.suffix}: renamed")
+        crash_point(f"{path.suffix}: renamed")
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
 def has_snapshot(run_dir: Path) -> bool:
-    """Return whether there is anything in `run_dir` that a run could be gone on with."""
+    """Return whether `run_dir` holds a snapshot to resume from."""
     return any((run_dir / name).is_file() for name in SNAPSHOTS)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that the file there is either the old one or the whole new one; see `replacing`."""
+    """Write `data` to `path` atomically: the file is either the old one or the complete new one; see `replacing`."""
     with replacing(path) as f:
         f.write(data)
 
 
 class Appender:
-    """A file that only grows, by whole pieces.
+    """An append-only file whose writes are all or nothing.
 
     Args:
-        path: of the file; made when missing.
-        kind: in the name of the boundary; the path's suffix by default.
+        path: file to append to; created if missing.
+        kind: prefix of the crash point's name; the path's suffix by default.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
 
     def __init__(self, path: Path, kind: str = "") -> None:
@@ -102,35 +102,35 @@ class Appender:
             sync_folder(path.parent)
 
     def append(self, data: bytes) -> None:
-        """Add `data`, all of it or nothing.
+        """Append all of `data`, or nothing.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         end = os.fstat(self._fd).st_size
         try:
             if os.write(self._fd, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            boundary(f"{self._kind}: row written")
+            crash_point(f"{self._kind}: row written")
         except OSError:
             self.truncate(end)
             raise
 
     def truncate(self, size: int) -> None:
-        """Cut it back to a number of bytes."""
+        """Truncate the file to `size` bytes."""
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        """Bring it to the disk, so that a power cut takes nothing away."""
+        """Flush the file to disk (fsync)."""
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         os.close(self._fd)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Flush a folder's entries to disk, so that renames in it survive a power cut."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -139,18 +139,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path, pattern: str) -> None:
-    """Delete what processes that were killed while they wrote files named like `pattern` have left in `folder`."""
+    """Delete the temporary files that killed processes left in `folder` while writing files matching `pattern`."""
     for path in folder.glob(f".{pattern}.*.tmp"):
         path.unlink(missing_ok=True)
 
 
-def tidy(run_dir: Path) -> None:
-    """Delete what processes that were killed have left half written in a run's directory; nobody may be running there.
+def remove_leftovers(run_dir: Path) -> None:
+    """Delete the half-written files that killed processes left in a run directory. Call it with the run locked.
 
-    The replay sees to its own folder.
+    The replay storage cleans up its own folder.
     """
-    own = [f".{name}.*.tmp" for name in ("snapshot*.pt", "weights_*.pt", "*.csv", "config.yaml")]
-    for pattern in (*own, ".buffer.tmp", "eval_video/.tmp-*.mp4", "train_video/.tmp-*.mp4"):
+    files = [f".{name}.*.tmp" for name in ("snapshot*.pt", "weights_*.pt", "*.csv", "config.yaml")]
+    for pattern in (*files, ".buffer.tmp", "eval_video/.tmp-*.mp4", "train_video/.tmp-*.mp4"):
         for path in run_dir.glob(pattern):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -159,34 +159,34 @@ def tidy(run_dir: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder; a crash leaves all of it under its name, or nothing."""
+    """Delete a folder atomically: after a crash, either all of it or nothing is left under its name."""
     doomed = folder.with_name(f".{folder.name}.tmp")
     os.replace(folder, doomed)
     sync_folder(folder.parent)
-    boundary("folder: renamed")
+    crash_point("folder: renamed")
     shutil.rmtree(doomed)
 
 
-def persist(write: Callable[[], _T], what: str) -> _T:
-    """Return `write()`, tried again after pauses while the disk is full or fails: somebody may make room.
+def retry_on_full_disk(write: Callable[[], _T], what: str) -> _T:
+    """Return `write()`, retrying after a pause while the disk is full or failing.
 
     Args:
         write: writes all or nothing.
-        what: names it in messages.
+        what: name of the file in messages.
 
     Raises:
-        DiskError: it fails for good.
+        DiskError: the last attempt failed, too.
     """
     for pause in (*_PAUSES, None):
         try:
             return write()
         except OSError as e:
-            if e.errno not in FULL or pause is None:
+            if e.errno not in DISK_ERRNOS or pause is None:
                 raise DiskError(
                     f"{what} cannot be written: {e.strerror or e}\n"
-                    "The run has ended; make room, then go on from its newest snapshot with resume=RUN_DIR."
+                    "The run has stopped. Free some disk space, then resume it from its newest snapshot: resume=RUN_DIR"
                 ) from e
-            _log.warning("%s cannot be written (%s); the next attempt is in %.0f s.", what, e.strerror, pause)
+            _log.warning("%s cannot be written (%s); retrying in %.0f s.", what, e.strerror, pause)
             time.sleep(pause)
     raise AssertionError("not reached")
 
@@ -198,7 +198,7 @@ def digest(path: Path) -> bytes:
 
 
 def quarantine(path: Path, root: Path, reason: str) -> None:
-    """Move a file that cannot be used to `root/quarantine`, where nothing reads it, and say so."""
+    """Move an unusable file to `root/quarantine` and log a warning."""
     folder = root / QUARANTINE
     folder.mkdir(exist_ok=True)
     target, number = folder / path.name, 0
@@ -211,28 +211,29 @@ def quarantine(path: Path, root: Path, reason: str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Context in which no other process may run in `folder`. The kernel lets go of the lock of a process that dies.
+    """Hold the exclusive lock on `folder`. The kernel releases it when the process dies.
 
-    A POSIX lock: children do not inherit it, and it is given up when this process closes any descriptor of the file. On
-    a network file system the lock of a host that is lost outlives it for a while, which is waited for.
+    This is a POSIX lock: children do not inherit it, and closing any descriptor of the lock file releases it. On a
+    network file system the lock of a lost host survives for a while; it is waited for.
 
     Raises:
-        UserError: another process has it; names it.
+        UserError: another process holds the lock.
     """
     try:
-        # Not through a link: a directory from elsewhere could have one to a file of the user's.
+        # O_NOFOLLOW: a run directory from another user could contain a link to one of your files.
         f = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a+b")
     except OSError as e:
-        raise UserError(f"{folder} cannot be written to ({e.strerror}): take another hydra.run.dir") from e
+        raise UserError(f"{folder} cannot be written to ({e.strerror}): choose another hydra.run.dir") from e
     with f:
         try:
             _lock(f, time.monotonic() + _LEASE)
         except OSError as e:
             if e.errno in (errno.EACCES, errno.EAGAIN):
                 raise UserError(
-                    f"{folder} is in use by {_words(_holder(f))}\nWait for it or end it, or take another hydra.run.dir."
+                    f"{folder} is in use by {_describe(_holder(f))}\n"
+                    "Wait for it, stop it, or choose another hydra.run.dir."
                 ) from None
-            _log.warning("%s cannot be locked (%s): see to it yourself that no second run uses it.", folder, e.strerror)
+            _log.warning("%s cannot be locked (%s): make sure that no second run uses it.", folder, e.strerror)
         else:
             f.truncate(0)
             started = datetime.now().isoformat(" ", "seconds")
@@ -250,7 +251,7 @@ def _lock(file: BinaryIO, until: float) -> None:
             elsewhere = _holder(file).get("host", socket.gethostname()) != socket.gethostname()
             if e.errno not in (errno.EACCES, errno.EAGAIN) or not elsewhere or time.monotonic() > until:
                 raise
-            _log.warning("in use by %s: waiting, in case that is lost.", _words(_holder(file)))
+            _log.warning("in use by %s: waiting, in case that host is lost.", _describe(_holder(file)))
             time.sleep(_LEASE / 20)
 
 
@@ -259,9 +260,9 @@ def _holder(file: BinaryIO) -> dict[str, Any]:
     try:
         found = json.loads(file.read(1000))
         return {"pid": int(found["pid"]), "host": str(found["host"]), "started": str(found["started"])}
-    except (ValueError, KeyError, TypeError):  # it has only just been opened, or somebody wrote something else there
+    except (ValueError, KeyError, TypeError):  # just created, or not written by this project
         return {}
 
 
-def _words(holder: dict[str, Any]) -> str:
+def _describe(holder: dict[str, Any]) -> str:
     return "process {pid} on {host}, started {started}".format(**holder) if holder else "another process"

@@ -1,4 +1,4 @@
-"""Facts about the machine or container that this process runs in."""
+"""What the machine or container offers: GPUs, cores, memory, precision."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from drqv2.errors import UserError
 
 
 def has_nvidia() -> bool:
-    """Return whether an NVIDIA GPU is to be seen here, whatever torch makes of it."""
+    """Return whether there is an NVIDIA driver, even if torch cannot use it."""
     return shutil.which("nvidia-smi") is not None or Path("/proc/driver/nvidia/version").exists()
 
 
 def has_nvidia_egl() -> bool:
-    """Return whether NVIDIA's EGL is installed, which draws on the GPU."""
+    """Return whether NVIDIA's EGL, which renders on the GPU, is installed."""
     return Path("/usr/share/glvnd/egl_vendor.d/10_nvidia.json").exists()
 
 
 def is_software(renderer: str) -> bool:
-    """Return whether the OpenGL whose GL_RENDERER this is draws on the CPU."""
+    """Return whether an OpenGL implementation renders on the CPU, judging by its GL_RENDERER string."""
     return any(name in renderer.lower() for name in ("llvmpipe", "softpipe", "swrast", "software"))
 
 
 def processor() -> tuple[str, bool]:
-    """Return the CPU's name, and whether it computes in bf16 by itself."""
+    """Return the CPU's name and whether it supports bf16 natively."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     names = [row.partition(":")[2].strip() for row in text.splitlines() if row.startswith("model name")]
@@ -35,11 +35,11 @@ def processor() -> tuple[str, bool]:
 
 
 def resolve_precision(precision: str, device: str) -> str:
-    """Return fp32 or bf16: for auto, bf16 where the hardware multiplies it natively.
+    """Return "fp32" or "bf16". "auto" means bf16 where the hardware supports it natively.
 
     Args:
-        precision: auto, fp32 or bf16.
-        device: where the agent lives.
+        precision: "auto", "fp32" or "bf16".
+        device: the agent's device.
     """
     if precision != "auto":
         return precision
@@ -51,14 +51,14 @@ def resolve_precision(precision: str, device: str) -> str:
 
 
 def resolve_compile(compile: str | bool, device: str) -> bool:
-    """Return whether to compile: for auto, on CUDA alone.
+    """Return whether to compile the networks. "auto" means on CUDA only.
 
     Args:
-        compile: auto, True or False.
-        device: where the agent lives.
+        compile: "auto", True or False.
+        device: the agent's device.
 
     Raises:
-        UserError: the networks are to be compiled for a CPU, and there is no C++ compiler or no Python.h.
+        UserError: compiling for the CPU was requested, but the C++ compiler or Python.h is missing.
     """
     if not isinstance(compile, bool):
         return device.startswith("cuda")
@@ -68,14 +68,14 @@ def resolve_compile(compile: str | bool, device: str) -> bool:
             missing.append("Python.h")
         if missing:
             raise UserError(
-                f"compile=true: {' and '.join(missing)} cannot be found; "
-                "apt-get install -y g++ python3-dev, or leave compile=auto, which does without on a CPU"
+                f"compile=true: {' and '.join(missing)} cannot be found\n"
+                "apt-get install -y g++ python3-dev, or use compile=auto, which does not compile on a CPU"
             )
     return compile
 
 
 def cores() -> float:
-    """Return the CPU cores that this process may use: its affinity and its container's quota."""
+    """Return the number of CPU cores that this process may use, by its affinity and its container's quota."""
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with contextlib.suppress(OSError, ValueError):  # no cgroup, or "max": no quota
         quota, period = map(float, Path("/sys/fs/cgroup/cpu.max").read_text().split())
@@ -84,10 +84,10 @@ def cores() -> float:
 
 
 def jobs_that_fit() -> int:
-    """Return how many runs fit on this machine side by side.
+    """Return how many runs fit on this machine in parallel.
 
-    With GPUs: four cores each, and 30 GB of GPU memory, of which 21 are for a million transitions; at least one a GPU.
-    Without: two cores and 4 GB of memory each, for the learner and for the environment's process beside it.
+    With GPUs, a run needs four cores and 30 GB of GPU memory, 21 GB of it for a million transitions; each GPU gets at
+    least one. Without, a run needs two cores, for the learner and the environment's process, and 4 GB of memory.
     """
     import torch
 
@@ -98,26 +98,26 @@ def jobs_that_fit() -> int:
     return max(gpus, min(gpus * (least // (30 * 10**9)), int(cores() / 4)))
 
 
-def calm_openmp() -> None:
-    """Have OpenMP's threads sleep soon after a computation, and leave the core to the environment's process.
+def limit_openmp_spinning() -> None:
+    """Make idle OpenMP threads sleep early, so that the environment's process gets the core.
 
-    GNU's wait busily for some milliseconds, about as long as an environment draws. To be called before torch is loaded;
-    what the user has set stays.
+    GNU OpenMP spins for some milliseconds, about as long as an environment renders. Call this before importing torch.
+    Settings of yours take precedence.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def render_threads(processes: int) -> int | None:
-    """Return the threads for software rendering in each of several processes that share the cores.
+    """Return the number of software rendering threads for each of several processes that share the cores.
 
-    None where LP_NUM_THREADS is set. Threads of a learner are not counted: it does not slow down.
+    None if LP_NUM_THREADS is set. The learner's threads are not counted; rendering threads do not slow it down.
     """
     return None if "LP_NUM_THREADS" in os.environ else max(1, int(cores() / processes))
 
 
 def memory() -> tuple[float, float]:
-    """Return the bytes of memory that this process may use, page cache included, and those of it that are available."""
+    """Return the total and the available memory of this process in bytes, page cache included."""
     total = available = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     info = Path("/proc/meminfo")
     if info.exists():
@@ -131,9 +131,9 @@ def memory() -> tuple[float, float]:
 
 
 def _memory_cgroup() -> Path:
-    """Return where the kernel tells this process's memory limit: as seen in a container, or on the machine itself."""
+    """Return the cgroup folder with this process's memory limit, inside a container or on the host."""
     root = Path("/sys/fs/cgroup")
-    # 0::/path is the one hierarchy of version 2; N:memory:/path the memory controller's own of version 1.
+    # 0::/path is the single hierarchy of cgroup v2; N:memory:/path is the memory controller of v1.
     own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     base = root / "memory" if "memory" in own else root
     inside = base / own.get("memory", own.get("", "/")).lstrip("/")

@@ -1,9 +1,9 @@
-"""Leaving when told to: SIGTERM and SIGUSR2 (a scheduler's), SIGINT (ctrl-C).
+"""Stopping on request: SIGTERM and SIGUSR2 (preemption by a scheduler), SIGINT (ctrl-C).
 
-The main thread sees to it at its next safe point, where the run's state is whole. A thread counts the seconds
-meanwhile, since the main one may be in a long computation, where no Python code of it runs: with no safe point in time
-the process leaves on its last snapshot. A scheduler that started the process may have a handler of its own for a
-signal, to requeue the job: that one is called at the safe point, with a snapshot under way, and no seconds are counted.
+The main thread stops at its next safe point, where the run's state is consistent. Since it may be in a long computation
+that runs no Python code, a second thread enforces a deadline: without a safe point in time the process exits, and its
+last snapshot counts. If a scheduler has installed a handler for a signal, say to requeue the job, that handler is
+called at the safe point, after a snapshot has been started, and there is no deadline.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from drqv2.errors import Stopped
 from drqv2.system.files import has_snapshot
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-_SECONDS = 8.0  # to the safe point, and for the snapshot there
-_WORDS = 0.5  # seconds for the last words
+_SECONDS = 8.0  # to reach the safe point and write the snapshot there
+_MESSAGE_SECONDS = 0.5  # to print the last message
 
 
 class StopSignals:
-    """Context in which the signals are only noted, in `requested`; a second ctrl-C leaves at once.
+    """Context that defers the signals to the next safe point; a second ctrl-C exits immediately.
 
     Args:
-        run_dir: the run's directory, to say how to go on with it.
+        run_dir: the run's directory, for the message on how to resume.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._come: list[signal.Signals] = []
+        self._pending: list[signal.Signals] = []
 
     def __enter__(self) -> StopSignals:
         self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no signals
+        if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
             self._read, self._write = os.pipe()
             os.set_blocking(self._write, False)
-            # The interpreter's own handler writes the number there, whatever the main thread is busy with.
+            # The interpreter's C handler writes the number there, even while the main thread is busy.
             self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             self._before = {s: signal.signal(s, lambda *_: None) for s in SIGNALS}
             self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
@@ -63,92 +63,96 @@ class StopSignals:
             os.close(self._write)
 
     def raise_if_requested(self) -> None:
-        """Leave, if a signal has come: by what a scheduler's own handler raises, or by `Stopped`.
+        """Stop if a signal has arrived. A scheduler's handler is called and may raise its own exception.
 
         Raises:
             Stopped: with the exit code of the signal.
         """
-        while self._come:
-            number = self._come[0]
+        while self._pending:
+            number = self._pending[0]
             if not _is_handler(handler := self._before[number]):
                 raise Stopped(f"stopped by {number.name}", self._code)
-            del self._come[0]
-            handler(number, None)  # it comes back where the run is to go on: submitit's, of SIGTERM before SIGUSR2
+            del self._pending[0]
+            handler(number, None)  # returns if the run shall continue: submitit's does on a SIGTERM before SIGUSR2
 
     @property
     def requested(self) -> bool:
-        """Whether a signal waits for the safe point."""
-        return bool(self._come)
+        """Whether a signal is pending."""
+        return bool(self._pending)
 
     @property
     def _code(self) -> int:
-        return 130 if signal.SIGINT in self._come else 75
+        return 130 if signal.SIGINT in self._pending else 75
 
     def _watch(self) -> None:
-        leave_at = float("inf")
+        deadline = float("inf")
         while True:
-            patience = max(0.0, leave_at - time.monotonic()) if leave_at < float("inf") else None
-            if not select.select([self._read], [], [], patience)[0]:
-                self._leave(f"no safe point within {_SECONDS:.0f} s: the run is left as its last snapshot has it")
+            timeout = max(0.0, deadline - time.monotonic()) if deadline < float("inf") else None
+            if not select.select([self._read], [], [], timeout)[0]:
+                self._exit(f"no safe point within {_SECONDS:.0f} s: stopped without a new snapshot")
             number = os.read(self._read, 1)[0]
             if number == 0:
                 return
             if number not in SIGNALS:
                 continue
-            counted = not _is_handler(self._before[number])
-            if leave_at < float("inf"):
+            if deadline < float("inf"):
                 if number == signal.SIGINT:
-                    self._leave("left at once, on the last snapshot")
+                    self._exit("stopped immediately, without a new snapshot")
                 continue
-            self._come.append(signal.Signals(number))
-            if counted:
-                leave_at = time.monotonic() + _SECONDS
+            self._pending.append(signal.Signals(number))
+            if not _is_handler(self._before[number]):
+                deadline = time.monotonic() + _SECONDS
 
-    def _leave(self, how: str) -> None:
-        # Nobody may be reading what is said (a paused pager, a terminal stopped by ctrl-S), or the disk may hang.
-        last = threading.Timer(_WORDS, os._exit, (self._code,))
-        last.daemon = True
-        last.start()
+    def _exit(self, reason: str) -> None:
+        # Printing may block (a paused pager, a terminal stopped by ctrl-S, a hanging disk), so exit on a timer, too.
+        timer = threading.Timer(_MESSAGE_SECONDS, os._exit, (self._code,))
+        timer.daemon = True
+        timer.start()
         try:
-            print(f"\n{how}; {how_to_go_on(self._run_dir)}", file=sys.stderr, flush=True)
+            print(f"\n{reason}; {resume_hint(self._run_dir)}", file=sys.stderr, flush=True)
             sys.stdout.flush()
             if os.isatty(1):
-                os.write(1, b"\033[?25h")  # a dashboard has hidden the cursor
-        finally:  # whoever read that may be gone
+                os.write(1, b"\033[?25h")  # show the cursor, which the dashboard hides
+        finally:  # the reader of the pipe may be gone
             os._exit(self._code)
 
 
-def leave_until_there_is_a_run() -> None:
-    """Leave with the code of a run that is told to leave while there is nothing to save yet."""
+def exit_on_signal_before_run() -> None:
+    """Exit with a preempted run's exit code on a signal that arrives before there is anything to save."""
     for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, _leave_without_words)
-    leave_at_ctrl_c()
+        signal.signal(number, _exit_quietly)
+    exit_quietly_on_ctrl_c()
 
 
-def leave_at_ctrl_c() -> None:
-    """Leave without a traceback, also while modules are being imported; a background job goes on ignoring ctrl-C."""
+def exit_quietly_on_ctrl_c() -> None:
+    """Exit on ctrl-C without a traceback, even during imports. A background job continues to ignore ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave_without_words)
+        signal.signal(signal.SIGINT, _exit_quietly)
 
 
-def _leave_without_words(number: int, frame: Any) -> None:
+def _exit_quietly(number: int, frame: Any) -> None:
     raise SystemExit(130 if number == signal.SIGINT else 75)
 
 
 def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:
-    return callable(handler) and handler not in (signal.default_int_handler, _leave_without_words)
+    return callable(handler) and handler not in (signal.default_int_handler, _exit_quietly)
 
 
-def how_to_go_on(run_dir: Path, soon: bool = False) -> str:
-    """Return what to type to go on with the run in `run_dir`, in words; `soon`: it will have a snapshot by then."""
+def resume_hint(run_dir: Path, soon: bool = False) -> str:
+    """Return how to resume the run in `run_dir`, for a message to the user.
+
+    Args:
+        run_dir: the run's directory.
+        soon: the run has no snapshot yet, but will have one.
+    """
     if not soon and not has_snapshot(run_dir):
-        return f"there is no snapshot in {run_dir} to go on from"
-    near = run_dir.relative_to(Path.cwd()) if run_dir.is_relative_to(Path.cwd()) else run_dir
-    return f"go on with: python {sys.argv[0]} {shlex.quote(f'resume={near}')}"
+        return f"there is no snapshot in {run_dir} to resume from"
+    path = run_dir.relative_to(Path.cwd()) if run_dir.is_relative_to(Path.cwd()) else run_dir
+    return f"resume with: python {sys.argv[0]} {shlex.quote(f'resume={path}')}"
 
 
 def ignore_signals() -> None:
-    """Leave the signals to the main process: they reach all processes of a terminal or a cluster's job."""
+    """Ignore the signals in a child process: a terminal or scheduler sends them to all processes of a job."""
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
@@ -156,10 +160,10 @@ def ignore_signals() -> None:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Context for starting a process that the signals shall not reach: a new program inherits that it is blocked.
+def signals_blocked() -> Iterator[None]:
+    """Block the signals while starting a child process, which inherits the mask.
 
-    What comes meanwhile reaches this process at the end.
+    Signals that arrive meanwhile reach this process when the context exits.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

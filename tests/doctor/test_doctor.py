@@ -159,7 +159,7 @@ def test_a_disk_too_small_fails_with_advice(tmp_path):
 
 def test_a_check_that_breaks_is_a_finding(capsys):
     def broken():
-        yield doctor.Line("ok", "first", "fine")
+        yield doctor.Finding("ok", "first", "fine")
         raise AttributeError("module has no attribute x\nsecond line")
 
     report = doctor.Report()
@@ -202,7 +202,7 @@ def test_the_machine_has_memory_and_cores():
 )
 def test_openmp_is_calmed_before_torch_is_loaded(given: dict[str, str], expected: str) -> None:
     code = (
-        "import os, sys; from drqv2.system.machine import calm_openmp; calm_openmp(); "
+        "import os, sys; from drqv2.system.machine import limit_openmp_spinning; limit_openmp_spinning(); "
         "print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
     )
     others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}

@@ -25,7 +25,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if left:
-        files.boundary = die
+        files.crash_point = die
     launch(train.main, "cfgs", argv=argv)
 
 

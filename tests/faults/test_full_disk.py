@@ -52,7 +52,7 @@ def fill(monkeypatch: pytest.MonkeyPatch, site: str, first: int, last: float) ->
         if at == site and first <= count <= last:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(files, "boundary", boundary)
+    monkeypatch.setattr(files, "crash_point", boundary)
     monkeypatch.setattr(time, "sleep", lambda _: None)
 
 

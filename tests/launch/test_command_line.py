@@ -423,7 +423,7 @@ def test_process_that_is_interrupted(script):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert "go on with: python " in err
+    assert "resume with: python " in err
     assert "resume=exp_local/" in err
     assert "Traceback" not in err
 

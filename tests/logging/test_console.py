@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console as Terminal
 
 from drqv2.logging.console import Dashboard, PlainConsole, Status
-from drqv2.logging.time_shares import Shares
+from drqv2.logging.time_shares import TimeShares
 from tests.test_train import SHORT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,9 +70,9 @@ def test_dashboard_before_anything_has_happened() -> None:
 
 def test_shares_count_the_inner_alone_and_add_up() -> None:
     now = 0.0
-    shares = Shares("act", "update", "data", clock=lambda: now)
+    shares = TimeShares("act", "update", "data", clock=lambda: now)
     assert shares.shares() == {}
-    batches = shares.waited_for("data", iter([1, 2]))
+    batches = shares.timed_iterator("data", iter([1, 2]))
     with shares.spent_on("update"):
         now += 3.0
         with shares.spent_on("act"):
@@ -86,7 +86,7 @@ def test_shares_count_the_inner_alone_and_add_up() -> None:
 
 def test_what_is_going_on_counts_too() -> None:
     now = 0.0
-    shares = Shares(clock=lambda: now)
+    shares = TimeShares(clock=lambda: now)
     with shares.spent_on("evaluation"):
         now += 1.0
         with shares.spent_on("act"):
@@ -134,9 +134,9 @@ def test_waiting_for_a_batch_counts_as_data() -> None:
         now += 3.0
         yield "batch"
 
-    shares = Shares(clock=lambda: now)
+    shares = TimeShares(clock=lambda: now)
     with shares.spent_on("update"):
-        assert next(shares.waited_for("data", slow())) == "batch"
+        assert next(shares.timed_iterator("data", slow())) == "batch"
         now += 1.0
     assert shares.shares() == {"data": 0.75, "update": 0.25, "other": 0.0}
 

@@ -245,10 +245,10 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path, value):
     logger.log("train/critic_loss", value, 0)
     logger.log("train/critic_loss", 1.0, 0)
     logger.log("train/q_bias", float("nan"), 0)
-    assert logger.not_finite_loss() == "critic_loss"
+    assert logger.nonfinite_loss() == "critic_loss"
     logger.dump(0)
     logger.log("train/critic_loss", torch.tensor(1.0), 0)
-    assert logger.not_finite_loss() is None
+    assert logger.nonfinite_loss() is None
 
 
 def test_starting_again_in_the_same_folder_replaces_superseded_rows(tmp_path, caplog):

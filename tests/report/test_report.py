@@ -57,7 +57,7 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     (path / "starts.jsonl").write_text(json.dumps({"commit": "abc"}) + "\n")
     assert list(runs.find([tmp_path])) == [path]
     (run,) = read(path)
-    assert (run.task, run.seed, run.ended) == ("cheetah_run", 1, True)
+    assert (run.task, run.seed, run.finished) == ("cheetah_run", 1, True)
     assert run.frames.tolist() == [0, 10_000, 20_000]
     assert run.returns.tolist() == [1, 5, 3]
     assert run.hours.tolist() == pytest.approx([0, 0.1, 0.2])
@@ -191,14 +191,14 @@ def test_a_root_and_a_left_out_run_whose_names_are_no_text(tmp_path: Path, capsy
 def test_a_chart_that_cannot_be_drawn_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for task in ("a", "b"):
         make_run(tmp_path / task, [1, 2], task_name=task)
-    real = figures.interactive
+    real = figures.interactive_figure
 
     def refuses(members: Any, *args: Any) -> str:
         if members[0].task == "a":
             raise ValueError("no such axis")
         return real(members, *args)
 
-    monkeypatch.setattr(figures, "interactive", refuses)
+    monkeypatch.setattr(figures, "interactive_figure", refuses)
     report.main([str(tmp_path)])
     text = (tmp_path / "report.html").read_text()
     assert "the chart is left out (ValueError: no such axis)" in text
@@ -288,7 +288,7 @@ def test_videos_as_links_and_a_history(tmp_path: Path) -> None:
 def test_a_run_without_an_evaluation(tmp_path: Path) -> None:
     (run,) = read(make_run(tmp_path / "run", []))
     assert len(run.frames) == 0
-    assert not run.ended
+    assert not run.finished
     (group,) = groups.group([run])
     assert "has no evaluation yet" in groups.warnings(group, None)[0]
     assert len(groups.group_curve(group.runs, mean, "frames").x) == 0
@@ -348,12 +348,12 @@ def test_thinned_curves_keep_their_extremes() -> None:
     x = np.arange(100_000.0)
     y = np.sin(x / 1000)
     y[4321], y[77_777] = 9.0, -9.0
-    thin_x, thin_y = groups.thin(x, y)
+    thin_x, thin_y = groups.downsample(x, y)
     assert len(thin_x) <= 400
     assert (thin_y.max(), thin_y.min()) == (9.0, -9.0)
     assert (thin_x[0], thin_x[-1]) == (0, 99_999)
     assert (np.diff(thin_x) > 0).all()
-    assert np.array_equal(groups.thin(x[:300], y[:300])[1], y[:300])
+    assert np.array_equal(groups.downsample(x[:300], y[:300])[1], y[:300])
 
 
 def test_returns_at_a_frame(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_published_curves_of_all_tasks() -> None:
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_still_picture(tmp_path: Path, kind: str) -> None:
     made = [make_run(tmp_path / str(s), [1, 2, s], seed=s) for s in (1, 2)]
-    picture = figures.still(groups.group(read(*made)), None, kind)
+    picture = figures.static_figure(groups.group(read(*made)), None, kind)
     assert picture.startswith(b"<?xml" if kind == "svg" else b"\x89PNG")
 
 

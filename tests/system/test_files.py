@@ -102,9 +102,9 @@ def test_a_full_disk_is_tried_again(tmp_path, monkeypatch, caplog):
         return "written"
 
     with caplog.at_level(logging.WARNING):
-        assert files.persist(write, "x.csv") == "written"
+        assert files.retry_on_full_disk(write, "x.csv") == "written"
     assert len(pauses) == 2
-    assert "x.csv cannot be written (No space left on device); the next attempt is in 1 s." in caplog.text
+    assert "x.csv cannot be written (No space left on device); retrying in 1 s." in caplog.text
 
 
 def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
@@ -114,7 +114,7 @@ def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(DiskError, match=r"x\.csv cannot be written: No space left on device") as error:
-        files.persist(write, "x.csv")
+        files.retry_on_full_disk(write, "x.csv")
     assert error.value.code == 74
 
 
@@ -125,7 +125,7 @@ def test_what_waiting_does_not_mend_ends_the_run_at_once(monkeypatch):
         raise OSError(errno.EACCES, "Permission denied")
 
     with pytest.raises(DiskError, match="Permission denied"):
-        files.persist(write, "x.csv")
+        files.retry_on_full_disk(write, "x.csv")
 
 
 def test_the_old_file_is_kept_aside(tmp_path):

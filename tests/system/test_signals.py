@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 BUSY = """
 import sys, time
 from pathlib import Path
-from drqv2.system import signals as stopping
+from drqv2.system import signals
 from drqv2.errors import Stopped
-stopping._SECONDS = 2.0
+signals._SECONDS = 2.0
 seconds = float(sys.argv[1])
 try:
-    with stopping.StopSignals(Path("run")) as stop:
+    with signals.StopSignals(Path("run")) as stop:
         print("ready", flush=True)
         end = time.monotonic() + 20
         while time.monotonic() < end:
@@ -67,7 +67,7 @@ def test_a_second_interrupt_leaves_at_once():
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
-    assert "left at once" in process.communicate()[0]
+    assert "stopped immediately" in process.communicate()[0]
     assert process.returncode == 130
 
 
@@ -106,11 +106,11 @@ def test_it_leaves_though_what_it_says_is_not_taken():
 SCHEDULED = """
 import signal, sys, time
 from pathlib import Path
-from drqv2.system import signals as stopping
+from drqv2.system import signals
 signal.signal(signal.SIGTERM, lambda *_: print("goes on", flush=True))
 signal.signal(signal.SIGUSR2, lambda *_: sys.exit(7))
-stopping._SECONDS = 0.5
-with stopping.StopSignals(Path("run")) as stop:
+signals._SECONDS = 0.5
+with signals.StopSignals(Path("run")) as stop:
     print("ready", flush=True)
     end = time.monotonic() + 20
     while time.monotonic() < end:
@@ -141,9 +141,9 @@ def test_a_scheduler_s_handlers_decide(seconds):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR2, 75), (signal.SIGINT, 130)])
 def test_before_there_is_a_run_it_leaves_with_the_same_code(number, code):
     setting_up = (
-        "import signal, time\nfrom drqv2 import stopping\n"
+        "import signal, time\nfrom drqv2.system import signals\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job's children ignore it
-        "stopping.leave_until_there_is_a_run()\n"
+        "signals.exit_on_signal_before_run()\n"
     )
     command = [sys.executable, "-c", f"{setting_up}print('ready', flush=True)\ntime.sleep(20)"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from drqv2.system.files import FULL
+from drqv2.system.files import DISK_ERRNOS
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class FullDisk:
         Raises:
             OSError: `error` is another one.
         """
-        if error.errno not in FULL:
+        if error.errno not in DISK_ERRNOS:
             raise error
         if not self._told:
             _log.warning("%s cannot be written (%s); the next row tries again.", self._what, error.strerror)

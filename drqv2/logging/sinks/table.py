@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from drqv2.errors import UserError
-from drqv2.system.files import Appender, persist, quarantine, write_atomically
+from drqv2.system.files import Appender, quarantine, retry_on_full_disk, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class CsvTable:
             self._file = Appender(self.path)
         line = _csv_line([_cell(name, values[name]) if name in values else "" for name in self.columns])
         file = self._file
-        persist(lambda: file.append(line.encode()), str(self.path))
+        retry_on_full_disk(lambda: file.append(line.encode()), str(self.path))
         self._texts.append(line)
         self.rows += 1
 
@@ -63,7 +63,7 @@ class CsvTable:
             lost = "empty" if self.path.exists() else "gone"
             _log.warning("%s is %s; it is made anew from the snapshot.", self.path, lost)
         if text:
-            persist(lambda: write_atomically(self.path, text.encode()), str(self.path))
+            retry_on_full_disk(lambda: write_atomically(self.path, text.encode()), str(self.path))
         else:
             self.path.unlink(missing_ok=True)
 
@@ -106,7 +106,7 @@ class CsvTable:
         """Write the file anew with these rows under `columns`; a kill leaves the old or the new file."""
         self.close()
         text = self._lines(rows)
-        persist(lambda: write_atomically(self.path, text.encode()), str(self.path))
+        retry_on_full_disk(lambda: write_atomically(self.path, text.encode()), str(self.path))
         self.rows, self._texts = len(rows), [text]
 
     def _lines(self, rows: list[dict[str, str]]) -> str:
