@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -84,7 +86,7 @@ def of_module(prefix: str) -> list[list[str]]:
     return [words[2:] for words in COMMANDS.values() if words[1:2] == ["-m"] and words[2].startswith(prefix)]
 
 
-def needs_a_run(words: list[str]) -> bool:
+def needs_a_run(words: Sequence[str]) -> bool:
     return any(word.startswith(NEEDS_A_RUN) for word in words)
 
 
@@ -153,26 +155,42 @@ def named(words: list[str], run_dir: Path) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("words", [w for w in of_python("train.py") if not needs_a_run(w)], ids=" ".join)
-def test_train_accepts(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configuration is composed and checked, each job of a sweep and its launcher too; nothing is learned."""
-    monkeypatch.chdir(tmp_path)
+def launcher_of(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word.startswith(("hydra/launcher=", "hydra.launcher."))]
+
+
+LAUNCHERS = {tuple(launcher_of(words)) for words in of_python("train.py")} - {()}
+# Without their launchers, several commands are the same sweep.
+CONFIGURED = {tuple(w for w in words if w not in launcher_of(words)) for words in of_python("train.py")}
+
+
+def checked(words: Sequence[str]) -> int:
+    """Have the configuration of each job composed and checked; return the number of jobs. Nothing is learned."""
     jobs = []
 
     def run(cfg: DictConfig, work_dir: Path) -> float:
         jobs.append(cfg)
         return 1.0
 
-    plugins = [word for word in words if word.startswith("hydra")]
-    if "-m" in words and plugins:
-        launch(run, ROOT / "cfgs", argv=[*words, "--cfg", "hydra"])  # the launcher's own keys
-        assert jobs == []
-    launch(run, ROOT / "cfgs", argv=[word for word in words if word not in plugins])
-    expected = 1
-    if "-m" in words:
-        for word in words:
-            expected *= 1 + (word.count(",") if re.match(r"(task|seed)=", word) else 0)
-    assert len(jobs) == (0 if {"--help", "--cfg"} & set(words) else expected)
+    launch(run, ROOT / "cfgs", argv=words)
+    return len(jobs)
+
+
+@pytest.mark.parametrize("words", sorted(w for w in CONFIGURED if not needs_a_run(w)), ids=" ".join)
+def test_train_accepts(words: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if {"--help", "--cfg"} & set(words):
+        assert checked(words) == 0
+    elif "hydra/sweeper=search" in words:
+        assert checked([*words, "hydra.sweeper.n_trials=1"]) == 1
+    else:
+        assert checked(words) == math.prod(1 + word.count(",") for word in words if re.match(r"(task|seed)=", word))
+
+
+@pytest.mark.parametrize("words", sorted(LAUNCHERS), ids=" ".join)
+def test_launchers_are_configured(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked([*words, "--cfg", "hydra", "-p", "hydra.launcher"]) == 0
+    assert "_target_" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [w for w in of_python("train.py") if needs_a_run(w)], ids=" ".join)
