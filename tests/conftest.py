@@ -1,8 +1,12 @@
-"""Settings that all tests share."""
+"""Settings and fixtures that all tests share."""
+
+from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+import pytest
 from absl import logging as absl_logging
 from hypothesis import HealthCheck, settings
 
@@ -15,3 +19,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 # Hydra closes every log handler that it finds, and absl's (dm_control's) closes its stream with it: that must not be
 # the one in which pytest captures what a test prints.
 absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run that was never interrupted; tests compare with it and leave it as it is."""
+    from tests.short_run import run
+
+    return run(tmp_path_factory.mktemp("reference") / "run")

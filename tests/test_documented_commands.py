@@ -1,41 +1,45 @@
-"""Every command line of the README and the docs, run as it stands there, but for what would make it take long."""
+"""Every command line of the README and the docs does what it says, shortened where it would take long."""
 
 from __future__ import annotations
 
-import os
+import math
 import re
+import runpy
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import DictConfig
 
+import eval as evaluation
+import report
+import train
+from drqv2.launch.command_line import launch
 from drqv2.nn.networks import Actor, Critic, Encoder
+from drqv2.snapshot import __main__ as snapshot_tool
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-# What makes a run short: two episodes of long agent steps, of small images, for a small network.
+# What makes a run short: an episode of long agent steps, of small images, for a small network.
 SHORT = (
     "action_repeat=8 image_size=32 render_size=64 num_train_frames=1200 num_seed_frames=1000 num_eval_episodes=1 "
-    "batch_size=8 replay_buffer_num_workers=0 agent.hidden_dim=16 feature_dim=8 agent.num_expl_steps=8"
+    "batch_size=8 replay_buffer_num_workers=0 agent.hidden_dim=16 feature_dim=8 agent.num_expl_steps=8 "
+    "overlap=false precision=fp32"
 ).split()
-# Installing, and other people's programs: that they are there is not ours to test.
-OTHERS = (".", "pip", "conda", "docker", "ray", "git", "apt-get", "srun", "pre-commit", "pip-audit")
-# Each launcher on this machine alone, with what it has.
-LAUNCHERS = {
-    "hydra/launcher=joblib": ["hydra/launcher=joblib"],
-    "hydra/launcher=slurm": ["hydra/launcher=submitit_local"],
-    "hydra/launcher=ray": ["hydra/launcher=ray"]
-    + [f"hydra.launcher.ray.{setting}" for setting in ("init.address=null", "init.object_store_memory=80000000")]
-    + [f"hydra.launcher.ray.remote.{setting}" for setting in ("num_cpus=1", "num_gpus=0", "memory=null")],
-    "hydra/sweeper=search": ["hydra/sweeper=search", "hydra.sweeper.n_trials=1"],
-}
+# These keys need more than a checked configuration: files are found and imported, weights fit.
+NEEDS_A_RUN = ("resume=", "init_from=", "agent_dir=", "env._target_=")
+# Programs not written by this project; and ours that other tests run: doctor/, report/ (--watch), config/.
+ELSEWHERE = (".", "pip", "conda", "docker", "ray", "git", "apt-get", "srun", "pre-commit", "pip-audit")
+ELSEWHERE += ("tensorboard", "mkdocs")
+MODULES_ELSEWHERE = ("drqv2.doctor", "drqv2.config")
 
 
 def documented() -> list[str]:
@@ -51,19 +55,68 @@ def documented() -> list[str]:
     return sorted({command for command in commands if command and " ..." not in command})
 
 
-def test_commands_are_found():
-    assert len(documented()) > 40
+def parsed() -> dict[str, list[str]]:
+    """Return the words of each command, without variables set before it and without what a shell does after it."""
+    found = {}
+    for command in documented():
+        words = [word.strip("'\"") for word in shlex.split(command)]
+        while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            del words[0]
+        ends = [i for i, word in enumerate(words) if word in (">", ">>", "&&", "|")]
+        found[command] = words[: min(ends, default=len(words))]
+        found[command][0] = Path(words[0]).name or words[0]  # "." is one
+    return found
+
+
+COMMANDS = parsed()
+
+
+def of_python(script: str) -> list[list[str]]:
+    """Return what follows `python SCRIPT` in each documented command, and `make train`'s arguments as such."""
+    found = [words[2:] for words in COMMANDS.values() if words[:2] == ["python", script]]
+    if script == "train.py":
+        for words in COMMANDS.values():
+            if words[:2] == ["make", "train"]:
+                given = next((word.removeprefix("ARGS=") for word in words if word.startswith("ARGS=")), "preset=cpu")
+                found.append(shlex.split(given))
+    return sorted(words for words in found if "--watch" not in words)
+
+
+def of_module(prefix: str) -> list[list[str]]:
+    return [words[2:] for words in COMMANDS.values() if words[1:2] == ["-m"] and words[2].startswith(prefix)]
+
+
+def needs_a_run(words: Sequence[str]) -> bool:
+    return any(word.startswith(NEEDS_A_RUN) for word in words)
+
+
+def test_each_command_is_tried_by_one_of_these_tests() -> None:
+    assert len(COMMANDS) > 40
+    scripts = ("train.py", "eval.py", "report.py", "tools/plot_run.py")
+    for command, (program, *rest) in COMMANDS.items():
+        if program == "python" and rest[0] == "-m":
+            assert rest[1].startswith(("benchmarks", "drqv2.snapshot", *MODULES_ELSEWHERE)), command
+            assert find_spec(rest[1]), command
+        elif program == "python":
+            assert rest[0] in scripts, command
+        else:
+            assert program in ("make", *ELSEWHERE), command
+
+
+def test_make_knows_its_targets() -> None:
+    targets = {word for words in COMMANDS.values() if words[0] == "make" for word in words[1:] if "=" not in word}
+    assert len(targets) > 8
+    subprocess.run(["make", "-n", *targets], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory like the repository's root in which a run has ended, with files such as readers have."""
     project = tmp_path_factory.mktemp("project")
-    for path in ROOT.iterdir():
-        if path.name not in ("exp_local", "results", ".git", "build"):
-            (project / path.name).symlink_to(path)
+    for name in ("cfgs", "tests"):
+        (project / name).symlink_to(ROOT / name)
     run_dir = project / "exp_local" / "2026.01.02" / "030405_cartpole_balance_sparse_1"
-    call(project, [sys.executable, "train.py", *SHORT, f"hydra.run.dir={run_dir}"])
+    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}"])
 
     (project / "my_agents").mkdir()
     (project / "my_agents" / "my_file.py").write_text(
@@ -72,102 +125,107 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (project / "my_package").mkdir()
     (project / "my_package" / "my_module.py").write_text(
-        "from tests.short_env import make as short\n\n\ndef make(difficulty):\n    return short(image_size=84)\n"
+        "from tests.dot_env import Dot\n\n\ndef make(difficulty):\n    return Dot(32)\n"
     )
     encoder = Encoder((9, 84, 84))
     heads = (encoder.repr_dim, (6,), 50, 1024)
-    parts = {"encoder": encoder, "actor": Actor(*heads), "critic": Critic(*heads)}
-    torch.save({name: part.state_dict() for name, part in parts.items()}, project / "weights.pt")
-    call(project, [sys.executable, "-m", "drqv2.snapshot", "import", "weights.pt", "out.pt"])
+    modules = {"encoder": encoder, "actor": Actor(*heads), "critic": Critic(*heads)}
+    torch.save({name: module.state_dict() for name, module in modules.items()}, project / "weights.pt")
+    snapshot_tool.main(["import", str(project / "weights.pt"), str(project / "out.pt")])
     return project
 
 
-def call(project: Path, words: list[str], until: str = "") -> None:
-    """Run a command to its end, or until it says `until`; it must end well either way."""
-    env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(project)}
-    process = subprocess.Popen(
-        words,
-        cwd=project,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        # A shell's background jobs ignore ctrl-C, and so would all that they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    assert process.stdout is not None
-    said = ""
-    if until:
-        for line in process.stdout:
-            said += line
-            if until in line:
-                # As people do. TensorBoard would answer ctrl-C with a traceback so early.
-                process.send_signal(signal.SIGTERM if "tensorboard" in words[0] else signal.SIGINT)
-                break
-        assert until in said, said
-    said += process.communicate()[0]
-    assert until or process.returncode == 0, said
-    assert "Traceback" not in said, said
-
-
-@pytest.mark.parametrize("command", documented())
-def test_documented_command(command, example, tmp_path):
-    words = [word.strip("'\"") for word in shlex.split(command)]
-    while re.fullmatch(r"[A-Z_]+=.*", words[0]):
-        del words[0]
-    program, *rest = words
-    program = Path(program).name or program  # "." is one
-    if program in OTHERS:
-        return
-    if program == "make":
-        rest = rest[: rest.index("&&")] if "&&" in rest else rest
-        targets = [word for word in rest if "=" not in word]
-        subprocess.run(["make", "-n", *targets], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        if targets != ["train"]:
-            return
-        given = next((word.removeprefix("ARGS=") for word in rest if word.startswith("ARGS=")), "preset=cpu")
-        program, rest = "python", ["train.py", *shlex.split(given)]
-
+@pytest.fixture
+def run_dir(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run in a copy of the example, which becomes the current directory."""
     project = tmp_path / "project"
     shutil.copytree(example, project, symlinks=True)
-    (run_dir,) = (project / "exp_local").glob("*/*")
-    named = {
-        "exp_local/DATE/TIME_task_seed": str(run_dir),
-        "RUN_DIR": str(run_dir),
-        "weights_30000.pt": min(path.name for path in run_dir.glob("weights_*.pt")),
-        "results/NAME": str(tmp_path / "plots"),
-    }
-    for old, new in named.items():
-        rest = [word.replace(old, new) for word in rest]
-    if ">" in rest:
-        rest = rest[: rest.index(">")]
-
-    if program in ("tensorboard", "mkdocs"):
-        call(project, [str(Path(sys.executable).with_name(program)), *rest], until="http://")
-        return
-    assert program == "python", f"nobody knows how to try {command}"
-    if rest[0] == "train.py" and not {"--help", "--cfg"} & set(rest):
-        rest = shortened(rest)
-    elif rest[0] == "eval.py" and "--help" not in rest:
-        rest += ["episodes=1"]
-    elif rest[:2] == ["-m", "drqv2.snapshot"] and len(rest) == 2:
-        rest += [str(run_dir)]
-    elif rest[0] == "-m" and rest[1].startswith("benchmarks"):
-        rest = [*rest[:2], "--help"]  # they are run by tests/test_benchmarks.py
-    elif "import" in rest:
-        (project / "out.pt").unlink()
-    call(project, [sys.executable, *rest], until="http://" if "--watch" in rest else "")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project))
+    (found,) = (project / "exp_local").glob("*/*")
+    return found
 
 
-def shortened(rest: list[str]) -> list[str]:
-    if any(word.startswith("resume=") for word in rest):
-        return [re.sub(r"num_train_frames=.*", "num_train_frames=2400", word) for word in rest]
-    settings = SHORT
-    if any(word.startswith("init_from=") for word in rest):  # weights fit networks of their size
-        fixed = ("image_size", "agent.hidden_dim", "feature_dim") if "init_from=out.pt" in rest else ()
-        settings = [setting for setting in SHORT if setting.partition("=")[0] not in fixed]
-    if "-m" in rest:
-        rest = [re.sub(r"seed=.*", "seed=1", word) for word in rest if not word.startswith("hydra.launcher.partition")]
-        rest = [new for word in rest for new in LAUNCHERS.get(word, [word])]
-    return rest + settings
+def named(words: list[str], run_dir: Path) -> list[str]:
+    """Return the words with names of this run in place of the documentation's."""
+    milestone = min(path.name for path in run_dir.glob("weights_*.pt"))
+    real = {"exp_local/DATE/TIME_task_seed": run_dir, "RUN_DIR": run_dir, "weights_30000.pt": milestone}
+    for old, new in real.items():
+        words = [word.replace(old, str(new)) for word in words]
+    return words
+
+
+def launcher_of(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word.startswith(("hydra/launcher=", "hydra.launcher."))]
+
+
+LAUNCHERS = {tuple(launcher_of(words)) for words in of_python("train.py")} - {()}
+# Without their launchers, several commands are the same sweep.
+CONFIGURED = {tuple(w for w in words if w not in launcher_of(words)) for words in of_python("train.py")}
+
+
+def checked(words: Sequence[str]) -> int:
+    """Have the configuration of each job composed and checked; return the number of jobs. Nothing is learned."""
+    jobs = []
+
+    def run(cfg: DictConfig, work_dir: Path) -> float:
+        jobs.append(cfg)
+        return 1.0
+
+    launch(run, ROOT / "cfgs", argv=words)
+    return len(jobs)
+
+
+@pytest.mark.parametrize("words", sorted(w for w in CONFIGURED if not needs_a_run(w)), ids=" ".join)
+def test_train_accepts(words: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if {"--help", "--cfg"} & set(words):
+        assert checked(words) == 0
+    elif "hydra/sweeper=search" in words:
+        assert checked([*words, "hydra.sweeper.n_trials=1"]) == 1
+    else:
+        assert checked(words) == math.prod(1 + word.count(",") for word in words if re.match(r"(task|seed)=", word))
+
+
+@pytest.mark.parametrize("words", sorted(LAUNCHERS), ids=" ".join)
+def test_launchers_are_configured(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked([*words, "--cfg", "hydra", "-p", "hydra.launcher"]) == 0
+    assert "_target_" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [w for w in of_python("train.py") if needs_a_run(w)], ids=" ".join)
+def test_train_runs(words: list[str], run_dir: Path) -> None:
+    words = named(words, run_dir)
+    if any(word.startswith("resume=") for word in words):
+        words = [re.sub(r"num_train_frames=.*", "num_train_frames=2400", word) for word in words]
+    else:  # weights fit networks of their size
+        fixed = ("image_size", "agent.hidden_dim", "feature_dim") if "init_from=out.pt" in words else ()
+        words += [setting for setting in SHORT if setting.partition("=")[0] not in fixed]
+    launch(train.main, "cfgs", argv=words)
+
+
+@pytest.mark.parametrize("words", of_python("eval.py"), ids=" ".join)
+def test_eval_runs(words: list[str], run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluation.main([*named(words, run_dir), *([] if "--help" in words else ["episodes=1"])])
+    assert "episodes" in capsys.readouterr().out
+
+
+def test_report_runs(run_dir: Path) -> None:
+    for words in of_python("report.py"):
+        report.main(words)
+    assert Path("exp_local/report.html").exists()
+
+
+def test_snapshot_tool_runs(run_dir: Path) -> None:
+    Path("out.pt").unlink()
+    for _, *words in of_module("drqv2.snapshot"):
+        if "--help" not in words:
+            snapshot_tool.main(named(words or ["RUN_DIR"], run_dir))
+    assert Path("out.pt").exists()
+
+
+def test_plot_run_runs(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in of_python("tools/plot_run.py"):
+        monkeypatch.setattr(sys, "argv", ["plot_run.py", *named(words, run_dir)])
+        runpy.run_path(str(ROOT / "tools" / "plot_run.py"), run_name="__main__")
+        assert list(Path("results/NAME").glob("*.png"))

@@ -1,9 +1,8 @@
-"""Whole runs: the same seed gives the same rows, whatever the workers, and also through an interruption."""
+"""Whole runs: the same seed gives the same bits, whatever the workers, and also through an interruption."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 import re
 import shutil
@@ -24,49 +23,10 @@ import train
 from drqv2.agents import acting
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.envs import wrappers as dmc
-from drqv2.launch.command_line import launch
 from drqv2.snapshot import file as snapshot
 from drqv2.system import files
 from tests.compare import assert_equal
-
-ROOT = Path(__file__).resolve().parents[1]
-SHORT = (
-    "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=480 "
-    "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
-    "snapshot_every_seconds=0.2 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
-    "overlap=false"
-).split()
-TIMES = ("fps", "total_time")
-
-
-def run(run_dir: Path, *overrides: str) -> Path:
-    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}", *overrides])
-    return run_dir
-
-
-def rows(run_dir: Path, name: str) -> list[dict[str, str]]:
-    with open(run_dir / f"{name}.csv", newline="") as f:
-        return [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(f)]
-
-
-def assert_same(a: Path, b: Path, same_files: bool = True) -> None:
-    for name in ("train", "eval"):
-        assert rows(a, name) == rows(b, name)
-    ours, theirs = (snapshot.load(d / "snapshot.pt") for d in (a, b))
-    for state in (ours, theirs):
-        for clock in ("timer", "logger", "config", "needed_before"):  # times, and what may differ
-            del state[clock]
-    assert_equal(ours, theirs)
-    files = [{p.name for p in (d / "buffer").iterdir()} for d in (a, b)]
-    if same_files:
-        assert files[0] == files[1]
-    for file in files[0] & files[1]:
-        assert (a / "buffer" / file).read_bytes() == (b / "buffer" / file).read_bytes()
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run(tmp_path_factory.mktemp("reference") / "run")
+from tests.short_run import ROOT, SHORT, assert_same, resume, rows, run
 
 
 def test_a_run_writes_everything(reference: Path) -> None:
@@ -93,46 +53,44 @@ def test_old_episodes_leave_the_disk(reference: Path) -> None:
     assert len(list((reference / "buffer").iterdir())) < 8
 
 
-def test_same_seed_same_run(reference: Path, tmp_path: Path) -> None:
-    assert_same(reference, run(tmp_path / "again"))
-
-
-def test_other_seed_other_run(reference: Path, tmp_path: Path) -> None:
-    other = run(tmp_path / "other", "seed=2", "num_train_frames=240")
+def test_another_seed_gives_another_run(reference: Path, tmp_path: Path) -> None:
+    other = run(tmp_path / "other", "seed=2", "num_train_frames=60")
     assert rows(other, "train")[0] != rows(reference, "train")[0]
-    assert rows(other, "train")[3] != rows(reference, "train")[3]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_workers_change_nothing(reference: Path, tmp_path: Path, workers: int) -> None:
-    assert_same(reference, run(tmp_path / "run", f"replay_buffer_num_workers={workers}"))
+@pytest.mark.parametrize(
+    "processes",
+    [
+        ["replay_buffer_num_workers=3"],
+        ["replay_buffer_num_workers=1", "overlap=true", "num_eval_envs=2"],
+    ],
+)
+def test_the_same_seed_gives_the_same_run_whatever_the_processes(
+    reference: Path, tmp_path: Path, processes: list[str]
+) -> None:
+    assert_same(reference, run(tmp_path / "run", *processes))
 
 
-@pytest.mark.parametrize("override", ["overlap=true", "num_eval_envs=3"])
-def test_processes_change_nothing(tmp_path: Path, override: str) -> None:
-    several = ["num_eval_episodes=4", "num_train_frames=240"]
-    assert_same(run(tmp_path / "a", *several, override), run(tmp_path / "b", *several))
-
-
-def test_several_environments(tmp_path: Path) -> None:
+def test_several_environments_are_resumed_within_their_episodes(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", "num_envs=3", "num_train_frames=480")
     assert [r["frame"] for r in rows(whole, "train")[:3]] == ["180"] * 3  # three episodes of 60 frames side by side
     assert float(rows(whole, "train")[3]["critic_loss"]) > 0  # means since the last row: in the first of the next three
     parts = run(tmp_path / "parts", "num_envs=3", "num_train_frames=300")  # ends within episodes
-    launch(train.main, "cfgs", argv=[f"resume={parts}", "num_train_frames=480"])
+    resume(parts, "num_train_frames=480")
     assert rows(whole, "train") == rows(parts, "train")
     saved = [snapshot.load(d / "snapshot.pt") for d in (whole, parts)]
     assert_equal(saved[0]["agent"], saved[1]["agent"])
     assert_equal(saved[0]["train_envs"], saved[1]["train_envs"])
 
 
-@pytest.mark.parametrize("step", [75, 130])  # a few steps into an episode, before and after the first eviction
-def test_interrupted_and_resumed(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_an_interrupted_run_ends_in_the_same_bits(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Interrupted(Exception):
         pass
 
     add = replay_buffer.ReplayBufferStorage.add
-    left = step
+    left = 130  # a few steps into an episode, after the first eviction
 
     def add_and_break(self: Any, *args: Any) -> None:
         nonlocal left
@@ -145,11 +103,11 @@ def test_interrupted_and_resumed(reference: Path, tmp_path: Path, monkeypatch: p
         m.setattr(replay_buffer.ReplayBufferStorage, "add", add_and_break)
         with pytest.raises(Interrupted):
             run(tmp_path / "run")
-    launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}"])
+    resume(tmp_path / "run")
     assert_same(reference, tmp_path / "run")
 
 
-def test_resumed_between_the_last_update_and_its_diagnosis(
+def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_same_bits(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(Exception):
@@ -167,47 +125,56 @@ def test_resumed_between_the_last_update_and_its_diagnosis(
         with pytest.raises(Interrupted):
             run(tmp_path / "run")
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 238
-    launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}"])
+    resume(tmp_path / "run")
     assert_same(reference, tmp_path / "run")
 
 
-def test_longer_by_resume_is_the_same_run(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_made_longer_by_a_resume_is_the_same_run(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=160")
-    run(run_dir)  # the same run directory again goes on
+    run(run_dir)  # the same directory again is a resume
     assert_same(reference, run_dir)
     out = capsys.readouterr().out
-    assert "changed since this run was started: num_train_frames 160 -> 480" in out
-    assert "resumed" in out
+    assert "num_train_frames 160 -> 480" in out
     assert OmegaConf.load(run_dir / "config.yaml").num_train_frames == 480  # what the next resume begins with
 
 
-@pytest.mark.parametrize("override", ["batch_size=4", "lr=0.01", "agent.stddev_clip=null", "nstep=1"])
+@pytest.mark.parametrize(
+    ("by_directory", "override", "named"),
+    [
+        (True, "batch_size=4", "batch_size 8 -> 4"),
+        (True, "agent.stddev_clip=null", "agent.stddev_clip"),
+        (True, "nstep=1", "nstep 3 -> 1"),
+        (False, "task=cartpole_balance", "task_name cartpole_balance_sparse -> cartpole_balance"),
+        (False, "seed=5", "seed 1 -> 5"),
+        (False, "image_size=48", "image_size 32 -> 48"),
+    ],
+)
 def test_a_resume_that_would_learn_otherwise_is_refused(
-    reference: Path, capsys: pytest.CaptureFixture[str], override: str
+    reference: Path, capsys: pytest.CaptureFixture[str], by_directory: bool, override: str, named: str
 ) -> None:
     before = {p: p.read_bytes() for p in reference.rglob("*") if p.is_file() and p.name != "lock"}
     with pytest.raises(SystemExit) as leaving:
-        launch(train.main, "cfgs", argv=[f"resume={reference}", override])
+        (resume if by_directory else run)(reference, override)
     assert leaving.value.code == 2
-    err = capsys.readouterr().err
-    assert override.partition("=")[0] in err
-    assert "resume_force=true" in err
+    assert named in capsys.readouterr().err
     assert before == {p: p.read_bytes() for p in reference.rglob("*") if p.is_file() and p.name != "lock"}
 
 
-def test_a_forced_resume_learns_otherwise(tmp_path: Path) -> None:
+def test_a_forced_resume_takes_other_settings(tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=160")
     forced = ["resume_force=true", "lr=0.01", "agent.critic_target_tau=0.5", "num_train_frames=240"]
-    launch(train.main, "cfgs", argv=[f"resume={run_dir}", *forced])
+    resume(run_dir, *forced)
     agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["value"]
     assert agent["critic_target_tau"] == 0.5
     assert "0.01" in str(agent["critic_opt"])
-    launch(train.main, "cfgs", argv=[f"resume={run_dir}", "num_train_frames=300"])  # what was forced is its own now
+    resume(run_dir, "num_train_frames=300")  # what was forced is its own now
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
 @pytest.mark.parametrize("at", ["save_snapshot", "act"])
-def test_what_was_forced_is_not_asked_for_again_after_a_kill(
+def test_a_forced_setting_is_not_asked_for_again_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     class Killed(Exception):
@@ -220,24 +187,22 @@ def test_what_was_forced_is_not_asked_for_again_after_a_kill(
     with monkeypatch.context() as m:
         m.setattr(train.Workspace, at, kill)
         with pytest.raises(Killed):
-            launch(
-                train.main, "cfgs", argv=[f"resume={run_dir}", "resume_force=true", "lr=0.01", "num_train_frames=200"]
-            )
-    launch(train.main, "cfgs", argv=[f"resume={run_dir}"])
+            resume(run_dir, "resume_force=true", "lr=0.01", "num_train_frames=200")
+    resume(run_dir)
     assert "0.01" in str(snapshot.load(run_dir / "snapshot.pt")["agent"]["value"]["critic_opt"])
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
 def test_resuming_a_finished_run_changes_nothing(reference: Path, tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run")
-    launch(train.main, "cfgs", argv=[f"resume={run_dir}"])
+    resume(run_dir)
     # One more snapshot was written: what only the oldest of three referred to is gone.
     assert_same(reference, run_dir, same_files=False)
 
 
 def test_a_resume_chooses_its_precision(tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run", "precision=bf16", "num_train_frames=160")
-    launch(train.main, "cfgs", argv=[f"resume={run_dir}", "precision=fp32", "num_train_frames=200"])
+    resume(run_dir, "precision=fp32", "num_train_frames=200")
     agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["value"]
     assert agent["precision"] == "fp32"
 
@@ -257,7 +222,7 @@ def test_batches_of_observations_only_for_the_agent_that_acts(kind: type, batche
     assert acting.acts_on_batches(object.__new__(kind)) is batched
 
 
-def test_stopped_within_an_evaluation_does_it_again(
+def test_a_run_stopped_within_an_evaluation_repeats_it(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     act = DrQV2Agent.act
@@ -276,39 +241,29 @@ def test_stopped_within_an_evaluation_does_it_again(
         with pytest.raises(SystemExit) as leaving:
             run(tmp_path / "run")
     assert leaving.value.code == 75
-    assert "stopped by SIGTERM; resume with: " in capsys.readouterr().err
+    assert "SIGTERM" in capsys.readouterr().err
     saved = snapshot.load(tmp_path / "run" / "snapshot.pt")
     assert saved["frame"] == 160
     assert saved["progress"]["evaluations"] == 1
-    launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}"])
+    resume(tmp_path / "run")
     assert_same(reference, tmp_path / "run")
 
 
-def test_a_second_process_on_a_run_is_refused(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hold = (
-        f"import sys; from pathlib import Path; from drqv2 import files\nwith files.locked(Path({str(reference)!r})):"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", hold + "\n    print('locked', flush=True); sys.stdin.read()"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"locked\n"
-    with pytest.raises(SystemExit) as leaving:
+def test_a_run_in_use_is_refused(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with files.locked(reference), pytest.raises(SystemExit) as leaving:
         run(reference)
-    holder.communicate()
     assert leaving.value.code == 2
-    assert f"is in use by process {holder.pid}" in capsys.readouterr().err
+    assert f"process {os.getpid()}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("environment", "where"),
-    [(0, "step 0 of episode 0 of evaluation 0"), (1, "frame 0 (environment 0, step 0 of its episode)")],
+    ("reward", "environment", "where"),
+    [
+        (float("nan"), 0, "step 0 of episode 0 of evaluation 0"),
+        (float("inf"), 1, "frame 0 (environment 0, step 0 of its episode)"),
+    ],
     ids=["evaluation", "training"],
 )
-@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_a_reward_that_is_not_finite_ends_the_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -331,7 +286,7 @@ def test_a_reward_that_is_not_finite_ends_the_run(
         run(tmp_path / "run")
     assert leaving.value.code == 76
     err = capsys.readouterr().err
-    assert f"the reward is {reward} at {where}" in err
+    assert f"{reward} at {where}" in err
     assert not list((tmp_path / "run" / "buffer").iterdir())
 
 
@@ -353,10 +308,10 @@ def test_a_loss_that_is_not_finite_ends_the_run_on_a_good_snapshot(
     assert leaving.value.code == 76
     err = capsys.readouterr().err
     # Whichever is looked at first: a loss with each snapshot, an action with each step.
-    assert re.search(r"critic_loss is not finite at frame 20|the agent's action is \[nan\] at agent step 101", err)
+    assert re.search(r"critic_loss is not finite at frame 20|the agent's action is \[nan\] at its step 101", err)
     assert "resume with: " in err
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] <= 200
-    launch(train.main, "cfgs", argv=[f"resume={tmp_path / 'run'}", "num_train_frames=240"])
+    resume(tmp_path / "run", "num_train_frames=240")
 
 
 def test_init_from_takes_weights_alone(reference: Path, tmp_path: Path) -> None:
@@ -382,29 +337,9 @@ def test_replay_deleted_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "nothing left to do" in capsys.readouterr().out
     assert (run_dir / "snapshot.pt").read_bytes() == before
     with pytest.raises(SystemExit) as leaving:
-        launch(train.main, "cfgs", argv=[f"resume={run_dir}", "num_train_frames=480"])
+        resume(run_dir, "num_train_frames=480")
     assert leaving.value.code == 2
     assert "keep_replay" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ("task=cartpole_balance", "task_name cartpole_balance_sparse -> cartpole_balance"),
-        ("seed=5", "seed 1 -> 5"),
-        ("action_repeat=4", "action_repeat 2 -> 4"),
-        ("image_size=48", "image_size 32 -> 48"),
-    ],
-)
-def test_another_run_in_the_directory_is_refused(
-    reference: Path, capsys: pytest.CaptureFixture[str], override: str, named: str
-) -> None:
-    before = (reference / "snapshot.pt").read_bytes()
-    with pytest.raises(SystemExit) as leaving:
-        run(reference, override)
-    assert leaving.value.code == 2
-    assert named in capsys.readouterr().err
-    assert (reference / "snapshot.pt").read_bytes() == before
 
 
 def test_a_kill_while_the_replay_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +357,7 @@ def test_a_kill_while_the_replay_is_deleted(tmp_path: Path, monkeypatch: pytest.
     assert not (tmp_path / "run" / "buffer").exists()
 
 
-def test_a_replay_that_is_lost_is_told(
+def test_a_lost_replay_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=120")
@@ -436,7 +371,7 @@ def test_a_replay_that_is_lost_is_told(
         run(run_dir, "num_train_frames=480")
     assert leaving.value.code == 2
     err = capsys.readouterr().err
-    assert "has lost its replay" in err
+    assert "replay" in err
     assert "init_from=" in err
 
 
@@ -457,13 +392,13 @@ def test_a_failure_at_the_end_keeps_the_replay(tmp_path: Path, monkeypatch: pyte
     assert rows(tmp_path / "run", "eval")[-1]["frame"] == "120"
 
 
-def test_leftovers_of_a_run_without_a_snapshot_go(tmp_path: Path) -> None:
+def test_leftovers_of_a_run_without_a_snapshot_are_removed(tmp_path: Path) -> None:
     run(tmp_path / "run", "save_snapshot=false", "num_train_frames=240")
     run_dir = run(tmp_path / "run", "save_snapshot=false", "num_train_frames=60", "seed=2")
     assert [p.name for p in (run_dir / "buffer").iterdir()] == ["episode_00000000.safetensors"]
 
 
-def test_what_a_killed_process_has_left_half_written_goes(tmp_path: Path) -> None:
+def test_half_written_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=60")
     left = [run_dir / ".train.csv.1.tmp", run_dir / "train_video" / ".tmp-1-0.mp4"]
     for path in left:
@@ -484,23 +419,6 @@ def test_updates_per_step(tmp_path: Path) -> None:
     assert taken == 3 * 15  # 30 agent steps past the seed frames, an update every second one, three batches each
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("overlap", ["true", "false"])
-def test_killed_and_resumed_in_real_processes(reference: Path, tmp_path: Path, overlap: str) -> None:
-    run_dir = tmp_path / "a run, with = in its name"
-    processes = ["replay_buffer_num_workers=2", f"overlap={overlap}"]
-    command = [sys.executable, "train.py", *SHORT, f"hydra.run.dir={run_dir}", *processes]
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    table = run_dir / "train.csv"
-    while process.poll() is None and not (table.exists() and table.read_text().count("\n") > 4):
-        time.sleep(0.05)
-    assert process.poll() is None, "ended before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    subprocess.run([sys.executable, "train.py", f"resume={run_dir}"], cwd=ROOT, check=True)
-    assert_same(reference, run_dir)
-
-
 def processes_of(session: int) -> list[str]:
     """Return the command lines of a session's processes, of those that are over and not yet waited for apart."""
     found = []
@@ -513,15 +431,16 @@ def processes_of(session: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
-def test_told_to_leave_with_all_its_processes(reference: Path, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_stopped_run_leaves_no_process_and_can_be_resumed(
+    reference: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     """A scheduler signals every process of a job; a terminal, every process of the foreground."""
-    run_dir = tmp_path / "run"
+    run_dir = tmp_path / "a run, with = in its name"
     processes = ["replay_buffer_num_workers=2", "overlap=true"]
     process = subprocess.Popen(
         [sys.executable, "train.py", *SHORT, f"hydra.run.dir={run_dir}", *processes],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -529,16 +448,16 @@ def test_told_to_leave_with_all_its_processes(reference: Path, tmp_path: Path, n
     table = run_dir / "train.csv"
     while process.poll() is None and not (table.exists() and table.read_text().count("\n") > 4):
         time.sleep(0.05)
-    begin = time.monotonic()
     os.killpg(process.pid, number)
-    _, err = process.communicate()
-    assert time.monotonic() - begin < 10
-    assert process.returncode == (130 if number == signal.SIGINT else 75), err
-    assert f"stopped by {number.name}; resume with: " in err
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert number.name in err
     assert "Traceback" not in err
-    time.sleep(1.0)
-    assert processes_of(process.pid) == []
-    subprocess.run([sys.executable, "train.py", f"resume={run_dir}"], cwd=ROOT, check=True)
+    end = time.monotonic() + 60
+    while processes_of(process.pid):
+        assert time.monotonic() < end, processes_of(process.pid)
+        time.sleep(0.1)
+    resume(run_dir)
     assert_same(reference, run_dir)
 
 

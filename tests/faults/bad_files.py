@@ -1,4 +1,4 @@
-"""Damage to the files of a run that has ended, and what becomes of going on with it."""
+"""Damage to the files of a run that has ended, and what becomes of it when it is resumed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import random
 import shutil
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import train
@@ -21,15 +22,15 @@ KINDS = (
 ).split()
 
 
-def go_on(run_dir: Path, *overrides: str, resume: bool = False) -> tuple[int, str]:
-    """Go on with a run in this process; return its exit code and all that it says.
+def resume(run_dir: Path, *overrides: str, by_directory: bool = False) -> tuple[int, str]:
+    """Resume a run in this process; return its exit code and all that it says.
 
     Args:
         run_dir: where the run is.
         overrides: keys given beside its length.
-        resume: by the run's own config.yaml, or else by the overrides that it was started with.
+        by_directory: by the run's own config.yaml, or else by the overrides that it was started with.
     """
-    start = [f"resume={run_dir}"] if resume else [*SHORT, f"hydra.run.dir={run_dir}"]
+    start = [f"resume={run_dir}"] if by_directory else [*SHORT, f"hydra.run.dir={run_dir}"]
     said = io.StringIO()
     handler = logging.StreamHandler(said)
     logging.getLogger().addHandler(handler)
@@ -57,24 +58,25 @@ def damage(path: Path, rng: random.Random) -> str:
     return f"{path.name} flipped at {place} of {len(data)}"
 
 
-def trial(whole: Path, longer: Path, folder: Path, rng: random.Random) -> tuple[str, str]:
-    """Damage one file of a copy of the run `whole` and go on; return what was done and what became of it.
+def trial(whole: Path, longer: Path, folder: Path, rng: random.Random, kinds: Sequence[str] = KINDS) -> tuple[str, str]:
+    """Damage one file of a copy of the run `whole` and resume it; return what was done and what became of it.
 
     Args:
         whole: a run that has ended.
-        longer: the same run gone on with, nothing damaged.
+        longer: the same run resumed, nothing damaged.
         folder: where the copy goes.
         rng: chooses file, place and damage.
+        kinds: patterns of the files to choose from.
 
     Returns:
         What was done, and: "harmless" (all is as in `longer`), "told" (the damage was said, nothing else is lost),
         or what is wrong.
     """
     shutil.copytree(whole, folder)
-    pattern = rng.choice(KINDS)
+    pattern = rng.choice(kinds)
     path = rng.choice(sorted(folder.glob(pattern)))
     done = damage(path, rng)
-    code, said = go_on(folder, resume=path.name == "config.yaml" or rng.random() < 0.5)
+    code, said = resume(folder, by_directory=path.name == "config.yaml" or rng.random() < 0.5)
     if "Traceback" in said:
         return done, f"traceback: {said[-500:]}"
     if code not in (0, 2):
@@ -90,7 +92,7 @@ def trial(whole: Path, longer: Path, folder: Path, rng: random.Random) -> tuple[
     if not found:
         return done, "told" if told else "harmless"
     if path.suffix in (".safetensors", ".yaml") and told:
-        return done, "told"  # its transitions are gone, or another setting was gone on with, and that was said
+        return done, "told"  # its transitions are gone, or another setting was taken, and that was said
     if path.name == "metrics.jsonl" and told and found == ["metrics.jsonl"]:
         return done, "told"  # the CSV files hold the same figures
     if path.parent.name == "tb" and found == ["TensorBoard"]:

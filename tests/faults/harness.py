@@ -1,4 +1,4 @@
-"""Runs that are killed again and again, and the comparison of what is left with a run that never was."""
+"""Runs that are killed again and again, and their comparison with a run that never was."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _BEGUN = b"replay: "  # printed when a run is set up
 
 
 def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subprocess.Popen[bytes]:
-    """Start, or go on with, a run in a process of its own: by its overrides, every second time by `resume=`."""
+    """Start or resume a run in a process of its own: by its overrides, every second time by `resume=`."""
     starts = run_dir / "starts.jsonl"
     if (run_dir / "config.yaml").exists() and starts.exists() and len(starts.read_text().splitlines()) % 2:
         argv = [f"resume={run_dir}"]

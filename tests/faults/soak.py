@@ -2,7 +2,7 @@
 
 kills: each mode's run is killed until it has come to its end, half of the times at random instants, half at the
 boundaries between two writes, and is then compared with a run of that mode that was never killed.
-files: a file of a run that has ended is cut short or gets a bit turned over, and the run is gone on with.
+files: a file of a run that has ended is cut short or gets a bit turned over, and the run is resumed.
 memory: a run of half an hour is watched from outside.
 """
 
@@ -62,12 +62,12 @@ def kills(folder: Path, number: int, modes: Sequence[str]) -> int:
 
 def damaged(folder: Path, number: int) -> int:
     """Print what became of each kind of file; return how many trials went wrong."""
-    from tests.faults.bad_files import go_on, trial
+    from tests.faults.bad_files import resume, trial
 
     whole, longer = folder / "whole", folder / "longer"
     finish(whole, "plain")
     shutil.copytree(whole, longer)
-    code, said = go_on(longer)
+    code, said = resume(longer)
     assert code == 0, said
     count: Counter[tuple[str, str]] = Counter()
     wrong = []

@@ -1,0 +1,221 @@
+"""What is read from run directories: runs, groups, curves over seeds, warnings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drqv2.evaluation.statistics import iqm, mean
+from drqv2.report import figures, groups, runs
+from tests.report.made_runs import ROOT, make_run
+
+
+def read(*paths: Path) -> list[runs.Run]:
+    return [runs.read(path) for path in paths]
+
+
+def test_a_run_is_read(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a" / "run", [1, 5, 3], num_train_frames=20_000)
+    (path / "starts.jsonl").write_text(json.dumps({"commit": "abc"}) + "\n")
+    assert list(runs.find([tmp_path])) == [path]
+    (run,) = read(path)
+    assert (run.task, run.seed, run.finished) == ("cheetah_run", 1, True)
+    assert run.frames.tolist() == [0, 10_000, 20_000]
+    assert run.returns.tolist() == [1, 5, 3]
+    assert run.hours.tolist() == pytest.approx([0, 0.1, 0.2])
+    assert run.fps == 100
+    assert run.config["agent.lr"] == 1e-4
+    assert run.starts == [{"commit": "abc"}]
+    assert run.faults == []
+
+
+def test_damaged_files_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", [1, 2, 3])
+    text = (path / "eval.csv").read_text().replace("20000,10000", "2x000,10000")
+    (path / "eval.csv").write_text(text[:-4] + "\n30000,15")
+    (path / "starts.jsonl").write_text('{"commit": "a"}\n{"comm')
+    (path / "quarantine").mkdir()
+    (path / "quarantine" / "train.csv").touch()
+    (run,) = read(path)
+    assert run.returns.tolist() == [1, 2]
+    assert [fault.split(" ", 1)[1] for fault in run.faults] == [
+        "damaged rows in eval.csv",
+        "damaged line in starts.jsonl",
+        "was damaged and is in quarantine",
+    ]
+
+
+def test_half_written_videos_are_left_out(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", [1])
+    (path / "eval_video").mkdir()
+    for name in ("9000.mp4", "10000.mp4", ".tmp-4711-3.mp4", "²5.mp4"):
+        (path / "eval_video" / name).touch()
+    (run,) = read(path)
+    assert [video.name for video in run.videos] == ["9000.mp4", "10000.mp4"]
+
+
+def test_a_run_counts_once(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a" / "run", [1])
+    (tmp_path / "a" / "latest").symlink_to(path)
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    assert len(list(runs.find([tmp_path, path]))) == 1
+
+
+def test_a_run_without_an_evaluation(tmp_path: Path) -> None:
+    (run,) = read(make_run(tmp_path / "run", []))
+    assert len(run.frames) == 0
+    assert not run.finished
+    (group,) = groups.group([run])
+    assert "has no evaluation yet" in groups.warnings(group, None)[0]
+    assert len(groups.group_curve(group.runs, mean, "frames").x) == 0
+
+
+def test_groups_by_task_and_setting(tmp_path: Path) -> None:
+    made = [
+        make_run(tmp_path / "a1", [1], seed=1),
+        make_run(tmp_path / "a2", [1], seed=2, num_train_frames=50_000, device="cuda"),
+        make_run(tmp_path / "b", [1], seed=1, lr=3e-4),
+        make_run(tmp_path / "c", [1], seed=1, agent={"hidden_dim": 256}),
+        make_run(tmp_path / "d", [1], seed=1, task_name="walker_walk"),
+    ]
+    found = groups.group(read(*made))
+    assert [(g.task, g.label, [run.path.name for run in g.runs]) for g in found] == [
+        ("cheetah_run", "as most", ["a1", "a2"]),
+        ("cheetah_run", "lr=0.0003", ["b"]),
+        ("cheetah_run", "agent.hidden_dim=256", ["c"]),
+        ("walker_walk", "all runs", ["d"]),
+    ]
+
+
+def test_seeds_are_in_the_order_of_numbers(tmp_path: Path) -> None:
+    seeds = [10, 2, None, 1, "x", 10, 2]
+    found = read(*(make_run(tmp_path / str(i), [1], seed=seed) for i, seed in enumerate(seeds)))
+    (group,) = groups.group(found)
+    assert [run.seed for run in group.runs] == [1, 2, 2, 10, 10, None, "x"]
+    assert "seed 2, 10 is there more than once" in groups.warnings(group, None)
+
+
+def test_curve_over_seeds(tmp_path: Path) -> None:
+    made = [make_run(tmp_path / str(s), [s, 10.0 * s, 100.0 * s][: 3 if s < 4 else 2], seed=s) for s in (1, 2, 3, 4)]
+    curve = groups.group_curve(read(*made), mean, "frames")
+    assert curve.x.tolist() == [0, 10_000, 20_000]
+    assert curve.y.tolist() == pytest.approx([2.5, 25.0, 200.0])  # the fourth seed ends before the third point
+    assert curve.low is not None
+    assert curve.high is not None
+    assert (curve.low < curve.y).all()
+    assert (curve.y < curve.high).all()
+    assert groups.group_curve(read(*made), iqm, "frames").y.tolist() == pytest.approx([2.5, 25.0, 200.0])
+    one = groups.group_curve(read(*made[:1]), mean, "frames")
+    assert one.low is None
+    assert one.y.tolist() == pytest.approx([1, 10, 100])
+
+
+def test_curve_against_time(tmp_path: Path) -> None:
+    slow, fast = (
+        make_run(tmp_path / "a", [0, 10, 20], hours=1.0),
+        make_run(tmp_path / "b", [0, 10, 20], hours=0.5, seed=2),
+    )
+    curve = groups.group_curve(read(slow, fast), mean, "hours")
+    assert curve.x.tolist() == pytest.approx([0, 0.5, 1.0])  # as far as half of the seeds come
+    assert curve.y.tolist() == pytest.approx([0, 7.5, 15.0])
+
+
+def test_downsampled_curves_keep_their_extremes() -> None:
+    x = np.arange(100_000.0)
+    y = np.sin(x / 1000)
+    y[4321], y[77_777] = 9.0, -9.0
+    thin_x, thin_y = groups.downsample(x, y)
+    assert len(thin_x) <= 400
+    assert (thin_y.max(), thin_y.min()) == (9.0, -9.0)
+    assert (thin_x[0], thin_x[-1]) == (0, 99_999)
+    assert (np.diff(thin_x) > 0).all()
+    assert np.array_equal(groups.downsample(x[:300], y[:300])[1], y[:300])
+
+
+def test_returns_at_a_frame(tmp_path: Path) -> None:
+    made = read(
+        make_run(tmp_path / "1", np.arange(11), seed=1),
+        make_run(tmp_path / "2", np.arange(6) * 2.0, seed=2),
+        make_run(tmp_path / "3", np.arange(8) * 3.0, seed=3, every=14_000),
+    )
+    late = make_run(tmp_path / "4", [1, 2, 3], seed=4, every=50_004, num_envs=3)
+    assert groups.returns_at(read(late), 100_000).tolist() == [2]
+    assert groups.returns_at(read(late), 50_000).tolist() == [2]
+    assert groups.returns_at(made, 50_000).tolist() == [5, 10, 9]
+    assert groups.returns_at(made, 100_000).tolist() == [10]
+    assert groups.returns_at(made, 1_000_000).tolist() == []
+
+
+def test_a_run_that_has_not_learned_is_found_among_negative_returns(tmp_path: Path) -> None:
+    made = [make_run(tmp_path / str(s), [-1500, -300, -160 + 10 * s], seed=s) for s in (1, 2)]
+    made.append(make_run(tmp_path / "dead", [-1500, -1490, -1500], seed=3))
+    (group,) = groups.group(read(*made))
+    assert ["seed 3" in words for words in groups.warnings(group, None)] == [True]
+
+
+def test_warnings(tmp_path: Path) -> None:
+    made = [make_run(tmp_path / f"run{s}", [5, 200, 400, 600, 800], seed=s) for s in (1, 2)]
+    made.append(make_run(tmp_path / "dead", [5, 6, 5, 6, 5], seed=3))
+    starts = [
+        {"frame": 0, "commit": "a" * 40, "time": "2026-01-01"},
+        {"frame": 9000, "commit": "b" * 40, "dirty": True},
+    ]
+    (made[0] / "starts.jsonl").write_text("".join(json.dumps(start) + "\n" for start in starts))
+    (made[1] / "starts.jsonl").write_text(json.dumps(starts[0]) + "\n")
+    (group,) = groups.group(read(*made))
+    told = groups.warnings(group, None)
+    assert any("seed 3 (dead)" in words and "800" in words for words in told)
+    assert any("9,000" in words and "aaaaaaaaa" in words and "bbbbbbbbb" in words for words in told)
+    assert any("different commits" in words for words in told)
+    assert not any("seed 2" in words for words in told)
+    alone = groups.group(read(made[2]))[0]
+    theirs = {"frame": np.array([0, 20_000, 40_000]), "mean": np.array([5.0, 200, 400])}
+    assert "400" in groups.warnings(alone, theirs)[0]
+    assert groups.warnings(alone, None) == []
+
+
+def test_published_curves_of_all_tasks() -> None:
+    faults: list[str] = []
+    published = groups.read_published(ROOT / "results/published/drqv2.csv", faults)
+    assert faults == []
+    assert len(published) == 24
+    one = published["cartpole_balance_sparse"]
+    assert one["mean"][one["frame"] == 40_000] == [1000]
+    for curve in published.values():
+        assert (curve["min"] <= curve["mean"]).all()
+        assert (curve["mean"] <= curve["max"]).all()
+
+
+HEAD = "task,frame,mean,std,min,max,n_seeds\n"
+
+
+GOOD = "cheetah_run,0,1,0,0,2,10\ncheetah_run,10000,5,0,4,6,10\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "bad"),
+    [
+        ("", 0),
+        ("cheetah_run,20000,7\n", 1),
+        ("cheetah_run,20000,nan,0,6,8,10\nwalker_walk,0,1,0,0,2,inf\n", 2),
+        ("cheetah_run,20000,1e308,0,-1e308,1e308,10\n", 1),
+        ("cheetah_run,20000,seven,0,6,8,10\n", 1),
+        ("ch\xe9etah_run,20000,7,0,6,8,10\n", 0),
+    ],
+)
+def test_damaged_rows_of_published_curves_are_counted(tmp_path: Path, row: str, bad: int) -> None:
+    path = tmp_path / "published.csv"
+    path.write_bytes((HEAD + row + GOOD).encode("latin-1"))
+    faults: list[str] = []
+    assert groups.read_published(path, faults)["cheetah_run"]["mean"].tolist() == [1, 5]
+    assert [f"{bad} damaged rows" in fault for fault in faults] == [True] * bool(bad)
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_static_figure(tmp_path: Path, kind: str) -> None:
+    made = [make_run(tmp_path / str(s), [1, 2, s], seed=s) for s in (1, 2)]
+    picture = figures.static_figure(groups.group(read(*made)), None, kind)
+    assert picture.startswith(b"<?xml" if kind == "svg" else b"\x89PNG")

@@ -1,0 +1,60 @@
+"""A whole run of train.py in a few seconds, and what two runs that should be the same are compared by."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import train
+from drqv2.launch.command_line import launch
+from drqv2.snapshot import file as snapshot
+from tests.compare import assert_equal
+
+ROOT = Path(__file__).resolve().parents[1]
+# Eight episodes of 60 frames; 100 of 240 transitions stay in the replay.
+SHORT = (
+    "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=480 "
+    "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
+    "snapshot_every_seconds=0.2 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
+    "overlap=false precision=fp32 num_eval_episodes=2"
+).split()
+TIMES = ("fps", "total_time")
+
+
+def run(run_dir: Path, *overrides: str) -> Path:
+    """Run it in this process; return its directory."""
+    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}", *overrides])
+    return run_dir
+
+
+def resume(run_dir: Path, *overrides: str) -> None:
+    """Resume a run in this process."""
+    launch(train.main, "cfgs", argv=[f"resume={run_dir}", *overrides])
+
+
+def rows(run_dir: Path, name: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file, without what the clock says."""
+    with open(run_dir / f"{name}.csv", newline="") as f:
+        return [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(f)]
+
+
+def assert_same(a: Path, b: Path, same_files: bool = True) -> None:
+    """Assert that two runs have ended with the same bits: logs, snapshots, and episodes of the replay.
+
+    Args:
+        a: a run directory.
+        b: another.
+        same_files: whether both must hold the same episodes; otherwise those that both hold must be the same.
+    """
+    for name in ("train", "eval"):
+        assert rows(a, name) == rows(b, name)
+    states = [snapshot.load(run_dir / "snapshot.pt") for run_dir in (a, b)]
+    for state in states:
+        for key in ("timer", "logger", "config", "needed_before"):  # times, and what may differ
+            del state[key]
+    assert_equal(*states)
+    names = [{path.name for path in (run_dir / "buffer").iterdir()} for run_dir in (a, b)]
+    if same_files:
+        assert names[0] == names[1]
+    for name in names[0] & names[1]:
+        assert (a / "buffer" / name).read_bytes() == (b / "buffer" / name).read_bytes()
