@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drqv2.config.messages import did_you_mean
-from drqv2.config.schema import CFGS, show, tasks
+from drqv2.config.schema import FIRST_REGIME, defaults, show, tasks
 from drqv2.errors import UserError
 from drqv2.run import factory as parts
 from drqv2.snapshot import file as snapshot
@@ -106,8 +106,8 @@ def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
                 f"{path}: the configuration in it is not a run's, {where}={_line(show(found))}: must hold _target_\n"
                 "Give a snapshot of train.py's, or a file that python -m drqv2.snapshot export has written."
             )
-    base: Any = OmegaConf.to_container(OmegaConf.load(CFGS / "config.yaml"))  # for keys that there were not yet
-    known = {key: value for key, value in base.items() if key not in ("defaults", "hydra", "agent", "env")}
+    base = defaults(config.get("regime", FIRST_REGIME))  # for keys that there were not yet
+    known = {key: value for key, value in base.items() if key not in ("agent", "env")}
     try:
         cfg = OmegaConf.merge(known, config)
     except OmegaConfBaseException as e:

@@ -12,8 +12,11 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2.config.checks import check_agent, settle, validate
-from drqv2.config.schema import CFGS, KEYS, SMALLEST_IMAGE, encoder_side, help_text, markdown, presets, show, tasks
+from drqv2.config.checks import check_agent, validate, validate_in_place
+from drqv2.config.help import help_text, markdown
+from drqv2.config.schema import CFGS, SMALLEST_IMAGE, encoder_side, keys, presets, show, tasks
+
+KEYS = keys()
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
 
@@ -144,7 +147,7 @@ def test_numbers_are_put_in_their_type():
     assert (plain["num_train_frames"], type(plain["num_train_frames"])) == (1_000_000, int)
     assert type(plain["lr"]) is float
     assert plain["experiment"] == "7"
-    settle(cfg)
+    validate_in_place(cfg)
     assert type(cfg.num_train_frames) is int
     assert type(cfg.agent.lr) is float
     assert OmegaConf.is_interpolation(cfg.agent, "lr"), "a later change of lr must still reach the agent"
