@@ -90,7 +90,7 @@ def _task_tables() -> list[str]:
     tiers = [[tier, *(f"`{value}`" for value in _own_values(f"task/{tier}.yaml").values())] for tier in _TIERS]
     rows = []
     for task in tasks():
-        tier = next(entry for entry in OmegaConf.load(CFGS / "task" / f"{task}.yaml")["defaults"] if entry != "_self_")
+        tier = next(entry for entry in _load(f"task/{task}.yaml")["defaults"] if entry != "_self_")
         own = ", ".join(f"`{name}={value}`" for name, value in _own_values(f"task/{task}.yaml").items())
         rows.append([f"`{task}`", tier, own])
     head = _table(["tier", "num_train_frames", "stddev_schedule"], tiers)
@@ -107,15 +107,17 @@ def _preset_table() -> list[str]:
 
 def _own_values(path: str) -> dict[str, str]:
     """Return what a file of cfgs/ sets, by dotted name, as text."""
-    plain: Any = OmegaConf.to_container(OmegaConf.load(CFGS / path))
-    return {name: show(value) for name, value in leaves(plain).items() if name not in ("defaults", "task_name")}
+    return {name: show(value) for name, value in leaves(_load(path)).items() if name not in ("defaults", "task_name")}
+
+
+def _load(path: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(CFGS / path))
 
 
 def _shown_defaults(regime: str) -> dict[str, str]:
     """Return the default of each key of a regime as text."""
     values = leaves(defaults(regime))
-    options: Any = OmegaConf.load(CFGS / "config.yaml")["defaults"]
-    values["task_name"] = next(entry["task"] for entry in options if "task" in entry)
+    values["task_name"] = next(entry["task"] for entry in _load("config.yaml")["defaults"] if "task" in entry)
     return {name: "-" if values[name] == "???" else show(values[name]) for name in keys(regime)}
 
 

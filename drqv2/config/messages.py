@@ -12,6 +12,8 @@ from drqv2.config.formatting import did_you_mean, unknown
 from drqv2.config.key import Key, not_set
 from drqv2.config.schema import FIRST_REGIME, GROUPS, every_key, keys, tasks
 
+__all__ = ["did_you_mean", "explain"]
+
 
 def explain(error: Exception, groups: Mapping[str, Sequence[str]] | None = None, regime: str = FIRST_REGIME) -> str:
     """Explain an error of Hydra's or OmegaConf's to the person at the command line.
