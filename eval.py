@@ -38,8 +38,9 @@ from omegaconf import DictConfig
 
 from drqv2 import utils
 from drqv2.agents.acting import choose_actions
-from drqv2.config.checks import settle
-from drqv2.config.schema import Key
+from drqv2.config.checks import validate_in_place
+from drqv2.config.key import Key
+from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Text
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay
 from drqv2.evaluation import trained_agent as trained
@@ -54,20 +55,20 @@ _EVALUATION = 2**31  # number of this evaluation: training's are counted from 0
 _FILM = "0,1,2,3"
 
 KEYS = {
-    Key("episodes", "int", "Episodes to play.", "episodes", 1, 100_000): 10,
-    Key("snapshot", "text", "File in the run's directory, or its path.", null="the newest snapshot"): None,
-    Key("task", "text", "Another task than the run's, of the same shapes.", null="the run's own"): None,
-    Key("seed", "int", "Seed of the episodes.", "", 0, 2**32 - 1, null="the run's own"): None,
-    Key("film", "text", "Episodes to film side by side: numbers (0,3,5), best, worst or none."): _FILM,
-    Key("render_size", "int", "Side of one picture.", "pixels", 16, 2048, even=True): 256,
-    Key("camera", "text", "Camera that films, number or name.", null="the task's own"): None,
-    Key("fps", "float", "Pictures a second of playing time.", "", 0.1, 1000, null="real time"): None,
-    Key("live", "bool", "Show the filmed episodes in a window, instead of writing a video."): False,
-    Key("num_envs", "int", "Environments that play side by side.", "environments", 1, 256): 1,
-    Key("device", "device", "Where the agent lives."): "auto",
-    Key("agent_dir", "folder", "Directory with the agent's file.", null="as in training"): None,
-    Key("trust", "bool", "Run code that a file of weights names which is not in the run's directory."): False,
-    Key("out", "text", "Where video and returns go.", null="eval/ in the run's directory"): None,
+    Key("episodes", Int(1, 100_000), "Episodes to play.", "episodes"): 10,
+    Key("snapshot", Text(), "File in the run's directory, or its path.", null="the newest snapshot"): None,
+    Key("task", Text(), "Another task than the run's, of the same shapes.", null="the run's own"): None,
+    Key("seed", Int(0, 2**32 - 1), "Seed of the episodes.", null="the run's own"): None,
+    Key("film", Text(), "Episodes to film side by side: numbers (0,3,5), best, worst or none."): _FILM,
+    Key("render_size", EvenInt(16, 2048), "Side of one picture.", "pixels"): 256,
+    Key("camera", Text(), "Camera that films, number or name.", null="the task's own"): None,
+    Key("fps", Float(0.1, 1000), "Pictures a second of playing time.", null="real time"): None,
+    Key("live", Bool(), "Show the filmed episodes in a window, instead of writing a video."): False,
+    Key("num_envs", Int(1, 256), "Environments that play side by side.", "environments"): 1,
+    Key("device", Device(), "Where the agent lives."): "auto",
+    Key("agent_dir", Folder(), "Directory with the agent's file.", null="as in training"): None,
+    Key("trust", Bool(), "Run code that a file of weights names which is not in the run's directory."): False,
+    Key("out", Text(), "Where video and returns go.", null="eval/ in the run's directory"): None,
 }
 
 
@@ -121,7 +122,7 @@ def evaluate(
         trained.override_task(cfg, task)
     if seed is not None:
         cfg.seed = seed
-    settle(cfg)
+    validate_in_place(cfg)
     parts.prepare_machine(cfg)
     folder = Path(out) if out else (source if source.is_dir() else source.parent) / "eval"
     name = f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', cfg.task_name)}"

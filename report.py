@@ -22,7 +22,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from drqv2.config.schema import Key
+from drqv2.config.key import Key
+from drqv2.config.kinds import Bool, Choice, File, Float, Int, Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 from drqv2.report.page import write
@@ -31,18 +32,17 @@ from drqv2.system.files import cannot_write
 
 _ROOT = Path(__file__).resolve().parent
 KEYS = {
-    Key("out", "text", "File to write.", null="report.html in the first directory"): None,
+    Key("out", Text(), "File to write.", null="report.html in the first directory"): None,
     Key(
         "videos",
-        "choice",
+        Choice("embed", "link", "none"),
         "The newest video of each run: within the page, as a link to its file, or none.",
-        choices=("embed", "link", "none"),
     ): "embed",
-    Key("published", "file", "CSV file of curves to stand behind.", null="those of DrQ-v2"): None,
-    Key("history", "file", "JSON lines of benchmarks, drawn at the end.", null="results/history.jsonl"): None,
-    Key("watch", "bool", "Write the page anew all the time, and serve it to this machine's browsers."): False,
-    Key("every", "float", "Interval of watch.", "seconds", 1, 86_400): 60.0,
-    Key("port", "int", "Port of watch; 0 takes any that is free.", "", 0, 65535): 8765,
+    Key("published", File(), "CSV file of curves to stand behind.", null="those of DrQ-v2"): None,
+    Key("history", File(), "JSON lines of benchmarks, drawn at the end.", null="results/history.jsonl"): None,
+    Key("watch", Bool(), "Write the page anew all the time, and serve it to this machine's browsers."): False,
+    Key("every", Float(1, 86_400), "Interval of watch.", "seconds"): 60.0,
+    Key("port", Int(0, 65535), "Port of watch; 0 takes any that is free."): 8765,
 }
 
 

@@ -241,7 +241,7 @@ REGIMES: dict[str, type[BaseWorkspace]] = {"drqv2": Workspace}
 
 def main(cfg: DictConfig, work_dir: Path) -> float:
     """Start or resume the run in `work_dir`; return its last evaluation's mean return, for a sweeper to maximize."""
-    return run_workspace(REGIMES[cfg.get("regime", "drqv2")], cfg, work_dir)
+    return run_workspace(REGIMES[cfg.regime], cfg, work_dir)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Checks of a composed configuration against the schema, before any environment is made.
+"""Checks of a composed configuration against the table of its regime's keys, before any environment is made.
 
-`python -m drqv2.config > docs/configuration.md` writes the page of all keys. Imports neither torch nor mujoco unless
-a value needs them, so that a mistyped name is answered at once.
+Imports neither torch nor mujoco unless a value needs them, so that a mistyped name is reported at once.
 """
 
 from __future__ import annotations
@@ -9,115 +8,39 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from drqv2.config.messages import did_you_mean, explain, not_set
-from drqv2.config.schema import KEYS, LARGEST_RENDER, Key, show, tasks
+from drqv2.config.formatting import did_you_mean
+from drqv2.config.key import Key
+from drqv2.config.messages import explain
+from drqv2.config.schema import FIRST_REGIME, LARGEST_RENDER, every_key, keys, show, tasks
 from drqv2.errors import UserError
 
 
-def checked(key: Key, value: Any) -> Any:
-    """Return `value` in the key's type; raise UserError where it has no place there."""
-    bad = UserError(f"{key.name}={show(value)}: must be {key.allowed}" + (f" ({key.unit})" if key.unit else ""))
-    if value == "???":
-        if key.kind == "shape":
-            return value
-        raise UserError(not_set(key.name))
-    if value is None:
-        if key.null:
-            return None
-        raise bad
-    match key.kind:
-        case "int" | "float":
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise bad
-            if key.kind == "int" and value != int(value):
-                raise bad
-            value = int(value) if key.kind == "int" else float(value)
-            if key.low is not None and (value < key.low or (key.above and value == key.low)):
-                raise bad
-            if (key.high is not None and value > key.high) or (key.even and value % 2):
-                raise bad
-        case "bool":
-            if not isinstance(value, bool):
-                raise bad
-        case "shape":
-            if not isinstance(value, list | tuple) or not all(type(n) is int and n > 0 for n in value):
-                raise bad
-        case "schedule":
-            if isinstance(value, bool) or not isinstance(value, int | float | str):
-                raise bad
-            from drqv2.utils import schedule  # imports torch
-
-            try:
-                start = schedule(value, 0)
-            except UserError as error:
-                raise UserError(f"{key.name}={show(value)}: {str(error).partition(': ')[2]}") from None
-            if not math.isfinite(start) or re.search(r"(^|[(,])\s*-", str(value)):
-                raise UserError(f"{key.name}={show(value)}: a standard deviation must be 0 or above, and finite")
-        case "choice":
-            if value not in key.choices or isinstance(value, int) != isinstance(value, bool):
-                raise bad
-        case "device":
-            _check_device(key, value, bad)
-        case _:
-            if key.kind == "text" and isinstance(value, int | float) and not isinstance(value, bool):
-                value = str(value)  # experiment=7
-            if not isinstance(value, str) or not value:
-                raise bad
-            if key.kind == "name" and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", value):
-                raise bad
-            if key.kind == "file" and not Path(value).is_file():
-                raise UserError(f"{key.name}={value}: there is no such file (relative paths start at {Path.cwd()})")
-            if key.kind == "folder" and not Path(value).is_dir():
-                raise UserError(
-                    f"{key.name}={value}: there is no such directory (relative paths start at {Path.cwd()})"
-                )
-    return value
-
-
-def _check_device(key: Key, value: Any, bad: UserError) -> None:
-    match = re.fullmatch(r"auto|cpu|cuda(?::(\d+))?", value) if isinstance(value, str) else None
-    if match is None:
-        raise bad
-    if value.startswith("cuda"):
-        import torch
-
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count == 0:
-            raise UserError(
-                f"{key.name}={value}: torch {torch.__version__} sees no GPU here; use device=cpu or device=auto"
-            )
-        if int(match[1] or 0) >= count:
-            seen = ", ".join(f"cuda:{i}" for i in range(count))
-            raise UserError(f"{key.name}={value}: there is no such GPU here; torch sees {seen}")
-
-
-def _check_together(cfg: dict[str, Any]) -> None:
-    """Check what several keys must fulfil together. `cfg` is flat: dotted name -> value."""
+def _check_intervals(cfg: Mapping[str, Any]) -> None:
     repeat = cfg["action_repeat"]
     for name, value in cfg.items():
-        if name.endswith("_every_frames") and value < repeat:
+        if (name.endswith("_every_frames") or name == "num_train_frames") and value < repeat:
             raise UserError(
                 f"{name}={value}: shorter than one agent step of action_repeat={repeat} frames; "
                 f"must be at least {repeat} (frames)"
             )
-    if cfg["num_train_frames"] < repeat:
-        raise UserError(
-            f"num_train_frames={cfg['num_train_frames']}: shorter than one agent step of action_repeat={repeat} "
-            f"frames; must be at least {repeat} (frames)"
-        )
-    if cfg["env._target_"] is not None:
-        return  # nothing is known of someone's own environment
-    task = cfg["task_name"]
+
+
+def _check_renders(cfg: Mapping[str, Any]) -> None:
     for name in ("image_size", "render_size"):
-        if cfg[name] > LARGEST_RENDER:
+        if cfg["env._target_"] is None and cfg[name] > LARGEST_RENDER:
             raise UserError(f"{name}={cfg[name]}: must be at most {LARGEST_RENDER} (pixels)")
+
+
+def _check_replay_size(cfg: Mapping[str, Any]) -> None:
+    if cfg["env._target_"] is not None:
+        return  # the length of its episodes is unknown
+    task, repeat = cfg["task_name"], cfg["action_repeat"]
     frames = 250 if task == "reach_duplo" else 1000  # reach_duplo: 10 s at 25 Hz
     least = math.ceil(frames / repeat)
     if cfg["replay_buffer_size"] < least:
@@ -125,6 +48,12 @@ def _check_together(cfg: dict[str, Any]) -> None:
             f"replay_buffer_size={cfg['replay_buffer_size']}: smaller than one episode of {task}; must be at least "
             f"{least} (transitions: {frames} frames at action_repeat={repeat})"
         )
+
+
+# Checks of several keys together: each gets the configuration flat, dotted name -> value.
+_TOGETHER: dict[str, tuple[Callable[[Mapping[str, Any]], None], ...]] = {
+    "drqv2": (_check_intervals, _check_renders, _check_replay_size),
+}
 
 
 def _check_task(cfg: Mapping[str, Any]) -> None:
@@ -135,15 +64,34 @@ def _check_task(cfg: Mapping[str, Any]) -> None:
         return
     raise UserError(
         f"task_name={show(task)}: unknown task{did_you_mean(str(task), known)}\n"
-        "allowed: the files of cfgs/task, or an environment of your own with env._target_=module.function"
+        "allowed: the files of cfgs/task, or your own environment with env._target_=module.function"
     )
 
 
-def validate(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """Check a composed configuration against the schema.
+def _drop_foreign(cfg: dict[str, Any], known: Mapping[str, Key]) -> None:
+    """Remove keys that only other regimes have. Tasks and presets set such keys."""
+    for name in every_key().keys() - known.keys():
+        node, _, leaf = name.rpartition(".")
+        (cfg.get(node, {}) if node else cfg).pop(leaf, None)
+        if node and not any(other.startswith(f"{node}.") for other in known):
+            cfg.pop(node, None)
 
-    `agent` and `env` may hold more keys than the schema knows, and `agent` fewer: what is too much or missing there
-    is found by `check_call`, against the signature of what is called.
+
+def _check_names(cfg: Mapping[str, Any], known: Mapping[str, Key]) -> None:
+    roots = {name.partition(".")[0] for name in known}
+    for name, value in cfg.items():
+        if name not in roots:
+            raise UserError(f"{name}={show(value)}: there is no such key{did_you_mean(str(name), known)} (see --help)")
+    for node in {"agent", "env"} & roots:
+        if not isinstance(cfg.get(node), dict) or "_target_" not in cfg[node]:
+            raise UserError(f"{node}={show(cfg.get(node))}: must contain _target_; see cfgs/")
+
+
+def validate(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """Check a composed configuration against the table of its regime's keys.
+
+    `agent` and `env` may contain keys that the table lacks, and `agent` may lack some: `check_call` compares them with
+    the signature of what is called. Keys of other regimes, which tasks and presets set, are left out.
 
     Args:
         cfg: the whole configuration, with or without interpolations.
@@ -152,58 +100,81 @@ def validate(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
         a plain nested dict, interpolations resolved and numbers in their key's type (1e6 becomes 1000000).
 
     Raises:
-        UserError: an unknown or missing key, a value of the wrong type or out of bounds, or values that do not fit.
+        UserError: an unknown or missing key, a value of the wrong type or out of bounds, or values that do not fit
+            together.
     """
     try:
         source = cfg if isinstance(cfg, DictConfig) else OmegaConf.create(dict(cfg))
         plain: Any = OmegaConf.to_container(source, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from None
-    roots = {name.partition(".")[0] for name in KEYS}
-    for name, value in plain.items():
-        if name not in roots:
-            raise UserError(f"{name}={show(value)}: there is no such key{did_you_mean(str(name), KEYS)} (see --help)")
-    for node in ("agent", "env"):
-        if not isinstance(plain.get(node), dict) or "_target_" not in plain[node]:
-            raise UserError(f"{node}={show(plain.get(node))}: must hold _target_; see cfgs/config.yaml")
+    regime = plain.get("regime", FIRST_REGIME)
+    known = keys(regime)
+    _drop_foreign(plain, known)
+    _check_names(plain, known)
     _check_task(plain)
     flat: dict[str, Any] = {}
-    # Schedules and devices last: they import torch.
-    for key in sorted(KEYS.values(), key=lambda key: key.kind in ("schedule", "device")):
+    for key in sorted(known.values(), key=lambda key: key.kind.needs_torch):
         node, _, leaf = key.name.rpartition(".")
-        holder = plain[node] if node else plain
-        if leaf in holder:
-            holder[leaf] = flat[key.name] = checked(key, holder[leaf])
+        values = plain[node] if node else plain
+        if leaf not in values and key.legacy is not None:
+            values[leaf] = key.legacy
+        if leaf in values:
+            values[leaf] = flat[key.name] = key.check(values[leaf])
         elif node != "agent":
             raise UserError(f"{key.name} is missing: add +{key.name}=VALUE, which must be {key.allowed}")
-    _check_together(flat)
+    for check in _TOGETHER[regime]:
+        check(flat)
     return plain
 
 
-def settle(cfg: DictConfig) -> None:
-    """Validate `cfg` and write numbers back in their key's type, interpolations left as they are.
+def validate_in_place(cfg: DictConfig) -> None:
+    """Validate `cfg` and write the result back: numbers in their key's type, interpolations as they are.
 
     Raises:
         UserError: as `validate`.
     """
     plain = validate(cfg)
-    for name in KEYS:
-        node, _, leaf = name.rpartition(".")
-        holder, values = (cfg[node], plain[node]) if node else (cfg, plain)
-        if leaf in values and not OmegaConf.is_interpolation(holder, leaf) and not OmegaConf.is_missing(holder, leaf):
-            holder[leaf] = values[leaf]
+    with open_dict(cfg):
+        for name in cfg.keys() - plain.keys():
+            del cfg[name]  # another regime's
+        for name in every_key():
+            node, _, leaf = name.rpartition(".")
+            target, values = (cfg.get(node, {}), plain.get(node, {})) if node else (cfg, plain)
+            if leaf not in values:
+                target.pop(leaf, None)
+            elif not OmegaConf.is_interpolation(target, leaf) and not OmegaConf.is_missing(target, leaf):
+                target[leaf] = values[leaf]
+
+
+def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Check that overrides name no key that only another regime has: `validate` would drop it silently.
+
+    Args:
+        cfg: the configuration composed with them.
+        overrides: key=value, as Hydra takes them.
+
+    Raises:
+        UserError: one does.
+    """
+    regime = cfg.get("regime", FIRST_REGIME)
+    known = keys(regime)
+    for override in overrides:
+        name = override.lstrip("+~").partition("=")[0]
+        if name in every_key() and name not in known:
+            raise UserError(f"{override}: regime={regime} has no such key{did_you_mean(name, known)} (see --help)")
 
 
 def check_call(node: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
     """Check that `factory(**kwargs)` binds.
 
     Args:
-        node: where kwargs stand in the configuration, e.g. "agent".
+        node: name of the configuration node that holds kwargs, e.g. "agent".
         factory: class or function that will be called.
-        kwargs: its arguments; Hydra's own, such as `_target_`, are left out of account.
+        kwargs: its arguments; Hydra's own, such as `_target_`, are ignored.
 
     Raises:
-        UserError: an argument that the factory does not take, or one that it needs and does not get.
+        UserError: an argument that the factory does not take, or a required one that is missing.
     """
     try:
         parameters = inspect.signature(factory).parameters
@@ -218,7 +189,7 @@ def check_call(node: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]
             if name not in names:
                 raise UserError(
                     f"{node}.{name}={show(value)}: {who} takes no argument {name}{did_you_mean(name, names)}; "
-                    f"take it away with ~{node}.{name}\n{who} takes: {', '.join(names)}"
+                    f"remove it with ~{node}.{name}\n{who} takes: {', '.join(names)}"
                 )
     for parameter in named:
         if parameter.default is parameter.empty and parameter.name not in given:

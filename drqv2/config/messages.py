@@ -8,89 +8,76 @@ from collections.abc import Iterable, Mapping, Sequence
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from drqv2.config.schema import KEYS, tasks
-from drqv2.errors import nearest
+from drqv2.config.formatting import did_you_mean, unknown
+from drqv2.config.key import Key, not_set
+from drqv2.config.schema import FIRST_REGIME, GROUPS, every_key, keys, tasks
 
-_TEXTS = ("text", "file", "folder", "schedule")  # kinds whose values may need quotes
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return `; nearest: a, b`, or an empty text when nothing in `names` looks like `name` or holds it."""
-    names = list(names)
-    holding = [candidate for candidate in names if len(name) > 2 and name in candidate]
-    found = list(dict.fromkeys(holding + nearest(name, names)))[:3]
-    return "; nearest: " + ", ".join(found) if found else ""
+__all__ = ["did_you_mean", "explain"]
 
 
-def not_set(name: str) -> str:
-    """Say that a mandatory key has no value."""
-    return "task_name is not set: give task=NAME" if name == "task_name" else f"{name} is not set: give {name}=VALUE"
-
-
-def explain(error: Exception, groups: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Put an error of Hydra's or OmegaConf's for the person at the command line.
+def explain(error: Exception, groups: Mapping[str, Sequence[str]] | None = None, regime: str = FIRST_REGIME) -> str:
+    """Explain an error of Hydra's or OmegaConf's to the person at the command line.
 
     Args:
         error: what was raised while a configuration was composed or read.
         groups: the configuration's groups and their options.
+        regime: the regime whose keys are suggested.
 
     Returns:
         one or two lines.
     """
+    known = keys(regime) if regime in GROUPS else every_key()
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
         group, _, option = str(error.missing_cfg_file).rpartition("/")
-        options = tasks() if group == "task" else list(error.options or [])
-        return (
-            f"{group}={option}: there is no such {group}{did_you_mean(option, options)}\nallowed: {', '.join(options)}"
-        )
+        return unknown(group, option, tasks() if group == "task" else error.options or [])
     if isinstance(error, OverrideParseException):
-        return _unreadable(error.override)
+        return _unreadable(error.override, known)
     if isinstance(error, OmegaConfBaseException):
-        return _omegaconf(error)
-    return _composition(error, [*KEYS, "agent", *(groups or {})])
+        return _omegaconf(error, known)
+    return _composition(error, [*known, "agent", *(groups or {})])
 
 
-def _unreadable(override: str) -> str:
-    key, equals, _ = override.partition("=")
-    known = KEYS.get(key.lstrip("+~"))
-    if known is None or not equals:
-        return f"{override}: cannot be read; write key=value{did_you_mean(key, KEYS)}"
-    quotes = f"\nPut quotes around special characters: \"{key}='...'\""
-    return f"{override}: cannot be read; must be {known.allowed}" + (quotes if known.kind in _TEXTS else "")
+def _unreadable(override: str, known: Mapping[str, Key]) -> str:
+    name, equals, _ = override.partition("=")
+    key = known.get(name.lstrip("+~"))
+    if key is None or not equals:
+        return f"{override}: cannot be read; write key=value{did_you_mean(name, known)}"
+    quotes = f"\nPut quotes around special characters: \"{name}='...'\"" if key.kind.is_text else ""
+    return f"{override}: cannot be read; must be {key.allowed}{quotes}"
 
 
-def _omegaconf(error: OmegaConfBaseException) -> str:
-    reason = _first(error)
+def _omegaconf(error: OmegaConfBaseException, known: Iterable[str]) -> str:
+    reason = _first_line(error)
     if missing := re.search(r"[Mm]issing mandatory value: (\S+)", reason):
         return not_set(missing[1])
     quoted = re.search(r"'([^']+)'", reason)
     where = f"{error.full_key}: " if error.full_key else ""
-    return where + reason + (did_you_mean(quoted[1], KEYS) if quoted else "")
+    return where + reason + (did_you_mean(quoted[1], known) if quoted else "")
 
 
 def _composition(error: Exception, names: list[str]) -> str:
     text = str(error)
     if match := re.search(r"To append to your (?:config|default list) use \+(([^=]+)=.*)", text):
         override, key = match[1], match[2]
-        hint = f"\nAn argument that your own agent takes is added with +{override}" if key.startswith("agent.") else ""
+        hint = f"\nAdd an argument that your own agent takes with +{override}" if key.startswith("agent.") else ""
         return f"{override}: there is no such key{did_you_mean(key, names)} (see --help){hint}"
     if match := re.search(r"Could not delete from config. '(.+)' does not exist", text):
         return f"~{match[1]}: there is no such key{did_you_mean(match[1], names)}"
     if match := re.search(r"An item is already at '(.+)'", text):
         return f"+{match[1]}: this key exists; write {match[1]}=VALUE, without the plus"
     if match := re.search(r"Multiple values for (\S+)\.", text):
-        return f"+{match[1]}: one is chosen already; write {match[1]}=NAME, without the plus"
+        return f"+{match[1]}: there is a default; write {match[1]}=NAME, without the plus"
     if match := re.search(r"Ambiguous value for argument '(.+)'", text):
-        return f"{match[1]}: one value is expected; run one after another with -m, or write a list as [a,b]"
+        return f"{match[1]}: one value is expected; use -m for several runs, or write a list as [a,b]"
     if match := re.search(r"Sweep parameters '(.+)' requires", text):
         return f"{match[1]}: several runs need -m"
     if "Config group override must be a string" in text:
-        return "a task or preset is chosen by one name, such as task=cheetah_run preset=cpu"
+        return "choose one task and one preset by name, such as task=cheetah_run preset=cpu"
     if "does not support sweep type" in text:
-        return "interval(...) needs a sweeper of its own; with the basic one list the values: seed=1,2,3"
-    cause = f": {_first(error.__cause__)}" if error.__cause__ is not None else ""
-    return _first(error) + cause
+        return "interval(...) needs hydra/sweeper=search; without it list the values: seed=1,2,3"
+    cause = f": {_first_line(error.__cause__)}" if error.__cause__ is not None else ""
+    return _first_line(error) + cause
 
 
-def _first(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

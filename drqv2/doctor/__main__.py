@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drqv2.doctor.checks import Report, run_checks
-from drqv2.launch.exits import plain_ends
+from drqv2.launch.exits import clean_exit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, default=Path("exp_local"), help="where runs will be stored (%(default)s)")
     args = parser.parse_args(argv)
     report = Report()
-    with plain_ends():
+    with clean_exit():
         command = run_checks(report, args.task, args.dir)
         print(f"\n{'Not ready: see the failed checks above.' if report.failed else f'Ready: {command}'}", flush=True)
     return int(report.failed)

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drqv2.config.messages import did_you_mean
-from drqv2.config.schema import CFGS, show, tasks
+from drqv2.config.schema import FIRST_REGIME, defaults, show, tasks
 from drqv2.errors import UserError
 from drqv2.run import factory as parts
 from drqv2.snapshot import file as snapshot
@@ -86,8 +86,8 @@ def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
                 f"{path}: its configuration is not that of a run: {where}={_line(show(found))} must have _target_\n"
                 "Give a snapshot of train.py, or a file written by python -m drqv2.snapshot export."
             )
-    base: Any = OmegaConf.to_container(OmegaConf.load(CFGS / "config.yaml"))  # defaults for newer keys
-    known = {key: value for key, value in base.items() if key not in ("defaults", "hydra", "agent", "env")}
+    base = defaults(config.get("regime", FIRST_REGIME))  # for keys that there were not yet
+    known = {key: value for key, value in base.items() if key not in ("agent", "env")}
     try:
         cfg = OmegaConf.merge(known, config)
     except OmegaConfBaseException as e:

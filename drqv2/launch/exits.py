@@ -1,4 +1,4 @@
-"""How the tools beside train.py end."""
+"""Exit codes of the command-line tools other than train.py."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from drqv2.system import files
 
 
 @contextmanager
-def plain_ends() -> Iterator[None]:
-    """Context of a tool: what is no fault of the program's ends it without a traceback.
+def clean_exit() -> Iterator[None]:
+    """Context of a tool in which anything but a bug ends the process without a traceback.
 
     Raises:
-        SystemExit: with the code of a UserError, whose words are printed; 130 after ctrl-C; 141 where nobody reads on
-            (`| head`); 74 where standard output finds no room.
+        SystemExit: with the code of a UserError, whose message is printed; 130 after ctrl-C; 141 when the reader of the
+            output has closed it (`| head`); 74 when the disk has no space for the output.
     """
     try:
         yield
@@ -28,10 +28,10 @@ def plain_ends() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        full = error.errno in files.DISK_ERRNOS and error.filename is None  # no file's: it is standard output's
+        full = error.errno in files.DISK_ERRNOS and error.filename is None  # of standard output, not of a file
         if not isinstance(error, BrokenPipeError) and not full:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at exit
         if isinstance(error, BrokenPipeError):
             sys.exit(141)
         print(f"error: standard output cannot be written ({error.strerror})", file=sys.stderr)

@@ -16,13 +16,14 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from drqv2.config.checks import leaves
-from drqv2.config.schema import FREE
+from drqv2.config.schema import every_key, legacy
 from drqv2.errors import UserError
 
 _NEEDED = ("frame", "episode_reward", "total_time")
 _LARGEST = 1e15  # no frame, return or time is larger; near a float's end sums overflow, and charts have no axis for it
 # What differs between runs of one setting.
-_OWN = FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
+_FREE = {name for name, key in every_key().items() if key.resume == "free"}
+_OWN = _FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
 
 
 @dataclass
@@ -115,7 +116,7 @@ def read(path: Path) -> Run:
         raise UserError(f"config.yaml cannot be read ({' '.join(str(e).split())[:100]})") from e
     if not isinstance(config, dict):
         raise UserError("config.yaml is no configuration")
-    config = {"num_envs": 1} | leaves(config)
+    config = legacy() | leaves(config)
     for name in ("num_train_frames", "action_repeat", "num_envs"):
         if not is_plausible(config.get(name)):
             raise UserError(f"config.yaml is damaged ({name}={config.get(name)})")

@@ -15,7 +15,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from drqv2.launch.exits import plain_ends
+from drqv2.launch.exits import clean_exit
 from drqv2.snapshot.tool import describe, export, import_weights
 
 
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser("python -m drqv2.snapshot", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    with plain_ends():
+    with clean_exit():
         if argv[:1] in (["export"], ["import"]):
             parser.add_argument("source", type=Path)
             parser.add_argument("target", type=Path)

@@ -1,64 +1,64 @@
-"""Going on with a run, under a configuration that may not be quite its own."""
+"""Resuming a run under a configuration that may differ from its own."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config.checks import leaves
-from drqv2.config.schema import FREE, show
+from drqv2.config.schema import FIRST_REGIME, keys, legacy, show
 from drqv2.errors import UserError
 from drqv2.system import files
 
-_log = logging.getLogger(__name__)
-
-# What the state of a run is made for: no other value of these could take it.
-_FIXED = ("task_name", "num_envs", "action_repeat", "frame_stack", "image_size")
-
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dict[str, Any]:
-    """Say how a configuration differs from that of a run, and return the keys, dotted, with their new values.
+    """Return the keys whose values differ from those of a run, dotted, with their new values; print them.
+
+    Each key's `resume` rule says whether it may change. Keys that the regime's table lacks, such as arguments of your
+    own agent, need resume_force=true.
 
     Args:
-        old: the run's, resolved.
-        new: the one to go on with, resolved.
+        old: the run's configuration, resolved.
+        new: the configuration to resume with, resolved.
         run_dir: the run's directory.
 
     Raises:
-        UserError: keys differ that change what is learned, and `resume_force` is not set; or that cannot change.
+        UserError: a fixed key differs; or a key that affects learning does, and `resume_force` is not set.
     """
-    was, now = leaves(old), leaves(new)
-    gone = object()
+    regime = old.get("regime", FIRST_REGIME)
+    known = keys(regime)
+    was, now = (legacy(regime) | leaves(cfg) for cfg in (old, new))
+    absent = object()
     changed = {
         name: now.get(name)
         for name in sorted(was.keys() | now.keys())
-        if was.get(name, gone) != now.get(name, gone) and name not in ("resume", "resume_force", "init_from")
+        if was.get(name, absent) != now.get(name, absent) and name not in ("resume", "resume_force", "init_from")
     }
-    words = {
+    said = {
         name: f"{name} {show(was[name]) if name in was else 'absent'} -> {show(now[name]) if name in now else 'absent'}"
         for name in changed
     }
-    if fixed := [words[name] for name in changed if name in _FIXED]:
+    rules = {name: known[name].resume if name in known else "force" for name in changed}
+    if fixed := [said[name] for name in changed if rules[name] == "fixed"]:
         raise UserError(
-            f"{run_dir} holds another run: {', '.join(fixed)}\n"
-            "A run keeps these: leave the override out, or start a new run in another directory."
+            f"{run_dir} contains another run: {', '.join(fixed)}\n"
+            "These cannot change: leave out the overrides, or start a new run in another directory."
         )
-    bound = [words[name] for name in changed if name not in FREE]
-    if bound and not new.get("resume_force"):
+    forced = [said[name] for name in changed if rules[name] == "force"]
+    if forced and not new.get("resume_force"):
         raise UserError(
-            f"{run_dir} was started with other values: {', '.join(bound)}\n"
-            "Leave these overrides out, or say resume_force=true: the curve is then no longer that of one setting."
+            f"{run_dir} was started with other values: {', '.join(forced)}\n"
+            "Leave out these overrides, or give resume_force=true: the learning curve then mixes two settings."
         )
     if changed:
-        print("changed since this run was started: " + ", ".join(words.values()))
+        print("changed since this run was started: " + ", ".join(said.values()))
     return changed
 
 
 def store_config(cfg: DictConfig, run_dir: Path, resume_force: bool = False) -> None:
-    """Write what `resume` begins with."""
+    """Write the configuration that `resume=` composes from."""
     path = run_dir / "config.yaml"
     text = OmegaConf.to_yaml(OmegaConf.merge(cfg, {"resume_force": resume_force}))
     files.retry_on_full_disk(lambda: files.write_atomically(path, text.encode()), str(path))

@@ -1,0 +1,130 @@
+"""Pages made from the table of keys: what `--help` prints, and docs/configuration.md."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from drqv2.config.checks import leaves
+from drqv2.config.key import Key
+from drqv2.config.schema import CFGS, FIRST_REGIME, GROUPS, REGIMES, defaults, groups, keys, presets, show, tasks
+from drqv2.config.tables import shared
+
+_TIERS = ("easy", "medium", "hard")
+
+
+def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
+    """Return what `--help` prints: usage, regimes, tasks, presets and every key of `regime` with its default.
+
+    Raises:
+        UserError: there is no such regime.
+    """
+    values = _shown_defaults(regime)
+    others = "".join(f"; {name}: {about}" for name, about in REGIMES.items() if name != regime)
+    lines = [
+        f"usage: python {program} [regime=NAME] [task=NAME] [preset=NAME] [key=value ...]",
+        f"       python {program} resume=RUN_DIR|latest [key=value ...]   resume a run in its own directory",
+        f"       python {program} -m seed=1,2,3 [key=value ...]           one run after another",
+        "With -m: hydra/launcher=joblib|slurm|ray (in parallel, or on a cluster), hydra/sweeper=search (Optuna); see",
+        "docs/deployment.md.",
+        "",
+        "Other options: --cfg job (print the configuration and stop), --hydra-help.",
+        "~agent.x removes an argument of the agent, +agent.x=1 adds one.",
+        "",
+        *_wrap(f"regime: {regime}: {REGIMES[regime]} (its keys are below){others}", 2),
+        *_wrap("task: " + ", ".join(tasks()), 2),
+        "preset: paper (the task's own values), " + ", ".join(name for name in presets() if name != "paper"),
+    ]
+    for title, group in groups(regime).items():
+        lines += ["", title, *(line for key in group for line in _wrap(key_text(key, values[key.name], 27), 30))]
+    return "\n".join(lines)
+
+
+def key_text(key: Key, default: str, width: int) -> str:
+    """Return a key's entry in a help text: its name in `width` columns, its meaning, allowed values and default."""
+    unit = f", {key.unit}" if key.unit else ""
+    null = f" (null: {key.null})" if key.null else ""
+    return f"  {key.name:<{width}} {key.meaning}{null} [{key.allowed}{unit}; default {default}]"
+
+
+def markdown() -> str:
+    """Return docs/configuration.md."""
+    lines = [
+        "# Configuration",
+        "",
+        "Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/tables` and `cfgs/`.",
+        "",
+        "Later wins: `cfgs/config.yaml`, then the regime (`regime=drqv2`), the task (`task=cheetah_run`), the preset",
+        "(`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result to `config.yaml` in its",
+        "directory.",
+        "",
+        "*frames* are environment frames, *agent steps* are `action_repeat` frames each. A default of `${lr}` follows",
+        "the key of that name. You can remove keys of `agent` (`~agent.stddev_clip`) and add some (`+agent.x=1`): they",
+        "must match the arguments of `agent._target_`. You can add keys of `env` in the same way.",
+        "",
+        "*resume* says what `resume=RUN_DIR` may do with a key: change it (free), change it with `resume_force=true`",
+        "(force), or only keep it (fixed).",
+    ]
+    sections: dict[str, list[str]] = {}
+    for regime in GROUPS:
+        values = _shown_defaults(regime)
+        for title, group in groups(regime).items():
+            heading = title if group in shared.GROUPS else f"{title} ({regime})"
+            sections[heading] = _key_table(group, values)
+    for heading, table in (sections | {"Tasks": _task_tables(), "Presets": _preset_table()}).items():
+        lines += ["", f"## {heading}", "", *table]
+    return "\n".join(lines)
+
+
+def _key_table(group: tuple[Key, ...], values: dict[str, str]) -> list[str]:
+    rows = []
+    for key in group:
+        meaning = key.meaning + (f" null: {key.null}." if key.null else "")
+        rows.append([f"`{key.name}`", f"`{values[key.name]}`", key.allowed, key.unit, key.resume, meaning])
+    return _table(["key", "default", "allowed", "unit", "resume", "meaning"], rows)
+
+
+def _task_tables() -> list[str]:
+    tiers = [[tier, *(f"`{value}`" for value in _own_values(f"task/{tier}.yaml").values())] for tier in _TIERS]
+    rows = []
+    for task in tasks():
+        tier = next(entry for entry in _load(f"task/{task}.yaml")["defaults"] if entry != "_self_")
+        own = ", ".join(f"`{name}={value}`" for name, value in _own_values(f"task/{task}.yaml").items())
+        rows.append([f"`{task}`", tier, own])
+    head = _table(["tier", "num_train_frames", "stddev_schedule"], tiers)
+    return [*head, "", *_table(["task", "tier", "its own values"], rows)]
+
+
+def _preset_table() -> list[str]:
+    rows = []
+    for preset in presets():
+        values = ", ".join(f"`{name}={value}`" for name, value in _own_values(f"preset/{preset}.yaml").items())
+        rows.append([f"`{preset}`", values or "nothing"])
+    return _table(["preset", "sets"], rows)
+
+
+def _own_values(path: str) -> dict[str, str]:
+    """Return what a file of cfgs/ sets, by dotted name, as text."""
+    return {name: show(value) for name, value in leaves(_load(path)).items() if name not in ("defaults", "task_name")}
+
+
+def _load(path: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(CFGS / path))
+
+
+def _shown_defaults(regime: str) -> dict[str, str]:
+    """Return the default of each key of a regime as text."""
+    values = leaves(defaults(regime))
+    values["task_name"] = next(entry["task"] for entry in _load("config.yaml")["defaults"] if "task" in entry)
+    return {name: "-" if values[name] == "???" else show(values[name]) for name in keys(regime)}
+
+
+def _wrap(text: str, indent: int) -> list[str]:
+    return textwrap.wrap(text, 118, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *cells]]

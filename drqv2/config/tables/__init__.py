@@ -1,0 +1,1 @@
+"""The keys of each regime, and those that all regimes share."""
