@@ -41,7 +41,7 @@ from drqv2.logging.diagnostics import diagnose, gradient_norms
 from drqv2.logging.time_shares import Shares
 from drqv2.run import factory as parts
 from drqv2.run.progress import Progress
-from drqv2.snapshot import agent_weights, state
+from drqv2.snapshot import agent_state, agent_weights, generators
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot import resume as resuming
 from drqv2.snapshot.checkpoints import Checkpoints, has_ended
@@ -294,7 +294,7 @@ class Workspace:
     def _require_finite(self, parameters: bool = False) -> None:
         name = self.logger.not_finite_loss()
         if name is None and parameters:
-            name = snapshot.not_finite(state.capture(self.agent), "agent")
+            name = snapshot.not_finite(agent_state.capture(self.agent), "agent")
         if name:
             raise NotFiniteError(f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode})")
 
@@ -326,8 +326,8 @@ class Workspace:
             "progress": asdict(self.progress),
             "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
             "timer": self.timer.total_time(),
-            "agent": state.capture(self.agent),
-            "rng": state.rng_state(),
+            "agent": agent_state.capture(self.agent),
+            "rng": generators.rng_state(),
             "train_envs": [env.state() for env in self.train_envs],
             "replay_storage": self.replay_storage.state_dict(),
             "replay_loader": self.replay_loader.state_dict(),
@@ -361,7 +361,7 @@ class Workspace:
         self.train_video_recorder.init(self.time_steps[0].observation, enabled=self.progress.filming)
         self.timer = utils.Timer(saved["timer"])
         self._saved_at = saved["timer"]
-        state.set_rng_state(saved["rng"])
+        generators.set_rng_state(saved["rng"])
         if changed and cfg["save_snapshot"]:  # or else what was just accepted would be asked for again after a kill
             resuming.store_config(self.cfg, self.work_dir, resume_force=True)  # until the snapshot has it, too
             self.save_snapshot()

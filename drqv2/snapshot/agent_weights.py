@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from drqv2.errors import UserError
+from drqv2.snapshot import agent_state
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot import state
 
 ADVICE = (
     "Give a run's snapshot.pt or weights_FRAME.pt; for the public DrQ-v2's weights see python -m drqv2.snapshot --help."
@@ -34,7 +34,7 @@ def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path
     """
     fresh = dict(getattr(agent, "__dict__", {}))
     try:
-        state.restore(agent, saved)
+        agent_state.restore(agent, saved)
     except (RuntimeError, AttributeError, TypeError, ValueError, KeyError) as e:  # what agents' own code raises, too
         raise UserError(f"the snapshot in {run_dir} is of another agent than the configuration's: {misfit(e)}") from e
     apply(agent, fresh, changed)
@@ -80,7 +80,7 @@ def init_weights(agent: Any, path: Path) -> None:
     if "agent" not in saved:
         raise UserError(f"init_from={path}: there is no agent in it\n{ADVICE}")
     try:
-        state.restore(agent, saved["agent"], weights_only=True)
+        agent_state.restore(agent, saved["agent"], weights_only=True)
     except RuntimeError as e:
         raise UserError(
             f"init_from={path}: its weights do not fit the agent: {misfit(e)}\n"

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from drqv2.errors import DiskError, NotFiniteError, UserError
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot.state import weights
+from drqv2.snapshot.agent_state import weights
 from drqv2.system import files
 from drqv2.system.files import SNAPSHOTS
 

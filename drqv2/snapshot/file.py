@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -17,9 +15,10 @@ import torch
 from torch import Tensor
 
 from drqv2.errors import UserError
+from drqv2.snapshot.agent_state import children
 from drqv2.system.files import remove_unfinished, replacing
 
-VERSION = 8
+VERSION = 9
 # torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
 # before it, that field taken as it was written: 0.
 _MARK = b"sha256:"
@@ -132,33 +131,24 @@ def copied(state: Any) -> Any:
     return state
 
 
-def not_finite(state: Any, name: str = "", own: bool = False) -> str | None:
-    """Return the name of a parameter in a captured state that holds NaN or infinity, or None.
+def not_finite(state: Any, root: str = "", own: bool = False) -> str | None:
+    """Return the name, beneath `root`, of a parameter in a captured state that holds NaN or infinity, or None.
 
     Looked at are networks wherever they are, tensors that require a gradient, and, for NaN alone, networks' buffers and
-    what an agent's own `state_dict` holds (`own`): other tensors may be infinite for good reasons, a mask, say.
+    what a `state_dict` has returned (`own`): other tensors may be infinite for good reasons, a mask, say.
     """
     if not isinstance(state, dict):
         return None
-    kind: Any = state.get("kind")
-    value: Any = state.get("value")
-    found: Iterable[str | None] = ()
+    kind, value, names = state["kind"], state.get("value"), [root, state.get("name", "")]
     if kind == "module":
-        learnt = (f"{name}.{key}" for key, x in value.items() if not _is_finite(x, infinite=key in state["buffers"]))
-        within = (pair for attributes in state["attributes"].values() for pair in attributes.items())
-        found = itertools.chain(learnt, (not_finite(item, f"{name}.{key}", own) for key, item in within))
-    elif kind == "tensor" and state["requires_grad"]:
-        found = (name for _ in range(not _is_finite(value)))
-    elif kind == "tensor" and own:
-        found = (name for _ in range(not _is_finite(value, infinite=True)))
-    elif kind in ("object", "dict"):
-        pairs = value.items() if kind == "object" else value
-        found = (not_finite(item, f"{name}.{key}".lstrip("."), own) for key, item in pairs)
-    elif kind in ("list", "tuple", "deque"):
-        found = (not_finite(item, f"{name}[{i}]", own) for i, item in enumerate(value))
-    elif kind == "stateful":
-        found = (not_finite(value, name, own=True),)
-    return next(filter(None, found), None)
+        for key, tensor in value.items():
+            if not _is_finite(tensor, infinite=key in state["buffers"]):
+                return ".".join(filter(None, [*names, key]))
+    if kind == "tensor" and (own or state["requires_grad"]) and not _is_finite(value, infinite=own):
+        return ".".join(filter(None, names))
+    own = own or kind in ("stateful", "optimizer")
+    within = [value] if kind in ("stateful", "optimizer") else children(state)
+    return next(filter(None, (not_finite(child, root, own) for child in within)), None)
 
 
 def _is_finite(tensor: Tensor, infinite: bool = False) -> bool:

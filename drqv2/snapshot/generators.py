@@ -1,4 +1,4 @@
-"""The states of generators of random numbers: torch's, numpy's, Python's; those of an agent, and the global ones."""
+"""The states of generators of random numbers: torch's, numpy's and Python's; an agent's own, and the global ones."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-Generator = np.random.Generator | np.random.RandomState | random.Random
+RANDOM = np.random.Generator | np.random.RandomState | random.Random
 
 
 def random_state(generator: Any) -> Any:
-    """Return the state of one of numpy's or Python's.
-
-    Raises:
-        NotImplementedError: it has none, as `random.SystemRandom`.
-    """
+    """Return the state of a generator of numpy's or Python's."""
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, np.random.Generator):
@@ -25,7 +21,7 @@ def random_state(generator: Any) -> Any:
 
 
 def set_random_state(generator: Any, state: Any) -> Any:
-    """Return the generator with that state: a new one, where there is none of its kind."""
+    """Return the generator with that state: a new one, if `generator` is not of its kind."""
     if isinstance(state, tuple):
         generator = generator if isinstance(generator, random.Random) else random.Random()
         generator.setstate(state)
@@ -44,22 +40,20 @@ def set_random_state(generator: Any, state: Any) -> Any:
 def rng_state() -> dict[str, Any]:
     """Return the state of the global generators of torch (CPU and CUDA), numpy and Python."""
     legacy: Any = np.random.get_state()
-    algorithm, keys, position, has_gauss, cached = legacy
-    version, words, gauss = random.getstate()
+    algorithm, keys, *rest = legacy
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [algorithm, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
-        "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
+        "numpy": [algorithm, torch.from_numpy(keys.copy()), *rest],
+        "python": random.getstate(),
     }
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Restore what `rng_state` returned; CUDA generators only where as many devices are there."""
+    """Restore what `rng_state` returned; CUDA generators only on as many devices."""
     torch.set_rng_state(state["torch"])
     if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
-    algorithm, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((algorithm, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
+    algorithm, keys, *rest = state["numpy"]
+    np.random.set_state((algorithm, keys.numpy(), *rest))
+    random.setstate(state["python"])
