@@ -25,15 +25,14 @@ def set_random_state(generator: Any, state: Any) -> Any:
     if isinstance(state, tuple):
         generator = generator if isinstance(generator, random.Random) else random.Random()
         generator.setstate(state)
-        return generator
-    if "has_gauss" in state:
+    elif "has_gauss" in state:
         generator = generator if isinstance(generator, np.random.RandomState) else np.random.RandomState()
         generator.set_state(state)
-        return generator
-    kind = state["bit_generator"]
-    if not isinstance(generator, np.random.Generator) or generator.bit_generator.state["bit_generator"] != kind:
-        generator = np.random.Generator(getattr(np.random, kind)())
-    generator.bit_generator.state = state
+    else:
+        kind = getattr(np.random, state["bit_generator"])
+        if not isinstance(generator, np.random.Generator) or type(generator.bit_generator) is not kind:
+            generator = np.random.Generator(kind())
+        generator.bit_generator.state = state
     return generator
 
 
