@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from drqv2.config.messages import did_you_mean
 from drqv2.config.schema import FIRST_REGIME, defaults, show, tasks
 from drqv2.errors import UserError
 from drqv2.run import factory as parts
+from drqv2.snapshot import agent_state, agent_weights
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot import state
 from drqv2.snapshot.agent_weights import ADVICE, misfit
 from drqv2.system import files
 
@@ -185,11 +184,10 @@ def agent_with(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -
     """
     agent = parts.make_agent(cfg, env, torch.device(cfg.device))
     captured = isinstance(weights.get("kind"), str)
-    with warnings.catch_warnings(action="ignore"):  # of what cannot be saved
-        own = state.capture(agent)
+    own = agent_state.capture(agent)
     if own["kind"] == "stateful" and not captured:
         raise UserError(f"{path}: the agent has a state_dict of its own: tensors alone do not fill it; give a snapshot")
-    needed, given = state.parameters(own), state.parameters(weights) if captured else weights
+    needed, given = agent_weights.parameters(own), agent_weights.parameters(weights) if captured else weights
     if missing := sorted(needed.keys() - given.keys()):
         networks = ", ".join(sorted({name.partition(".")[0] for name in missing}))
         raise UserError(
@@ -200,10 +198,10 @@ def agent_with(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -
         if not captured:
             if unknown := sorted(given.keys() - needed.keys()):
                 raise KeyError(f"the agent has no {unknown[0]}")
-            for name, network in state.networks(own):
+            for name, network in agent_weights.networks(own):
                 network["value"] = {key: given[f"{name}.{key}" if name else key] for key in network["value"]}
-        state.restore(agent, weights if captured else own, weights_only=True)
-    except (RuntimeError, AttributeError, KeyError, ValueError) as e:  # the last two: tensors for an optimizer
+        agent_weights.restore_weights(agent, weights if captured else own)
+    except (RuntimeError, AttributeError, KeyError, ValueError) as e:  # the last three: of an agent's own code
         raise UserError(
             f"{path}: its weights do not fit {cfg.task_name}: {misfit(e)}\n"
             "Give a task of the same actions and images as the run's."

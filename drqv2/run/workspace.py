@@ -19,9 +19,9 @@ from drqv2.logging.time_shares import TimeShares
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.progress import Progress
-from drqv2.snapshot import agent_weights, resume, state
-from drqv2.snapshot import file as snapshot_file
+from drqv2.snapshot import agent_state, agent_weights, resume, rng
 from drqv2.snapshot.checkpoints import Checkpoints
+from drqv2.snapshot.finite import not_finite
 from drqv2.system import files
 from drqv2.system.signals import StopSignals
 
@@ -64,6 +64,8 @@ class BaseWorkspace:
         self._saved_norms: dict[str, float] = {}  # gradient norms of the last update before a resume
         self._saved_at = float("-inf")  # seconds of training at the newest snapshot
         self.checkpoints = Checkpoints(work_dir)
+        if cfg.save_snapshot:
+            agent_state.warn_of_unsaved(self.agent)
         saved = self.checkpoints.load()
         if saved is None:
             self._start()
@@ -163,8 +165,8 @@ class BaseWorkspace:
             "progress": asdict(self.progress),
             "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
             "timer": self.timer.total_time(),
-            "agent": state.capture(self.agent),
-            "rng": state.rng_state(),
+            "agent": agent_state.capture(self.agent),
+            "rng": rng.rng_state(),
             "logger": self.logger.state_dict(),
             "gradient_norms": self.gradient_norms(),
             **self.state_dict(),
@@ -189,7 +191,7 @@ class BaseWorkspace:
         self._saved_norms = saved["gradient_norms"]
         self.timer = utils.Timer(saved["timer"])
         self._saved_at = saved["timer"]
-        state.set_rng_state(saved["rng"])
+        rng.set_rng_state(saved["rng"])
 
     def _predicates(self) -> dict[str, utils.Every]:
         return {name: value for name, value in vars(self).items() if isinstance(value, utils.Every)}
@@ -206,7 +208,7 @@ class BaseWorkspace:
         """
         name = self.logger.nonfinite_loss()
         if name is None and parameters:
-            name = snapshot_file.not_finite(state.capture(self.agent), "agent")
+            name = not_finite(agent_state.capture(self.agent), "agent")
         if name:
             raise NotFiniteError(f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode})")
 

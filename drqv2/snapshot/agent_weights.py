@@ -1,17 +1,20 @@
-"""An agent brought to where a snapshot was taken, or given its weights alone."""
+"""A new agent given what a snapshot holds of one: all of its state, or its weights alone."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from drqv2.errors import UserError
+from drqv2.snapshot import agent_state
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot import state
+from drqv2.snapshot.agent_state import CONTAINERS, State
 
 ADVICE = (
     "Give a run's snapshot.pt or weights_FRAME.pt; for the public DrQ-v2's weights see python -m drqv2.snapshot --help."
@@ -34,7 +37,7 @@ def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path
     """
     fresh = dict(getattr(agent, "__dict__", {}))
     try:
-        state.restore(agent, saved)
+        agent_state.restore(agent, saved)
     except (RuntimeError, AttributeError, TypeError, ValueError, KeyError) as e:  # what agents' own code raises, too
         raise UserError(f"the snapshot in {run_dir} is of another agent than the configuration's: {misfit(e)}") from e
     apply(agent, fresh, changed)
@@ -80,13 +83,71 @@ def init_weights(agent: Any, path: Path) -> None:
     if "agent" not in saved:
         raise UserError(f"init_from={path}: there is no agent in it\n{ADVICE}")
     try:
-        state.restore(agent, saved["agent"], weights_only=True)
+        restore_weights(agent, saved["agent"])
     except RuntimeError as e:
         raise UserError(
             f"init_from={path}: its weights do not fit the agent: {misfit(e)}\n"
             "Give a task of the same actions and images, and the preset and sizes that they were trained with."
         ) from e
     print(f"agent's weights from {path}; counters and replay are new")
+
+
+def restore_weights(agent: Any, state: State) -> None:
+    """Restore the parameters and buffers of an agent's modules alone.
+
+    An agent with a `state_dict` of its own, in which they cannot be told from the rest, is restored whole.
+
+    Args:
+        agent: any agent.
+        state: what `agent_state.capture` or `weights` returned.
+
+    Raises:
+        RuntimeError: they do not fit.
+    """
+    if state["kind"] == "stateful":
+        return agent_state.restore(agent, state)
+    walk, saved = agent_state.Capture(), dict(networks(state))
+    walk.walk(agent, "agent")
+    for name in saved.keys() & walk.modules.keys():
+        walk.modules[name].load_state_dict(saved[name]["value"])
+    if not saved.keys() & walk.modules.keys():
+        raise RuntimeError("no network of the snapshot is in the agent")
+    if lost := saved.keys() - walk.modules.keys():
+        warnings.warn(f"not restored, as the new agent has no place for it: {', '.join(sorted(lost))}", stacklevel=2)
+    return None
+
+
+def weights(state: State) -> State:
+    """Return of a captured state what `restore_weights` needs: the networks, without the rest."""
+    if state["kind"] == "stateful":
+        return state
+    kept = {name: {"kind": "module", "value": node["value"], "attributes": {}} for name, node in networks(state)}
+    return {"kind": "object", "value": kept}
+
+
+def parameters(state: State) -> dict[str, Tensor]:
+    """Return the parameters and buffers of all networks in a captured state by dotted name, as `critics.0.weight`."""
+    return {f"{name}.{key}".strip("."): value for name, node in networks(state) for key, value in node["value"].items()}
+
+
+def networks(state: State, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the dotted name and the node of each network in a captured state."""
+    if isinstance(state, dict) and state["kind"] == "module":
+        yield name, state
+    for key, child in children(state):
+        yield from networks(child, f"{name}.{key}".strip("."))
+
+
+def children(state: State) -> Iterator[tuple[str, State]]:
+    """Yield the names and the nodes of what an object, a module or a container in a captured state holds."""
+    kind = state["kind"] if isinstance(state, dict) else None
+    if kind == "object":
+        yield from state["value"].items()
+    elif kind == "module":
+        for path, attributes in state["attributes"].items():
+            yield from ((f"{path}.{key}".strip("."), child) for key, child in attributes.items())
+    elif kind in CONTAINERS:
+        yield from zip(map(str, state["keys"]), state["value"], strict=True)
 
 
 def misfit(error: Exception) -> str:

@@ -11,7 +11,8 @@ from omegaconf import DictConfig
 
 from drqv2.errors import DiskError, NotFiniteError, UserError
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot.state import weights
+from drqv2.snapshot.agent_weights import weights
+from drqv2.snapshot.finite import not_finite
 from drqv2.system import files
 from drqv2.system.files import SNAPSHOTS
 
@@ -57,7 +58,7 @@ class Checkpoints:
             NotFiniteError: a parameter is NaN or infinite; nothing is written.
         """
         self.wait()
-        if name := snapshot.not_finite(state["agent"], "agent"):
+        if name := not_finite(state["agent"], "agent"):
             raise NotFiniteError(f"{name} is not finite at frame {state['frame']}")
         state = {**snapshot.copied(state), "needed_before": self._needs[-1] if self._needs else state["needs"]}
         self._frame = state["frame"]

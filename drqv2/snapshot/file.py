@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -19,7 +17,7 @@ from torch import Tensor
 from drqv2.errors import UserError
 from drqv2.system.files import remove_unfinished, replacing
 
-VERSION = 8
+VERSION = 9
 # torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
 # before it, that field taken as it was written: 0.
 _MARK = b"sha256:"
@@ -130,44 +128,3 @@ def copied(state: Any) -> Any:
     if isinstance(state, list):
         return [copied(value) for value in state]
     return state
-
-
-def not_finite(state: Any, name: str = "", own: bool = False) -> str | None:
-    """Return the name of a parameter in a captured state that holds NaN or infinity, or None.
-
-    Looked at are networks wherever they are, tensors that require a gradient, and, for NaN alone, networks' buffers and
-    what an agent's own `state_dict` holds (`own`): other tensors may be infinite for good reasons, a mask, say.
-    """
-    if not isinstance(state, dict):
-        return None
-    kind: Any = state.get("kind")
-    value: Any = state.get("value")
-    found: Iterable[str | None] = ()
-    if kind == "module":
-        learnt = (f"{name}.{key}" for key, x in value.items() if not _is_finite(x, infinite=key in state["buffers"]))
-        within = (pair for attributes in state["attributes"].values() for pair in attributes.items())
-        found = itertools.chain(learnt, (not_finite(item, f"{name}.{key}", own) for key, item in within))
-    elif kind == "tensor" and state["requires_grad"]:
-        found = (name for _ in range(not _is_finite(value)))
-    elif kind == "tensor" and own:
-        found = (name for _ in range(not _is_finite(value, infinite=True)))
-    elif kind in ("object", "dict"):
-        pairs = value.items() if kind == "object" else value
-        found = (not_finite(item, f"{name}.{key}".lstrip("."), own) for key, item in pairs)
-    elif kind in ("list", "tuple", "deque"):
-        found = (not_finite(item, f"{name}[{i}]", own) for i, item in enumerate(value))
-    elif kind == "stateful":
-        found = (not_finite(value, name, own=True),)
-    return next(filter(None, found), None)
-
-
-def _is_finite(tensor: Tensor, infinite: bool = False) -> bool:
-    """Whether no value is NaN, nor, unless they may, infinite."""
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
-        return True
-    if infinite:
-        return not bool(torch.isnan(tensor).any())
-    wide = tensor if tensor.dtype in (torch.float64, torch.complex128) or tensor.is_complex() else tensor.float()
-    return bool(torch.isfinite(torch.linalg.vector_norm(wide, float("inf"))))

@@ -21,8 +21,8 @@ from yaml import YAMLError
 from drqv2.config.schema import show
 from drqv2.errors import UserError
 from drqv2.replay.storage import episode_path
+from drqv2.snapshot import agent_weights
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot import state as captured
 from drqv2.system import files
 
 _OF_THE_CLOCK = ("fps", "total_time")  # columns of logs that differ from one run to the next
@@ -131,7 +131,7 @@ def parameters(state: dict[str, Any]) -> dict[str, Tensor]:
     """
     if state["agent"]["kind"] == "stateful":
         raise UserError("the agent has a state_dict of its own: its networks cannot be told from the rest")
-    return captured.parameters(state["agent"])
+    return agent_weights.parameters(state["agent"])
 
 
 def fingerprint(state: Any) -> str:
@@ -214,7 +214,7 @@ def import_weights(source: Path, target: Path) -> None:
     plain = all(isinstance(v, Tensor) for network in networks.values() for v in network.values())
     if not plain or {"encoder", "actor", "critic"} - networks.keys():
         raise UserError(f"{source}: must hold encoder, actor and critic, each a state dict; got {list(parts)[:6]}")
-    agent = {name: {"kind": "module", "value": network, "attributes": {}} for name, network in networks.items()}
+    agent = {name: {"kind": "module", "name": name, "value": network} for name, network in networks.items()}
     try:
         snapshot.save(target, {"frame": 0, "config": {}, "agent": {"kind": "object", "value": agent}})
     except OSError as e:

@@ -15,7 +15,7 @@ from dm_env import specs
 from drqv2 import envs
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.nn.networks import Encoder
-from drqv2.snapshot import state
+from drqv2.snapshot import agent_state
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 from tests import short_env
 from tests.agents import test_golden
@@ -220,7 +220,7 @@ def test_a_graph_does_what_single_kernels_do() -> None:
         for name in one:
             torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
     # The generators have gone on alike, so that a snapshot holds their state.
-    ours, theirs = (state.capture(agent)["value"] for agent in (eager, graphed))
+    ours, theirs = (agent_state.capture(agent)["value"] for agent in (eager, graphed))
     assert torch.equal(ours["update_generator"]["value"], theirs["update_generator"]["value"])
     shifts = [ours["aug"], theirs["aug"]]
     assert_equal(*shifts)
@@ -247,7 +247,7 @@ def test_a_graph_goes_on_after_a_restore() -> None:
         whole.update(iter([batch]), step)
         if step == 3:
             fresh = small_agent("cuda", compile=True)
-            state.restore(fresh, state.capture(parts))
+            agent_state.restore(fresh, agent_state.capture(parts))
             parts = fresh
         parts.update(iter([batch]), step)
     for a, b in zip(whole.critic.parameters(), parts.critic.parameters(), strict=True):

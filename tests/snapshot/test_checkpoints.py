@@ -15,13 +15,13 @@ from torch import nn
 
 from drqv2.errors import DiskError, NotFiniteError, UserError
 from drqv2.snapshot import file as snapshot
+from drqv2.snapshot.agent_state import capture
 from drqv2.snapshot.checkpoints import Checkpoints
-from drqv2.snapshot.state import capture
 from drqv2.system import files
 
 
 def state(frame: int, needs: int = 0, weight: float = 1.0) -> dict[str, Any]:
-    net = {"kind": "module", "value": {"weight": torch.full((3,), weight)}, "buffers": {}, "attributes": {"": {"n": 1}}}
+    net = {"kind": "module", "name": "net", "value": {"weight": torch.full((3,), weight)}, "buffers": [], "frozen": []}
     return {name: {} for name in snapshot.OF_A_RUN - {"needed_before"}} | {
         "frame": frame,
         "needs": needs,
@@ -65,7 +65,7 @@ def test_milestones_hold_weights_only(tmp_path):
     kept = snapshot.load(tmp_path / "weights_7.pt")
     assert kept.keys() == {"version", "frame", "config", "agent"}
     assert kept["agent"]["value"].keys() == {"net"}
-    assert kept["agent"]["value"]["net"]["attributes"] == {}
+    assert kept["agent"]["value"]["net"].keys() == {"kind", "name", "value"}
 
 
 def test_what_the_two_newest_and_the_coming_one_need(tmp_path):
@@ -182,7 +182,7 @@ NAN = torch.tensor([0.0, float("nan")])
     ("agent", "named"),
     [
         (SimpleNamespace(nets=[nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)]), None),
-        (SimpleNamespace(nets={"a": [nn.ParameterList([nn.Parameter(NAN.clone())])]}), "agent.nets.a[0].0"),
+        (SimpleNamespace(nets={"a": [nn.ParameterList([nn.Parameter(NAN.clone())])]}), "agent.nets.a.0.0"),
         (SimpleNamespace(log_alpha=NAN.clone().requires_grad_()), "agent.log_alpha"),
         (SimpleNamespace(lowest=torch.tensor(float("inf")), mask=torch.tensor([-float("inf")])), None),
         (SimpleNamespace(net=nn.BatchNorm1d(0)), None),

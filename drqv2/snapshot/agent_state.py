@@ -1,0 +1,300 @@
+"""What a snapshot keeps of an agent.
+
+What has `state_dict` and `load_state_dict` is asked for its state. Else attributes are walked, at any depth: modules
+(with their plain attributes, buffers, frozen parameters, training flags), tensors, arrays, generators, plain values,
+containers, plain objects. A memo marks what occurs twice. Modules, objects and tensors of the same shape are restored
+in place, the rest is replaced. Functions, classes, enums and the like are constants; `warn_of_unsaved` names
+everything else. An agent that rebuilds optimizers, parts tied weights or keeps views of one memory writes a
+`state_dict`.
+
+A state is a tree of plain values and nodes {"kind": ..., "value": ..., "id": its number in the memo}.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import re
+import sys
+import warnings
+from collections import deque
+from enum import Enum
+from pathlib import PurePath
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from drqv2.snapshot.rng import GENERATORS
+
+State = Any  # a plain value or a node
+
+CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque, "set": set, "dict": dict}
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+_CONSTANTS = (type, ModuleType, Enum, re.Pattern, PurePath, slice, range, np.dtype, torch.cuda.CUDAGraph)
+_WRAPPERS = (functools.partial, type(functools.cache(len)), torch.jit.ScriptFunction, np.ufunc)
+_CONSTANT = {"kind": "constant"}
+_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"} - {"abc", "argparse", "types", "typing"}
+_MODULE_INTERNALS = frozenset(vars(nn.Module()))
+_ADVICE = "give the agent state_dict and load_state_dict"
+
+
+def capture(agent: Any) -> State:
+    """Return an agent's state in a form that `torch.load(weights_only=True)` reads; its tensors are not copied."""
+    return Capture().walk(agent, "agent")
+
+
+def warn_of_unsaved(agent: Any) -> None:
+    """Warn, once and in one line, of what `capture` cannot save of an agent."""
+    walk = Capture()
+    walk.walk(agent, "agent")
+    if walk.unsaved:
+        warnings.warn(f"snapshots leave out {', '.join(walk.unsaved)}; to save them, {_ADVICE}", stacklevel=2)
+
+
+def restore(agent: Any, state: State) -> None:
+    """Restore a captured state into an agent made as the captured one was; warn of what has no place in it.
+
+    Raises:
+        RuntimeError: something does not fit, or is one object in the agent and two in the snapshot.
+    """
+    walk = _Restore(getattr(agent, "device", "cpu"))
+    walk.restore(agent, state, "agent")
+    if walk.lost:
+        warnings.warn(f"not restored, as the new agent has no place for it: {', '.join(walk.lost)}", stacklevel=2)
+
+
+class Capture:
+    """A walk over an agent; or, with `own`, over what a `state_dict` returned, whose tensors may share memory."""
+
+    def __init__(self, own: bool = False) -> None:
+        self.unsaved: list[str] = []  # names of what cannot be saved, each with the reason
+        self.modules: dict[str, nn.Module] = {}  # by dotted name
+        self._own = own
+        self._memo: dict[int, tuple[Any, int]] = {}  # by id(): the object, which so keeps its id, and its number
+        self._storages: dict[int, set[int]] = {}  # address -> id() of the tensors that were met there
+
+    def walk(self, value: Any, name: str) -> State:
+        """Return the state of `value`, which messages call `name`."""
+        if type(value) in _PLAIN:
+            return value
+        if isinstance(value, _CONSTANTS + _WRAPPERS) or inspect.isroutine(value):
+            return _CONSTANT
+        if id(value) in self._memo:
+            return {"kind": "same", "id": self._memo[id(value)][1]}
+        number = len(self._memo)
+        self._memo[id(value)] = value, number
+        node = self._node(value, name)
+        return node if node is _CONSTANT else {**node, "id": number}
+
+    def _leave_out(self, name: str, reason: str) -> State:
+        self.unsaved.append(f"{name} ({reason})")
+        return _CONSTANT
+
+    def _node(self, value: Any, name: str) -> State:
+        of = type(value).__name__
+        if isinstance(value, Tensor):
+            return self._tensor(value, name)
+        if type(value) is np.ndarray or isinstance(value, np.generic):
+            if value.dtype.kind not in "biufc" or not value.dtype.isnative:
+                return self._leave_out(name, f"an array of {value.dtype}")
+            return {"kind": "array", "value": torch.from_numpy(np.array(value, order="K")), "of": of}
+        for kind, (get_state, _) in GENERATORS.items():
+            if isinstance(value, kind):
+                state = self._plain(get_state(value), name)
+                return {"kind": "generator", "value": state, "of": str(getattr(value, "device", ""))}
+        if isinstance(value, tuple(CONTAINERS.values())):
+            return self._container(value, name)
+        if isinstance(value, nn.Module) and any(map(is_lazy, value.parameters())):
+            return self._leave_out(name, "not initialised yet")
+        visible = isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule)
+        if visible and all(isinstance(x, Tensor) for x in value.state_dict().values()):
+            return self._module(value, name)
+        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            return {"kind": "stateful", "value": self._plain(value.state_dict(), name), "of": of}
+        if _is_plain_object(value):
+            return {"kind": "object", "value": self._attributes(vars(value), name)}
+        return self._leave_out(name, f"a {of}")
+
+    def _plain(self, state: Any, name: str) -> State:
+        walk = Capture(own=True)
+        node = walk.walk(state, f"{name}.state_dict()")
+        self.unsaved += walk.unsaved
+        return node
+
+    def _tensor(self, value: Tensor, name: str) -> State:
+        if type(value) not in (Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_meta:
+            return self._leave_out(name, f"a {type(value).__name__} of layout {value.layout} on {value.device}")
+        here = self._storages.setdefault(value.untyped_storage().data_ptr(), set())
+        if here and id(value) not in here and value.numel() and not self._own:
+            return self._leave_out(name, "shares memory with another tensor")
+        here.add(id(value))
+        learns = value.requires_grad and value.is_leaf
+        return {"kind": "tensor", "value": value.detach(), "device": value.device.type, "requires_grad": learns}
+
+    def _container(self, value: Any, name: str) -> State:
+        kind = next(kind for kind, known in CONTAINERS.items() if isinstance(value, known))
+        items = sorted(value, key=repr) if kind == "set" else value.values() if kind == "dict" else value
+        keys = [self.walk(key, f"a key of {name}") for key in value] if kind == "dict" else list(range(len(value)))
+        nodes = [self.walk(item, f"{name}.{key}") for key, item in zip(keys, items, strict=True)]
+        if nodes and all(node is _CONSTANT for node in nodes):
+            return _CONSTANT
+        kinds = {node["kind"] for node in (nodes if kind == "set" else keys) if isinstance(node, dict)}
+        if kinds - {"tuple", "same"}:
+            return self._leave_out(name, f"a {kind} of what is no plain value")
+        return {"kind": kind, "keys": keys, "value": nodes, "maxlen": getattr(value, "maxlen", None)}
+
+    def _module(self, module: nn.Module, name: str) -> State:
+        self.modules[name.partition(".")[2]] = module
+        tensors = module.state_dict(keep_vars=True)
+        for tensor in tensors.values():
+            self._storages.setdefault(tensor.untyped_storage().data_ptr(), set()).add(id(tensor))
+        numbers = {path: self._memo.setdefault(id(x), (x, len(self._memo)))[1] for path, x in tensors.items()}
+        modules = list(module.named_modules())
+        return {
+            "kind": "module",
+            "numbers": numbers,
+            "value": {path: x.detach().as_subclass(Tensor) for path, x in tensors.items()},
+            "buffers": [path for path, x in tensors.items() if not isinstance(x, nn.Parameter)],
+            "frozen": [path for path, x in module.named_parameters(remove_duplicate=False) if not x.requires_grad],
+            "evaluating": [path for path, x in modules if not x.training],
+            "attributes": {path: self._attributes(_beside(x), f"{name}.{path}".rstrip(".")) for path, x in modules},
+        }
+
+    def _attributes(self, attributes: dict[str, Any], name: str) -> dict[str, State]:
+        # What learns first: other attributes may hold the same tensors.
+        keys = sorted(attributes, key=lambda key: not isinstance(attributes[key], nn.Module | Tensor))
+        nodes = {key: self.walk(attributes[key], f"{name}.{key}") for key in keys}
+        return {key: node for key, node in nodes.items() if node is not _CONSTANT}
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Return whether an object is no more than its attributes, and of no library."""
+    kinds = type(value).__mro__[:-1]
+    by_slots = not hasattr(value, "__dict__") or any("__slots__" in vars(kind) for kind in kinds)
+    return not by_slots and not {kind.__module__.partition(".")[0] for kind in kinds} & _LIBRARIES
+
+
+def _beside(module: nn.Module) -> dict[str, Any]:
+    """Return what a module holds beside its state_dict; of torch's own modules, public data only."""
+    own = {key: x for key, x in module._buffers.items() if key in module._non_persistent_buffers_set}
+    own |= {key: x for key, x in vars(module).items() if key not in _MODULE_INTERNALS}
+    data = (*_PLAIN, Tensor, np.ndarray, *CONTAINERS.values())
+    foreign = type(module).__module__.startswith("torch.")
+    return {key: x for key, x in own.items() if not foreign or (isinstance(x, data) and not key.startswith("_"))}
+
+
+class _Restore:
+    """One restoration. New tensors that were not on the CPU are made on `device`."""
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self._device = device
+        self.lost: list[str] = []  # names of what has no place in the agent
+        self._made: dict[int, Any] = {}  # by number
+        self._owners: dict[int, tuple[Any, int]] = {}  # by id(): what was restored in place, and its number
+
+    def restore(self, current: Any, node: State, name: str) -> Any:
+        """Restore a node, into `current` where it fits; return what takes its place."""
+        if not isinstance(node, dict):  # a device follows the machine
+            return current if isinstance(node, torch.device) and isinstance(current, torch.device) else node
+        kind = node["kind"]
+        if kind in ("same", "constant"):
+            self.lost += [name] if kind == "constant" and current is None else []
+            return self._made.get(node.get("id", -1), current)
+        if kind in ("module", "object", "stateful", "generator"):
+            attribute = {"module": "modules", "object": "__dict__", "stateful": "load_state_dict"}.get(
+                kind, "__class__"
+            )
+            if not hasattr(current, attribute) or (kind == "generator" and not isinstance(current, tuple(GENERATORS))):
+                self.lost.append(name)
+                return current
+            self._made[node["id"]] = current
+            if not self._is_free(current, node):
+                raise RuntimeError(f"{name} and another attribute are one object here, two in the snapshot; {_ADVICE}")
+            getattr(self, f"_{kind}")(current, node, name)
+        else:
+            current = getattr(self, "_container" if kind in CONTAINERS else f"_{kind}")(current, node, name)
+            self._made[node["id"]] = current
+        return current
+
+    def _is_free(self, current: Any, node: State) -> bool:
+        return self._owners.setdefault(id(current), (current, node["id"]))[1] == node["id"]
+
+    def _object(self, current: Any, node: State, name: str) -> None:
+        for key, child in node["value"].items():
+            vars(current)[key] = self.restore(vars(current).get(key), child, f"{name}.{key}")
+
+    def _generator(self, current: Any, node: State, name: str) -> None:
+        if str(getattr(current, "device", "")) != node["of"]:
+            self.lost.append(f"{name} (a generator of {node['of']} starts anew)")
+        else:
+            set_state = next(set_state for kind, (_, set_state) in GENERATORS.items() if isinstance(current, kind))
+            set_state(current, _Restore().restore(None, node["value"], name))
+
+    def _stateful(self, current: Any, node: State, name: str) -> None:
+        if type(current).__name__ != node["of"]:
+            raise RuntimeError(f"{name} is {type(current).__name__}, in the snapshot {node['of']}")
+        state = _Restore().restore(None, node["value"], name)
+        if isinstance(current, torch.optim.Optimizer):
+            for group, saved in zip(current.param_groups, state["param_groups"], strict=False):
+                # These follow the machine, not the snapshot.
+                saved.update({key: group[key] for key in ("foreach", "fused", "capturable") if key in group})
+        current.load_state_dict(state)
+
+    def _module(self, module: nn.Module, node: State, name: str) -> None:
+        module.load_state_dict(node["value"])
+        if len({*map(id, module.state_dict(keep_vars=True).values())}) != len({*node["numbers"].values()}):
+            raise RuntimeError(f"{name} ties its weights in only one of snapshot and agent; {_ADVICE}")
+        self._made |= {node["numbers"][path]: x for path, x in module.state_dict(keep_vars=True).items()}
+        for path, parameter in module.named_parameters(remove_duplicate=False):
+            parameter.requires_grad_(path not in node["frozen"])
+        for path, sub in module.named_modules():
+            sub.training = path not in node["evaluating"]
+            for key, child in node["attributes"].get(path, {}).items():
+                old = getattr(sub, key, None)
+                new = self.restore(old, child, f"{name}.{path}.{key}".replace("..", "."))
+                if new is not old:
+                    setattr(sub, key, new)  # not by vars(): it may be a buffer
+
+    def _container(self, current: Any, node: State, name: str) -> Any:
+        kind = node["kind"]
+        keys = [self.restore(None, key, name) for key in node["keys"]]
+        ordered = isinstance(current, list | tuple | deque)
+        known = current if isinstance(current, dict) else dict(enumerate(current)) if ordered else {}
+        new = getattr(current, "default_factory", None) or (lambda: None)
+        olds = [known[key] if key in known else new() for key in keys]
+        items = [self.restore(old, x, f"{name}.{k}") for k, old, x in zip(keys, olds, node["value"], strict=True)]
+        if kind == "dict":
+            same_kind = copy.copy(known)  # an OrderedDict or a defaultdict stays one
+            same_kind.clear()
+            for key, item in zip(keys, items, strict=True):
+                same_kind[key] = item
+            return same_kind
+        if kind == "deque":
+            return deque(items, node["maxlen"])
+        return getattr(current, "_make", CONTAINERS[kind])(items)  # a namedtuple stays one
+
+    def _array(self, current: Any, node: State, name: str) -> Any:
+        array = node["value"].numpy()
+        if node["of"] != "ndarray":
+            return array[()]
+        fits = type(current) is np.ndarray and (current.shape, current.dtype) == (array.shape, array.dtype)
+        if not fits or not self._is_free(current, node):
+            return array.copy(order="K")
+        current[...] = array
+        return current
+
+    def _tensor(self, current: Any, node: State, name: str) -> Tensor:
+        value = node["value"]
+        fits = isinstance(current, Tensor) and (current.shape, current.dtype) == (value.shape, value.dtype)
+        if not fits and isinstance(current, Tensor) and current.requires_grad:
+            raise RuntimeError(f"{name} has shape {list(current.shape)}, in the snapshot {list(value.shape)}")
+        if not fits or not current.is_leaf or 0 in current.stride() or not self._is_free(current, node):
+            current = torch.empty_like(value, device="cpu" if node["device"] == "cpu" else self._device)
+        with torch.no_grad():
+            current.copy_(value)
+        return current.requires_grad_(node["requires_grad"])

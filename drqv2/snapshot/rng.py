@@ -1,0 +1,38 @@
+"""The states of random number generators: an agent's own, and the global ones."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+GENERATORS: dict[type, tuple[Any, Any]] = {  # kind -> how to get and to set its state
+    torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
+    np.random.Generator: (lambda g: g.bit_generator.state, lambda g, state: setattr(g.bit_generator, "state", state)),
+    np.random.RandomState: (lambda g: g.get_state(legacy=False), np.random.RandomState.set_state),
+    random.Random: (random.Random.getstate, random.Random.setstate),
+}
+
+
+def rng_state() -> dict[str, Any]:
+    """Return the state of the global generators of torch (CPU and CUDA), numpy and Python."""
+    legacy: Any = np.random.get_state()
+    algorithm, keys, *rest = legacy
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [algorithm, torch.from_numpy(keys.copy()), *rest],
+        "python": random.getstate(),
+    }
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Restore what `rng_state` returned; CUDA generators only on as many devices."""
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    algorithm, keys, *rest = state["numpy"]
+    np.random.set_state((algorithm, keys.numpy(), *rest))
+    random.setstate(state["python"])
