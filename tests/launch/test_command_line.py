@@ -123,8 +123,8 @@ def test_another_regime(capsys, toy):
     assert not {"nstep", "batch_size", "agent"} & set(cfg), "what task and preset set for DrQ-v2 is left out"
     cfg, _ = start(f"resume={work_dir}", "horizon=16", config_dir=toy)
     assert (cfg.regime, cfg.horizon) == ("toy", 16), "the regime is that of the stored configuration"
-    said = refused(capsys, "regime=toy", "nstep=3", config_dir=toy)
-    assert said == "error: nstep=3: regime=toy has no such key (see --help)\n"
+    foreign = ["regime=toy", "task=walker_walk", "nstep=3"]
+    assert "nstep=3: regime=toy has no such key" in refused(capsys, *foreign, config_dir=toy)
     assert "horizn=3: there is no such key; nearest: horizon" in refused(
         capsys, "regime=toy", "horizn=3", config_dir=toy
     )
@@ -259,7 +259,8 @@ def test_environment_is_left_as_it_was(capsys, monkeypatch):
 
 def test_what_only_prints(capsys):
     launch(run, CFGS, argv=["-h", "batch_size=0"])
-    assert all(name in capsys.readouterr().out for name in ("batch_size", "cheetah_run", "regime: drqv2"))
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("batch_size", "cheetah_run", "regime: drqv2"))
     launch(run, CFGS, argv=["--cfg", "job", "batch_size=0"])
     assert "batch_size: 0" in capsys.readouterr().out
     launch(run, CFGS, argv=["hydra/launcher=slurm", "--cfg", "hydra", "-p", "hydra.launcher"])
@@ -311,7 +312,7 @@ def script(tmp_path) -> list[str]:
     [
         (["seed=5"], 0, "running\n", ""),
         (["task=cheeta_run"], 2, "", "error: "),
-        (["experiment=bug"], 1, "", "Traceback"),
+        (["experiment=bug"], 1, "", "Error executing job with overrides: ['experiment=bug']\nTraceback"),
     ],
 )
 def test_process(script, argv, code, out, err):
