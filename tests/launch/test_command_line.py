@@ -10,14 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config import checks, help, schema
 from drqv2.config.key import Key
 from drqv2.config.kinds import Choice, Int
+from drqv2.config.schema import CFGS
 from drqv2.config.tables import shared
 from drqv2.launch.command_line import launch
-from tests.launch.harness import CFGS, RUNS, refused, run, start
+from tests.launch.harness import RUNS, refused, run, start
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -132,7 +133,7 @@ def test_another_regime(capsys, toy):
     text = capsys.readouterr().out
     assert "horizon" in text
     assert "nstep" not in text
-    assert "drqv2: DrQ-v2" in text
+    assert ", drqv2 (DrQ-v2" in text
     assert start("regime=drqv2", config_dir=toy)[0].nstep == 3
 
 
@@ -150,6 +151,7 @@ def test_resume_uses_the_run_s_own_configuration():
 def test_resume_of_a_run_from_before_there_were_regimes():
     _, first = start("hydra.run.dir=run")
     stored = OmegaConf.load(first / "config.yaml")
+    assert isinstance(stored, DictConfig)
     for name in ("regime", "obs_type"):
         del stored[name]
     OmegaConf.save(stored, first / "config.yaml")
@@ -283,7 +285,7 @@ SCRIPT = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from drqv2.launch.command_line import launch
-from tests.launch.harness import CFGS, RUNS, refused, run, start
+from tests.launch.harness import RUNS, refused, run, start
 
 def main(cfg, work_dir):
     (work_dir / "snapshot.pt").touch()
