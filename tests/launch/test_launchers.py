@@ -139,11 +139,11 @@ def test_a_lost_process_of_joblib_s():
 
 
 def test_a_search_continues_after_a_trial_that_fails(tmp_path):
-    trials = ["hydra/sweeper=search", "hydra.sweeper.n_trials=3", "lr=choice(1e-4,3e-4)"]
+    trials = ["hydra/sweeper=search", "hydra.sweeper.n_trials=2", "lr=choice(1e-4,3e-4)"]
     start("-m", "hydra.sweep.dir=sweep", "experiment=search", *trials)
-    assert len(RUNS) == 3
+    assert len(RUNS) == 2
     best = OmegaConf.load(tmp_path / "sweep" / "optimization_results.yaml")
-    assert best.best_value == max(cfg.lr for cfg, _ in RUNS[1:])
+    assert best.best_value == RUNS[1][0].lr
 
 
 @pytest.mark.parametrize("plugin", plugins.PLUGINS, ids=lambda plugin: plugin.package)
