@@ -22,7 +22,7 @@ def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
         UserError: there is no such regime.
     """
     values = _shown_defaults(regime)
-    others = "".join(f"; {name}: {about}" for name, about in REGIMES.items() if name != regime)
+    others = "".join(f", {name} ({about})" for name, about in REGIMES.items() if name != regime)
     lines = [
         f"usage: python {program} [regime=NAME] [task=NAME] [preset=NAME] [key=value ...]",
         f"       python {program} resume=RUN_DIR|latest [key=value ...]   resume a run in its own directory",
@@ -33,7 +33,7 @@ def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
         "Other options: --cfg job (print the configuration and stop), --hydra-help.",
         "~agent.x removes an argument of the agent, +agent.x=1 adds one.",
         "",
-        *_wrap(f"regime: {regime}: {REGIMES[regime]} (its keys are below){others}", 2),
+        *_wrap(f"regime: {regime} ({REGIMES[regime]}; its keys are below){others}", 2),
         *_wrap("task: " + ", ".join(tasks()), 2),
         "preset: paper (the task's own values), " + ", ".join(name for name in presets() if name != "paper"),
     ]

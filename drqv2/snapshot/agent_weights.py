@@ -144,7 +144,7 @@ def children(state: State) -> Iterator[tuple[str, State]]:
     if kind == "object":
         yield from state["value"].items()
     elif kind == "module":
-        for path, attributes in state["attributes"].items():
+        for path, attributes in state.get("attributes", {}).items():
             yield from ((f"{path}.{key}".strip("."), child) for key, child in attributes.items())
     elif kind in CONTAINERS:
         yield from zip(map(str, state["keys"]), state["value"], strict=True)

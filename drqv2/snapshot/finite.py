@@ -20,7 +20,7 @@ def not_finite(state: State, name: str = "", own: bool = False) -> str | None:
     kind, value = state["kind"], state.get("value", {})
     if kind == "module":
         for key, tensor in value.items():
-            if not _is_finite(tensor, infinite=key in state["buffers"]):
+            if not _is_finite(tensor, infinite=key in state.get("buffers", ())):
                 return f"{name}.{key}".strip(".")
     if kind == "tensor" and (own or state["requires_grad"]) and not _is_finite(value, infinite=own):
         return name

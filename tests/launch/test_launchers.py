@@ -1,25 +1,30 @@
-"""Sweeps in real processes: side by side on this machine, as jobs of submitit, and on a cluster of two Ray nodes."""
+"""Sweeps in real processes: in parallel on this machine, as jobs of submitit, and on a cluster of two Ray nodes."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+import joblib
 import psutil
 import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
+from drqv2.launch import plugins
 from drqv2.run import factory as parts
-from drqv2.system import files, machine
+from drqv2.system import machine
 from tests.faults.harness import ROOT, SHORT, differences, finish
+from tests.launch.harness import RUNS, refused, start
+
+RESOURCES = {"num_cpus": 2, "num_gpus": 0, "memory": "null"}  # of one Ray task
 
 
 @pytest.fixture(scope="module")
@@ -30,139 +35,123 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sweep(folder: Path, *argv: str, **env: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "train.py", "-m", f"hydra.sweep.dir={folder}", *SHORT, *argv]
+    """Start seeds 1 and 2 of the run that `undisturbed` is, in `folder`."""
+    command = [sys.executable, "train.py", "-m", f"hydra.sweep.dir={folder}", *SHORT, "seed=1,2", *argv]
     return subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
 def run_dirs(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob("*/config.yaml"))
+    return [folder / f"{job}_cartpole_balance_sparse_{job + 1}" for job in range(2)]
 
 
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 240.0) -> None:
+def wait_for_rows(folder: Path, process: subprocess.Popen[str], seconds: float = 240.0) -> None:
+    """Wait until both runs have logged something."""
     until = time.monotonic() + seconds
-    while not what():
+    while not all((run_dir / "train.csv").exists() for run_dir in run_dirs(folder)):
         if process.poll() is not None or time.monotonic() > until:
             for child in psutil.Process(process.pid).children(recursive=True):
                 child.kill()
             process.kill()
-            pytest.fail(f"it did not come to it:\n{process.communicate()[0]}")
+            pytest.fail(f"the runs logged nothing:\n{process.communicate()[0]}")
         time.sleep(0.05)
 
 
+def process_of(run_dir: Path) -> psutil.Process:
+    return psutil.Process(json.loads((run_dir / "lock").read_text())["pid"])
+
+
+def starts(run_dir: Path) -> int:
+    return len((run_dir / "starts.jsonl").read_text().splitlines())
+
+
 @pytest.mark.slow
-def test_side_by_side(tmp_path, undisturbed):
-    process = sweep(tmp_path / "sweep", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=1,2")
-    words = process.communicate()[0]
-    assert process.returncode == 0, words
-    one, two = run_dirs(tmp_path / "sweep")
+def test_joblib(tmp_path, undisturbed):
+    """One run ends in the bits of a single run, while the other one fails."""
+    one, two = run_dirs(tmp_path)
+    two.mkdir()
+    (two / "snapshot.pt").write_bytes(b"no snapshot")
+    (two / "config.yaml").write_text("seed: 7\n")
+    process = sweep(tmp_path, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    output = process.communicate()[0]
+    assert process.returncode == 1, output
+    assert "jobs failed" in output
+    assert two.name in output
+    assert "Traceback" not in output
     assert differences(undisturbed, one) == []
-    assert "replay_storage" in differences(undisturbed, two)
 
 
 @pytest.mark.slow
-def test_a_mistake_in_one_job_leaves_the_others_alone(tmp_path):
-    argv = ["seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    spoilt = tmp_path / "sweep" / "0_cartpole_balance_sparse_1"
-    spoilt.mkdir(parents=True)
-    (spoilt / "snapshot.pt").write_bytes(b"no snapshot")
-    (spoilt / "config.yaml").write_text("seed: 7\n")
-    process = sweep(tmp_path / "sweep", *argv)
-    words = process.communicate()[0]
-    assert process.returncode == 1
-    assert "jobs failed" in words
-    assert "0_cartpole_balance_sparse_1" in words
-    assert "Traceback" not in words
-    assert files.has_snapshot(tmp_path / "sweep" / "1_cartpole_balance_sparse_2")
-
-
-@pytest.mark.slow
-def test_a_job_that_is_preempted_is_requeued_and_ends_in_the_same_bits(tmp_path, undisturbed):
-    process = sweep(tmp_path / "sweep", "hydra/launcher=submitit_local", "seed=1")  # requeues as Slurm does, here
-    run_dir = tmp_path / "sweep" / "0_cartpole_balance_sparse_1"
-    wait_for(lambda: (run_dir / "train.csv").exists(), process)
-    jobs = psutil.Process(process.pid).children(recursive=True)
-    (job,) = [child for child in jobs if "submitit.core._submit" in child.cmdline()]
-    job.send_signal(signal.SIGTERM)  # as Slurm does first, and submitit lets go by
+def test_submitit(tmp_path, undisturbed):
+    """A preempted job is requeued and ends in the bits of a single run; a killed one is reported as lost."""
+    process = sweep(tmp_path, "hydra/launcher=submitit_local")  # requeues as Slurm does, on this machine
+    wait_for_rows(tmp_path, process)
+    preempted, killed = run_dirs(tmp_path)
+    process_of(killed).kill()
+    job = process_of(preempted)
+    job.send_signal(signal.SIGTERM)  # Slurm sends it first, and submitit ignores it
     job.send_signal(signal.SIGUSR2)
-    words = process.communicate()[0]
-    assert process.returncode == 0, words
-    assert differences(undisturbed, run_dir) == []
-    (log,) = (tmp_path / "sweep" / ".submitit").glob("*/*_0_log.err")
-    assert "this job is preempted" in log.read_text()
-    assert len((run_dir / "starts.jsonl").read_text().splitlines()) == 2
+    output = process.communicate()[0]
+    assert process.returncode == 1, output
+    assert "a job was lost" in output
+    assert "Traceback" not in output
+    assert differences(undisturbed, preempted) == []
+    assert any("this job is preempted" in log.read_text() for log in (tmp_path / ".submitit").glob("*/*_0_log.err"))
+    assert starts(preempted) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("launcher", "job"),
-    [
-        (["joblib", "hydra.launcher.n_jobs=2"], "joblib.externals.loky.backend.popen_loky_posix"),
-        (["submitit_local"], "submitit.core._submit"),
-    ],
-    ids=["joblib", "submitit"],
-)
-def test_a_job_that_is_killed_is_told(tmp_path, launcher, job):
-    process = sweep(tmp_path / "sweep", f"hydra/launcher={launcher[0]}", *launcher[1:], "seed=1,2")
-    wait_for(lambda: len(list((tmp_path / "sweep").glob("*/train.csv"))) == 2, process)
-    jobs = psutil.Process(process.pid).children(recursive=True)
-    next(child for child in jobs if job in child.cmdline()).kill()
-    words = process.communicate()[0]
-    assert process.returncode == 1, words
-    assert "a job was lost" in words
-    assert "Traceback" not in words
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("launcher", "told"), [("slurm", "there is no Slurm here"), ("ray", "there is no Ray cluster")]
-)
-def test_no_cluster(tmp_path, launcher, told):
-    if launcher == "slurm" and shutil.which("srun"):
-        pytest.skip("there is a Slurm here")
-    process = sweep(tmp_path / "sweep", f"hydra/launcher={launcher}", RAY_ADDRESS="")
-    words = process.communicate()[0]
-    assert process.returncode == 2, words
-    assert told in words
-    assert "Traceback" not in words
-
-
-@pytest.mark.slow
-def test_a_search_goes_on_after_a_trial_that_fails(tmp_path):
-    spoilt = tmp_path / "sweep" / "0_cartpole_balance_sparse_1"
-    spoilt.mkdir(parents=True)
-    (spoilt / "snapshot.pt").write_bytes(b"no snapshot")
-    (spoilt / "config.yaml").write_text("seed: 7\n")
-    process = sweep(tmp_path / "sweep", "hydra/sweeper=search", "hydra.sweeper.n_trials=2", "lr=choice(1e-4,3e-4)")
-    words = process.communicate()[0]
-    assert process.returncode == 0, words
-    assert "Traceback" not in words
-    assert files.has_snapshot(tmp_path / "sweep" / "1_cartpole_balance_sparse_1")
-    best = OmegaConf.load(tmp_path / "sweep" / "optimization_results.yaml")
-    assert set(best.best_params) == {"lr"}
-
-
-@pytest.mark.slow
-def test_the_runs_of_a_lost_ray_node_go_on_on_the_other(tmp_path, undisturbed):
+def test_ray(tmp_path, undisturbed):
+    """The runs of a lost node resume on the other one."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
-        resources = ["hydra.launcher.ray.remote.num_cpus=2", "hydra.launcher.ray.remote.num_gpus=0"]
-        argv = ["hydra/launcher=ray", *resources, "hydra.launcher.ray.remote.memory=null", "seed=1,2"]
-        process = sweep(tmp_path / "sweep", *argv, RAY_ADDRESS=cluster.address)
-        wait_for(lambda: len(list((tmp_path / "sweep").glob("*/train.csv"))) == 2, process)
+        argv = [f"hydra.launcher.ray.remote.{name}={value}" for name, value in RESOURCES.items()]
+        process = sweep(tmp_path, "hydra/launcher=ray", *argv, RAY_ADDRESS=cluster.address)
+        wait_for_rows(tmp_path, process)
         cluster.remove_node(nodes[0], allow_graceful=False)
-        words = process.communicate()[0]
-        assert process.returncode == 0, words
+        output = process.communicate()[0]
+        assert process.returncode == 0, output
     finally:
         cluster.shutdown()
-    one, two = run_dirs(tmp_path / "sweep")
+    one, two = run_dirs(tmp_path)
     assert differences(undisturbed, one) == []
-    starts = [len((run_dir / "starts.jsonl").read_text().splitlines()) for run_dir in (one, two)]
-    assert sorted(starts) == [1, 2]
+    assert sorted((starts(one), starts(two))) == [1, 2]
+
+
+@pytest.mark.slow
+def test_no_cluster(capsys, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    assert "there is no Ray cluster here" in refused(capsys, "-m", "hydra/launcher=ray", "seed=1,2")
+    if not shutil.which("srun"):
+        assert "there is no Slurm here" in refused(capsys, "-m", "hydra/launcher=slurm", "seed=1,2")
+
+
+def test_a_lost_process_of_joblib_s():
+    with pytest.raises(Exception, match="terminated") as error:
+        joblib.Parallel(n_jobs=2)([joblib.delayed(os._exit)(1)] * 2)
+    told = plugins.translate(error.value)
+    assert isinstance(told, plugins.JobLostError)
+    assert str(told).startswith("a job was lost: ")
+
+
+def test_a_search_continues_after_a_trial_that_fails(tmp_path):
+    trials = ["hydra/sweeper=search", "hydra.sweeper.n_trials=2", "lr=choice(1e-4,3e-4)"]
+    start("-m", "hydra.sweep.dir=sweep", "experiment=search", *trials)
+    assert len(RUNS) == 2
+    best = OmegaConf.load(tmp_path / "sweep" / "optimization_results.yaml")
+    assert best.best_value == RUNS[1][0].lr
+
+
+@pytest.mark.parametrize("plugin", plugins.PLUGINS, ids=lambda plugin: plugin.package)
+def test_plugins_that_are_not_installed(capsys, monkeypatch, plugin):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if "site-packages" not in path])
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith("hydra_plugins")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    assert f"pip install -e '.[{plugin.extra}]'" in refused(capsys, "-m", plugin.option, "seed=1,2")
 
 
 def test_jobs_that_fit(monkeypatch):

@@ -17,6 +17,7 @@ from drqv2.errors import DiskError, NotFiniteError, UserError
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.agent_state import capture
 from drqv2.snapshot.checkpoints import Checkpoints
+from drqv2.snapshot.finite import not_finite
 from drqv2.system import files
 
 
@@ -190,4 +191,4 @@ NAN = torch.tensor([0.0, float("nan")])
     ],
 )
 def test_parameters_are_found_wherever_they_are(agent, named):
-    assert snapshot.not_finite(capture(agent), "agent") == named
+    assert not_finite(capture(agent), "agent") == named

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drqv2.config.key import Key
 from drqv2.config.kinds import Bool, Choice, Device, EvenInt, File, Float, Folder, Int, Name, Text
 
-REGIMES = {"drqv2": "DrQ-v2: off-policy learning from pixels"}  # each has cfgs/regime/NAME.yaml and a table of its own
+REGIMES = {"drqv2": "DrQ-v2, off-policy learning from pixels"}  # each has cfgs/regime/NAME.yaml and a table of its own
 FIRST_REGIME = "drqv2"  # of configurations stored before the key `regime` existed
 LARGEST_RENDER = 2048  # pixels: OpenGL drivers can be relied on to draw this much off-screen
 
