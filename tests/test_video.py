@@ -217,18 +217,18 @@ def test_a_failing_encoder_warns_once_and_the_next_video_works(tmp_path, monkeyp
         record_evaluation(tmp_path, length=12)
     assert len(caplog.records) == 1
     assert re.search(reason, caplog.text)
-    assert "the run goes on" in caplog.text
+    assert "the run continues" in caplog.text
     assert not (tmp_path / "eval_video").exists() or names(tmp_path / "eval_video") == []
     assert len(frames(record_evaluation(tmp_path))) == 5
 
 
 def test_a_hanging_encoder_is_given_up(tmp_path, monkeypatch, caplog):
     encoder(tmp_path, monkeypatch, "exec sleep 1000")
-    monkeypatch.setattr(video, "_PATIENCE", 0.3)
+    monkeypatch.setattr(video, "_TIMEOUT", 0.3)
     record_evaluation(tmp_path, length=3)  # stuck in a frame
-    monkeypatch.setattr(video, "_PATIENCE", 0.3)
+    monkeypatch.setattr(video, "_TIMEOUT", 0.3)
     record_evaluation(tmp_path, length=1, render_size=32)  # fits into the pipe: stuck at the end
-    assert ["took no data" in record.message for record in caplog.records] == [True, False]
+    assert ["accepted no data" in record.message for record in caplog.records] == [True, False]
     assert "did not finish" in caplog.text
 
 

@@ -266,7 +266,7 @@ def test_a_display_that_is_gone(
     for name in ("WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DISPLAY", ":98765")
-    assert "DISPLAY=:98765 opens no window" in refusal(capsys, trained, "live=true", f"out={tmp_path}")
+    assert "cannot open a window on DISPLAY=:98765" in refusal(capsys, trained, "live=true", f"out={tmp_path}")
 
 
 def test_a_snapshot_of_a_gpu_plays_on_a_cpu(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,7 +311,7 @@ def test_label_and_grid() -> None:
         (["RUN", "episodes=1e30"], "of at least 1 and at most 100000"),
         (["RUN", "num_envs=1e9"], "of at least 1 and at most 256"),
         (["RUN", "fps=1e-9"], "of at least 0.1 and at most 1000"),
-        (["RUN", "out=RUN/snapshot.pt/below"], "cannot be made"),
+        (["RUN", "out=RUN/snapshot.pt/below"], "cannot be created"),
         (["RUN", "film=7", "episodes=3"], "from 0 to 2"),
         (["RUN", "film=all"], "best, worst, none"),
         (["RUN", "snapshot=weights_7.pt"], "available: snapshot.pt"),
@@ -322,8 +322,8 @@ def test_label_and_grid() -> None:
         (["RUN/train.csv"], "Give a run's snapshot.pt or weights_FRAME.pt"),
         (["EPISODE"], "no weights that python -m drqv2.snapshot export has written (it holds no config)"),
         (["RUN", "live=true"], "there is no display here"),
-        (["RUN", "live=true", "film=none"], "there is nothing to show"),
-        (["RUN", "out=RUN/train.csv"], "cannot be made"),
+        (["RUN", "live=true", "film=none"], "nothing to show"),
+        (["RUN", "out=RUN/train.csv"], "cannot be created"),
         (["RUN", "camera=9"], "camera=9"),
         (["RUN", "camera=²"], "camera='²'"),
         (["RUN", "camera=--1"], "camera='--1'"),

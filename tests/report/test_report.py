@@ -89,7 +89,7 @@ def test_damaged_files_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
         ("task_name: [", "cannot be read"),
         ("[]", "no configuration"),
         ("task_name: x\naction_repeat: 2\nnum_train_frames: 1p000", "num_train_frames=1p000"),
-        ("action_repeat: 2\nnum_train_frames: 100", "names no task"),
+        ("action_repeat: 2\nnum_train_frames: 100", "no task_name"),
         ("task_name: x\naction_repeat: .nan\nnum_train_frames: 100", "action_repeat=nan"),
         ("task_name: x\naction_repeat: .inf\nnum_train_frames: 100", "action_repeat=inf"),
         ("task_name: x\naction_repeat: 2\nnum_train_frames: -.inf", "num_train_frames=-inf"),
@@ -148,7 +148,7 @@ def config(**keys: Any) -> Callable[[Path], None]:
     ("damage", "told"),
     [
         (put("eval_video/²5.mp4", b""), ""),
-        (lambda run: (run / "eval_video" / "5.mp4").mkdir(parents=True), "5.mp4 is left out (Is a directory)"),
+        (lambda run: (run / "eval_video" / "5.mp4").mkdir(parents=True), "5.mp4 is omitted (Is a directory)"),
         (returns("1", "1e308", "-1e308"), "2 damaged rows in eval.csv"),
         (returns("1", "1e15", "-1e15"), ""),
         (returns("1", "nan", "-inf"), "2 damaged rows in eval.csv"),
@@ -184,7 +184,7 @@ def test_a_root_and_a_left_out_run_whose_names_are_no_text(tmp_path: Path, capsy
     report.main([str(root), "videos=link"])
     out = capsys.readouterr().out
     assert out.startswith(f"2 runs: {tmp_path}/?/report.html")
-    assert f"left out, {tmp_path}/?/?/bad: config.yaml is no configuration" in out
+    assert f"omitted: {tmp_path}/?/?/bad: config.yaml is not a configuration" in out
     assert 'src="%FF/linked/eval_video/5.mp4"' in (root / "report.html").read_text("utf-8")
 
 
@@ -201,7 +201,7 @@ def test_a_chart_that_cannot_be_drawn_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(figures, "interactive_figure", refuses)
     report.main([str(tmp_path)])
     text = (tmp_path / "report.html").read_text()
-    assert "the chart is left out (ValueError: no such axis)" in text
+    assert "the chart is omitted (ValueError: no such axis)" in text
     assert text.count('<div class="chart">') == 1
     assert text.count("<noscript><img") == 2
 
@@ -232,7 +232,7 @@ def test_damaged_rows_of_published_curves_are_told(
     assert one["mean"].tolist() == [1, 5]
     assert faults == ([f"published={path}: {bad} damaged rows"] if bad else [])
     report.main([str(tmp_path), f"published={path}"])
-    assert (f"left out, published={path}: {bad} damaged rows" in capsys.readouterr().out) == bool(bad)
+    assert (f"omitted: published={path}: {bad} damaged rows" in capsys.readouterr().out) == bool(bad)
     assert "<td>DrQ-v2, published (mean)</td><td>10</td>" in (tmp_path / "report.html").read_text()
 
 
@@ -254,7 +254,7 @@ def test_damaged_lines_of_a_history_are_told(
     path.write_bytes(line + b'{"time": "2026-01-01", "ratios": {"learner": 5.1}}\n')
     make_run(tmp_path / "run", [1])
     report.main([str(tmp_path), f"history={path}"])
-    assert (f"left out, {path}: {bad} damaged lines" in capsys.readouterr().out) == bool(bad)
+    assert (f"omitted: {path}: {bad} damaged lines" in capsys.readouterr().out) == bool(bad)
     assert "Speed of this code" in (tmp_path / "report.html").read_text("utf-8")
 
 
@@ -304,7 +304,7 @@ def test_groups_by_task_and_setting(tmp_path: Path) -> None:
     ]
     found = groups.group(read(*made))
     assert [(g.task, g.label, [run.path.name for run in g.runs]) for g in found] == [
-        ("cheetah_run", "as most", ["a1", "a2"]),
+        ("cheetah_run", "default settings", ["a1", "a2"]),
         ("cheetah_run", "lr=0.0003", ["b"]),
         ("cheetah_run", "agent.hidden_dim=256", ["c"]),
         ("walker_walk", "all runs", ["d"]),
@@ -316,7 +316,7 @@ def test_seeds_are_in_the_order_of_numbers(tmp_path: Path) -> None:
     found = read(*(make_run(tmp_path / str(i), [1], seed=seed) for i, seed in enumerate(seeds)))
     (group,) = groups.group(found)
     assert [run.seed for run in group.runs] == [1, 2, 2, 10, 10, None, "x"]
-    assert "seed 2, 10 is there more than once" in groups.warnings(group, None)
+    assert "seed 2, 10 occurs more than once" in groups.warnings(group, None)
 
 
 def test_curve_over_seeds(tmp_path: Path) -> None:
@@ -381,16 +381,14 @@ def test_warnings(tmp_path: Path) -> None:
     (made[1] / "starts.jsonl").write_text(json.dumps(starts[0]) + "\n")
     (group,) = groups.group(read(*made))
     told = groups.warnings(group, None)
-    assert any("seed 3 (dead) has not learnt: 5 where the other seeds have 800" in words for words in told)
-    assert any(
-        "gone on with at frame 9,000" in words and "aaaaaaaaa before, bbbbbbbbb after" in words for words in told
-    )
-    assert any("code that no commit holds" in words for words in told)
+    assert any("seed 3 (dead) has not learnt: its return is 5, that of the other seeds 800" in words for words in told)
+    assert any("resumed at frame 9,000" in words and "aaaaaaaaa before, bbbbbbbbb after" in words for words in told)
+    assert any("uncommitted changes" in words for words in told)
     assert any("different commits" in words for words in told)
     assert not any("seed 2" in words for words in told)
     alone = groups.group(read(made[2]))[0]
     theirs = {"frame": np.array([0, 20_000, 40_000]), "mean": np.array([5.0, 200, 400])}
-    assert "where the published mean is 400" in groups.warnings(alone, theirs)[0]
+    assert "the published mean 400" in groups.warnings(alone, theirs)[0]
     assert groups.warnings(alone, None) == []
 
 
@@ -416,19 +414,19 @@ def test_still_picture(tmp_path: Path, kind: str) -> None:
 def test_page_of_nothing_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         report.main([str(tmp_path)])
-    assert "no run below it" in capsys.readouterr().err
+    assert "contains no run" in capsys.readouterr().err
     page.write([tmp_path], tmp_path / "waiting.html", None, "none", None, refresh=60)
-    assert "There is no run here yet" in (tmp_path / "waiting.html").read_text()
+    assert "No runs yet" in (tmp_path / "waiting.html").read_text()
     make_run(tmp_path / "run", [1])
     for words, told in (
         ([], "give directories"),
-        ([str(tmp_path / "waiting.html")], "it is a file"),
+        ([str(tmp_path / "waiting.html")], "is a file"),
         (["nowhere"], "no such directory"),
         ([str(tmp_path), "video=none"], "nearest: videos"),
         ([str(tmp_path), "videos=all"], "embed, link or none"),
         ([str(tmp_path), "out=/nowhere/a.html"], "cannot be written"),
         ([str(tmp_path), "published=nowhere.csv"], "no such file"),
-        ([str(tmp_path), f"published={__file__}"], "no table of task"),
+        ([str(tmp_path), f"published={__file__}"], "must have the columns task"),
         ([str(tmp_path), "--watch", "videos=link"], "Give videos=embed"),
         ([str(tmp_path), "--watch", "every=1e12"], "every=1000000000000: must be"),
         ([str(tmp_path), "port=1e9"], "port=1000000000: must be"),
@@ -521,7 +519,7 @@ def test_in_a_browser(browser: Any, tmp_path: Path) -> None:
 
     assert len(browser.find_elements(By.CSS_SELECTOR, ".scatterlayer .trace path.js-line")) >= 6
     names = sorted(seen())
-    assert len(names) == 1  # "as most" and agent.hidden_dim=...
+    assert len(names) == 1  # "default settings" and agent.hidden_dim=...
     before = [t["visible"] for t in drawn(browser)]
     entry = browser.find_elements(By.CSS_SELECTOR, ".chart .legendtoggle")[-1]
     browser.execute_script("arguments[0].scrollIntoView()", entry)
@@ -719,9 +717,9 @@ def test_watch_outlives_a_failure_for_a_moment(
     assert leaving.value.code == 130
     first, _, second, third = capsys.readouterr().out.splitlines()
     assert first == third
-    assert second.startswith("the page stays as it was: ")
+    assert second.startswith("the page was not updated: ")
     assert told in second
-    assert second.endswith("; the next attempt is in 60 s")
+    assert second.endswith("; retrying in 60 s")
 
 
 def test_a_log_on_a_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
