@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.alternation import timed_ms
 from benchmarks.common import Row, main, quartiles
 from benchmarks.replay import BATCH, STACK, fill
-from benchmarks.turns import timed_ms
 from replay_buffer import make_replay_loader
 
 ABOUT = "one batch, gathered in the foreground; disk_mb: what is read from the disk for it, read-ahead included"

@@ -25,7 +25,7 @@ def quartiles(values: Sequence[float], name: str) -> Row:
     return {name: median, f"{name}_25": low, f"{name}_75": high}
 
 
-def against(baseline: Sequence[float], values: Sequence[float]) -> Row:
+def compare(baseline: Sequence[float], values: Sequence[float]) -> Row:
     """Return quartiles of `ms`, of `ratio`, the baseline's time over this one's round by round, and `repetitions`."""
     ratios = [slow / fast for slow, fast in zip(baseline, values, strict=True)]
     return {**quartiles(values, "ms"), **quartiles(ratios, "ratio"), "repetitions": len(values)}

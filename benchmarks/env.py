@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.alternation import Side, alternate, timed_ms
 from benchmarks.baseline import pixels
 from benchmarks.baseline.pixels import REPEAT, SIZE, STACK
 from benchmarks.common import Row, main, quartiles
-from benchmarks.turns import Side, alternate, timed_ms
 from drqv2 import envs, utils
 from drqv2.envs.dmc import load
 

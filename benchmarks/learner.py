@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from benchmarks.alternation import Side, alternate, timed_ms
 from benchmarks.baseline.learner import PlainDrQV2
-from benchmarks.common import Row, against, main
-from benchmarks.turns import Side, alternate, timed_ms
+from benchmarks.common import Row, compare, main
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
 
@@ -57,7 +57,7 @@ def measure(quick: bool = False) -> list[Row]:
         precision = "bf16" if "bf16" in name else "fp32"
         flop_per_ms = 2 * PRODUCT**3 / statistics.median(times[f"product {precision}"])
         row = {"side": name, "device": device, "batch_size": shapes.batch_size, "gflop": flop / 1e9}
-        row |= against(times["baseline"], times[name])
+        row |= compare(times["baseline"], times[name])
         rows.append({**row, "limit_ms": flop / flop_per_ms, "times_limit": row["ms"] * flop_per_ms / flop})
     return rows
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from benchmarks.alternation import alternate
 from benchmarks.baseline import loop, pixels
 from benchmarks.baseline.learner import PlainDrQV2
 from benchmarks.baseline.pixels import EPISODE, REPEAT
 from benchmarks.common import Row, main, quartiles
-from benchmarks.turns import alternate
 from drqv2.launch.command_line import launch
 from drqv2.run import factory as parts
 from drqv2.system import machine

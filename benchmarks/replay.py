@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from dm_env import StepType, specs
 
+from benchmarks.alternation import Side, alternate, timed_ms
 from benchmarks.baseline.loader import plain_loader, save_episode
-from benchmarks.common import Row, against, main
-from benchmarks.turns import Side, alternate, timed_ms
+from benchmarks.common import Row, compare, main
 from drqv2.envs import ExtendedTimeStep
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 
@@ -41,7 +41,7 @@ def measure(quick: bool = False) -> list[Row]:
     for name in loaders:
         side, workers = name.split("/")
         row = {"side": side, "workers": int(workers), "batch_size": BATCH}
-        row |= against(times["baseline/1"], times[name])
+        row |= compare(times["baseline/1"], times[name])
         rows.append({**row, "limit_ms": limit, "times_limit": row["ms"] / limit})
     return rows
 
