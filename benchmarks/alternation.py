@@ -1,4 +1,4 @@
-"""Measuring in turn: each side of a comparison in a process of its own, one figure at a time."""
+"""Alternating measurements: each side of a comparison runs in its own process, one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Side = Callable[[], Iterator[Any]]
 
 
 def timed_ms(call: Callable[[], Any], times: int = 1) -> float:
-    """Return the milliseconds of one call, the mean of `times`."""
+    """Return the milliseconds per call, averaged over `times` calls."""
     begin = time.perf_counter()
     for _ in range(times):
         call()
@@ -20,20 +20,19 @@ def timed_ms(call: Callable[[], Any], times: int = 1) -> float:
 
 
 def alternate(sides: Mapping[str, Side], seconds: float, *, warm_up: int = 1, least: int = 3) -> dict[str, list[Any]]:
-    """Measure several things in turn, so that whatever slows the machine for a while slows all of them.
+    """Measure several sides alternately, so that a temporary slow-down of the machine affects all of them.
 
-    Each side lives in a process of its own, with its own allocator, threads and OpenGL: asked for its next figure,
-    it measures while all others wait.
+    Each side has its own process, allocator, threads and OpenGL context, and measures while the others wait.
 
     Args:
-        sides: by name, a module's function, or a partial of one, that returns an iterator of figures. What it does
-            before the first is its set-up.
-        seconds: to go on for, set-up and warm-up apart. A side that has no more figures ends it earlier.
-        warm_up: rounds that do not count.
-        least: rounds in any case.
+        sides: by name, a picklable function that returns an iterator of measurements. The code before the first one is
+            the set-up.
+        seconds: duration without set-up and warm-up. It ends earlier if a side's iterator is exhausted.
+        warm_up: rounds to discard.
+        least: minimum number of rounds.
 
     Returns:
-        Each side's figures, one a round.
+        The measurements of each side, one per round.
 
     Raises:
         RuntimeError: a side fails; its traceback is on stderr.
@@ -45,9 +44,9 @@ def alternate(sides: Mapping[str, Side], seconds: float, *, warm_up: int = 1, le
             ends[name], theirs = context.Pipe()
             processes.append(context.Process(target=_serve, args=(side, theirs)))
             processes[-1].start()
-            theirs.close()  # or else the end of the process would not show
+            theirs.close()  # so that this end sees EOF when the process exits
         for name, end in ends.items():
-            _receive(name, end)  # all have been imported before any measures
+            _receive(name, end)  # wait until all processes have finished importing
         for _ in range(warm_up):
             _round(ends)
         rounds: list[list[Any]] = []
@@ -77,7 +76,7 @@ def _receive(name: str, end: Connection) -> Any:
     try:
         return end.recv()
     except EOFError:
-        raise RuntimeError(f"{name}: its process has ended; what it had to say is on stderr") from None
+        raise RuntimeError(f"{name}: its process has failed; see its output on stderr") from None
 
 
 def _serve(side: Side, end: Connection) -> None:
@@ -88,7 +87,7 @@ def _serve(side: Side, end: Connection) -> None:
             end.recv()
             end.send(next(figures, None))
     except (EOFError, BrokenPipeError):
-        pass  # nobody asks any more
+        pass  # the benchmark is over
     finally:
         if isinstance(figures, Generator):
-            figures.close()  # its own clean-up
+            figures.close()
