@@ -27,7 +27,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ from video import Mp4
 
 _EVALUATION = 2**31  # index of this evaluation; those during training count from 0
 _FILM = "0,1,2,3"
+Policy = Callable[[np.ndarray], np.ndarray]  # observation, uint8 [C, H, W] -> action, float32 [A]
 
 KEYS = {
     Key("episodes", "int", "Number of episodes.", "episodes", 1, 100_000): 10,
@@ -111,6 +112,38 @@ def evaluate(
     path, (cfg, weights, frame) = trained.read_first(trained.find(source, snapshot))
     if not trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
         trained.reject_foreign_code(cfg, path)
+    _override(cfg, device, agent_dir, task, seed, num_envs)
+    folder = Path(out) if out else (source if source.is_dir() else source.parent) / "eval"
+    name = f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', cfg.task_name)}"
+    if not live:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UserError(f"{folder}: cannot be created ({e.strerror}); give out=DIR") from e
+    camera_id = int(camera) if camera is not None and re.fullmatch(r"-?\d{1,9}", camera) else camera
+
+    act, results = _play(cfg, weights, path, frame, episodes, camera_id)
+    returns = [total for total, _ in results]
+    if not live:
+        summary = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed, "returns": returns}
+        _write_summary(summary, folder / f"{name}.json")
+    print(f"{cfg.task_name}: {path}, frame {frame:,}, {episodes} episodes, seed {cfg.seed}")
+    print("\n".join(table(returns, [steps * cfg.action_repeat for _, steps in results])), flush=True)
+    if chosen is None:
+        chosen = [int(np.argmax(returns) if film == "best" else np.argmin(returns))]
+    if chosen:
+        frames = _film(cfg, act, chosen, render_size, camera_id)
+        real_time = next(frames)
+        if live:
+            _show(frames, fps or real_time)
+        else:
+            _write(frames, fps or real_time, folder / f"{name}.mp4")
+
+
+def _override(
+    cfg: DictConfig, device: str, agent_dir: str | None, task: str | None, seed: int | None, num_envs: int
+) -> None:
+    """Change a run's configuration for evaluation and resolve it on this machine."""
     cfg.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = device, "auto", num_envs, False
     cfg.replay_buffer_size = 1000  # unused, but checked against the episode length
     if "device" in cfg.agent:
@@ -123,48 +156,34 @@ def evaluate(
         cfg.seed = seed
     settle(cfg)
     parts.settle_machine(cfg)
-    folder = Path(out) if out else (source if source.is_dir() else source.parent) / "eval"
-    name = f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', cfg.task_name)}"
-    if not live:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise UserError(f"{folder}: cannot be created ({e.strerror}); give out=DIR") from e
-    camera_id = int(camera) if camera is not None and re.fullmatch(r"-?\d{1,9}", camera) else camera
-    step = frame // cfg.action_repeat
+
+
+def _play(
+    cfg: DictConfig, weights: dict[str, Any], path: Path, frame: int, episodes: int, camera: int | str | None
+) -> tuple[Policy, list[tuple[float, int]]]:
+    """Return the policy, and return and length in agent steps of each episode."""
 
     def act(obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            return choose_actions(agent, [obs], step, eval_mode=True)[0]
+            return choose_actions(agent, [obs], frame // cfg.action_repeat, eval_mode=True)[0]
 
-    envs = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(num_envs)]
+    envs = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
     try:
         agent = trained.agent_with(cfg, envs[0], weights, path)
-        if camera_id is not None:  # report a wrong camera now, not after all episodes
+        if camera is not None:  # report a wrong camera now, not after all episodes
             envs[0].call("begin", _EVALUATION, 0)
-            envs[0].call("render", 16, 16, camera_id)
-        results = play(envs, _EVALUATION, episodes, act, lambda *_: None)
+            envs[0].call("render", 16, 16, camera)
+        return act, play(envs, _EVALUATION, episodes, act, lambda *_: None)
     finally:
         for env in envs:
             env.close()
-    returns = [total for total, _ in results]
-    if not live:
-        summary = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed, "returns": returns}
-        try:
-            files.write_atomically(folder / f"{name}.json", json.dumps(summary, indent=1).encode())
-        except OSError as e:
-            raise files.cannot_write(folder / f"{name}.json", e, "give out=DIR") from e
-    print(f"{cfg.task_name}: {path}, frame {frame:,}, {episodes} episodes, seed {cfg.seed}")
-    print("\n".join(table(returns, [steps * cfg.action_repeat for _, steps in results])), flush=True)
-    if chosen is None:
-        chosen = [int(np.argmax(returns) if film == "best" else np.argmin(returns))]
-    if chosen:
-        frames = _film(cfg, act, chosen, render_size, camera_id)
-        real_time = next(frames)
-        if live:
-            _show(frames, fps or real_time)
-        else:
-            _write(frames, fps or real_time, folder / f"{name}.mp4")
+
+
+def _write_summary(summary: dict[str, Any], path: Path) -> None:
+    try:
+        files.write_atomically(path, json.dumps(summary, indent=1).encode())
+    except OSError as e:
+        raise files.cannot_write(path, e, "give out=DIR") from e
 
 
 def table(returns: Sequence[float], frames: Sequence[int]) -> list[str]:
@@ -195,7 +214,7 @@ def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
     return indices
 
 
-def _film(cfg: DictConfig, act: Any, episodes: Sequence[int], size: int, camera: int | str | None) -> Iterator[Any]:
+def _film(cfg: DictConfig, act: Policy, episodes: Sequence[int], size: int, camera: int | str | None) -> Iterator[Any]:
     """Yield the frame rate of real time, then the frames, uint8 [H, W, 3], of episodes side by side."""
     cfg.num_eval_envs = 1  # rendering works only in this process
     envs = [parts.make_env(cfg, utils.EVAL_ENV, 0) for _ in episodes]

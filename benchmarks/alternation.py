@@ -38,54 +38,54 @@ def alternate(sides: Mapping[str, Side], seconds: float, *, warm_up: int = 1, le
         RuntimeError: a side fails; its traceback is on stderr.
     """
     context = mp.get_context("spawn")
-    processes, ends = [], {}
+    processes, pipes = [], {}
     try:
         for name, side in sides.items():
-            ends[name], theirs = context.Pipe()
-            processes.append(context.Process(target=_serve, args=(side, theirs)))
+            pipes[name], child_pipe = context.Pipe()
+            processes.append(context.Process(target=_serve, args=(side, child_pipe)))
             processes[-1].start()
-            theirs.close()  # so that this end sees EOF when the process exits
-        for name, end in ends.items():
-            _receive(name, end)  # wait until all processes have finished importing
+            child_pipe.close()  # otherwise there is no EOF when the process exits
+        for name, pipe in pipes.items():
+            _receive(name, pipe)  # wait until all processes have finished importing
         for _ in range(warm_up):
-            _round(ends)
+            _round(pipes)
         rounds: list[list[Any]] = []
         stop = time.perf_counter() + seconds
         while len(rounds) < least or time.perf_counter() < stop:
-            figures = _round(ends)
+            figures = _round(pipes)
             if any(figure is None for figure in figures):
                 break
             rounds.append(figures)
         return {name: [figures[i] for figures in rounds] for i, name in enumerate(sides)}
     finally:
-        for end in ends.values():
-            end.close()
+        for pipe in pipes.values():
+            pipe.close()
         for process in processes:
             process.join()
 
 
-def _round(ends: Mapping[str, Connection]) -> list[Any]:
+def _round(pipes: Mapping[str, Connection]) -> list[Any]:
     figures = []
-    for name, end in ends.items():
-        end.send(None)
-        figures.append(_receive(name, end))
+    for name, pipe in pipes.items():
+        pipe.send(None)
+        figures.append(_receive(name, pipe))
     return figures
 
 
-def _receive(name: str, end: Connection) -> Any:
+def _receive(name: str, pipe: Connection) -> Any:
     try:
-        return end.recv()
+        return pipe.recv()
     except EOFError:
         raise RuntimeError(f"{name}: its process has failed; see its output on stderr") from None
 
 
-def _serve(side: Side, end: Connection) -> None:
+def _serve(side: Side, pipe: Connection) -> None:
     figures = side()
-    end.send("ready")
+    pipe.send("ready")
     try:
         while True:
-            end.recv()
-            end.send(next(figures, None))
+            pipe.recv()
+            pipe.send(next(figures, None))
     except (EOFError, BrokenPipeError):
         pass  # the benchmark is over
     finally:

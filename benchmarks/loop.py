@@ -66,10 +66,10 @@ def own_fps(quick: bool) -> Iterator[float]:
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         machine.limit_openmp_spinning()  # inherited by the process; train.py does the same
-        pipe, theirs = context.Pipe()
-        process = context.Process(target=_train, args=(quick, folder, theirs))
+        pipe, child_pipe = context.Pipe()
+        process = context.Process(target=_train, args=(quick, folder, child_pipe))
         process.start()
-        theirs.close()
+        child_pipe.close()
         try:
             while True:
                 pipe.send(True)
@@ -89,16 +89,16 @@ class Paced(Workspace):
     """
 
     pipe: Connection
-    _begun: float | None = None
+    _block_start: float | None = None
 
     def _evaluate_if_due(self) -> None:
         if self.seed_until_step(self.global_step) or self.global_step % STEPS:
             return
-        if self._begun is not None:
-            self.pipe.send(time.perf_counter() - self._begun)
+        if self._block_start is not None:
+            self.pipe.send(time.perf_counter() - self._block_start)
         with self.timer.paused():
             self.pipe.recv()
-        self._begun = time.perf_counter()
+        self._block_start = time.perf_counter()
 
 
 def _train(quick: bool, folder: str, pipe: Connection) -> None:

@@ -35,7 +35,7 @@ class Timed(Workspace):
     def train(self) -> None:
         """Train."""
         self.blocks: list[float] = []
-        self._begun = float("nan")
+        self._block_start = float("nan")
         super().train()
 
     def _save_snapshot_if_due(self, now: bool = False) -> None:
@@ -44,8 +44,8 @@ class Timed(Workspace):
             return
         end = time.perf_counter()
         if self.global_step > first:
-            self.blocks.append(end - self._begun)
-        self._begun = end
+            self.blocks.append(end - self._block_start)
+        self._block_start = end
         if len(self.blocks) % 2:
             self.save_snapshot()
 

@@ -133,18 +133,7 @@ def draw_curve(
         label = f"published: mean and range of {seeds} seeds"
         handles += axes.plot(x, mean, c=GREY, lw=1.8, label=label, zorder=2)
 
-    axes.set_xlim(-0.012 * end, max(end, 1) * 1.012)
-    axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
-    axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
-    axes.yaxis.set_major_formatter("{x:,g}")
-    axes.set_xlabel("environment frames", color=SOFT, labelpad=8)
-    axes.set_ylabel("return", color=SOFT)
-    axes.grid(axis="y", color=GRID, lw=1)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, colors=SOFT, pad=6)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color("#c3c9d0")
+    _style(axes, end)
     axes.legend(
         handles=handles,
         loc="lower left",
@@ -160,6 +149,21 @@ def draw_curve(
     figure.subplots_adjust(left=0.1, right=0.97, bottom=0.14, top=0.775)
     title(figure, task, settings(run_dir)[1], left=0.1, height=size[1])
     save(figure, out / "curve.png")
+
+
+def _style(axes: Any, end: float) -> None:
+    axes.set_xlim(-0.012 * end, max(end, 1) * 1.012)
+    axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
+    axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.set_xlabel("environment frames", color=SOFT, labelpad=8)
+    axes.set_ylabel("return", color=SOFT)
+    axes.grid(axis="y", color=GRID, lw=1)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, colors=SOFT, pad=6)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color("#c3c9d0")
 
 
 def thousands(value: float) -> str:
