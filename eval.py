@@ -121,7 +121,6 @@ def evaluate(
         except OSError as e:
             raise UserError(f"{folder}: cannot be created ({e.strerror}); give out=DIR") from e
     camera_id = int(camera) if camera is not None and re.fullmatch(r"-?\d{1,9}", camera) else camera
-
     act, results = _play(cfg, weights, path, frame, episodes, camera_id)
     returns = [total for total, _ in results]
     if not live:

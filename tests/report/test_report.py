@@ -87,7 +87,7 @@ def test_damaged_files_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
     ("config", "told"),
     [
         ("task_name: [", "cannot be read"),
-        ("[]", "no configuration"),
+        ("[]", "not a configuration"),
         ("task_name: x\naction_repeat: 2\nnum_train_frames: 1p000", "num_train_frames=1p000"),
         ("action_repeat: 2\nnum_train_frames: 100", "no task_name"),
         ("task_name: x\naction_repeat: .nan\nnum_train_frames: 100", "action_repeat=nan"),
@@ -328,7 +328,7 @@ def test_curve_over_seeds(tmp_path: Path) -> None:
     assert curve.high is not None
     assert (curve.low < curve.y).all()
     assert (curve.y < curve.high).all()
-    assert groups.group_curve(read(*made), iqm, "frames").y.tolist() == [2.5, 25.0, 200.0]
+    assert groups.group_curve(read(*made), iqm, "frames").y.tolist() == pytest.approx([2.5, 25.0, 200.0])
     one = groups.group_curve(read(*made[:1]), mean, "frames")
     assert one.low is None
     assert one.y.tolist() == [1, 10, 100]
@@ -419,7 +419,7 @@ def test_page_of_nothing_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "No runs yet" in (tmp_path / "waiting.html").read_text()
     make_run(tmp_path / "run", [1])
     for words, told in (
-        ([], "give directories"),
+        ([], "give one or more directories"),
         ([str(tmp_path / "waiting.html")], "is a file"),
         (["nowhere"], "no such directory"),
         ([str(tmp_path), "video=none"], "nearest: videos"),
