@@ -152,9 +152,7 @@ def test_the_best_episode_is_filmed(
         assert {episode for episode, _ in filmed} == {values.index(pick(values))}
 
 
-def test_a_file_of_somebody_elses_runs_no_code(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_untrusted_file_runs_no_code(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Code that a file from outside the run names, wherever in its agent or environment: only with trust=true."""
     exported = tmp_path / "policy.safetensors"
     snapshot_tool.export(trained, exported)
@@ -181,9 +179,7 @@ def test_a_file_of_somebody_elses_runs_no_code(
     assert not ran.exists()
 
 
-def test_weights_from_outside_that_name_no_code(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_untrusted_weights_without_code(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exported = tmp_path / "policy.safetensors"
     snapshot_tool.export(trained, exported)
     own = rewritten(exported, tmp_path / "own.safetensors", {"task_name": "cartpole_balance", "env": DM_CONTROL})
@@ -209,7 +205,7 @@ def test_incomplete_weights_are_not_played(trained: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"x": 1}, "agent=null: must hold _target_"),
+        ({"x": 1}, "agent=null must have _target_"),
         ([1], "config=[1]"),
         ("a\nb\nc", "config=a b c"),
         (3, "config=3"),
@@ -222,7 +218,7 @@ def test_incomplete_weights_are_not_played(trained: Path, tmp_path: Path, capsys
         ({"agent": {"_target_": AGENT}, "env": DM_CONTROL, "task_name": "cup_catch"}, "is missing"),
     ],
 )
-def test_odd_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Any, told: str) -> None:
+def test_invalid_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Any, told: str) -> None:
     odd = tmp_path / "odd.safetensors"
     save_file({"actor.x": torch.zeros(1)}, odd, {"frame": "0", "config": json.dumps(config)})
     assert told in refusal(capsys, odd, "episodes=1", "film=none")
@@ -233,7 +229,7 @@ def test_a_task_for_a_run_with_its_own_environment(
 ) -> None:
     words = (trained, "episodes=1", "film=none", f"out={tmp_path}")
     err = refusal(capsys, *words, "task=cartpole_balanced")
-    assert "task=cartpole_balanced: the run has an environment of its own, env._target_=tests.short_env.make" in err
+    assert "task=cartpole_balanced: the run's custom environment, env._target_=tests.short_env.make" in err
     assert "nearest: cartpole_balance" in err
     asked: list[tuple[str, Any]] = []
 
@@ -260,7 +256,7 @@ def test_an_agent_without_a_device(trained: Path, tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a display has a name on Linux alone")
-def test_a_display_that_is_gone(
+def test_missing_display(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
@@ -278,9 +274,7 @@ def test_a_snapshot_of_a_gpu_plays_on_a_cpu(trained: Path, tmp_path: Path, capsy
     assert returns(lines) == returns(said(capsys, trained, "episodes=1", "film=none", f"out={tmp_path}"))
 
 
-def test_the_newest_milestone_stands_in_for_a_snapshot(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_newest_milestone_without_a_snapshot(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for frame in (60, 120, 240):
         shutil.copy(trained / f"weights_{frame}.pt", tmp_path)
     assert "weights_240.pt, frame 240" in said(capsys, tmp_path, "episodes=1", "film=none")[0]
@@ -320,7 +314,7 @@ def test_label_and_grid() -> None:
         (["EMPTY"], "contains no snapshot"),
         (["EMPTY", "snapshot=snapshot.pt"], "available: none"),
         (["RUN/train.csv"], "Give a run's snapshot.pt or weights_FRAME.pt"),
-        (["EPISODE"], "no weights that python -m drqv2.snapshot export has written (it holds no config)"),
+        (["EPISODE"], "not written by python -m drqv2.snapshot export (it contains no config)"),
         (["RUN", "live=true"], "there is no display here"),
         (["RUN", "live=true", "film=none"], "nothing to show"),
         (["RUN", "out=RUN/train.csv"], "cannot be created"),
@@ -329,7 +323,7 @@ def test_label_and_grid() -> None:
         (["RUN", "camera=--1"], "camera='--1'"),
     ],
 )
-def test_mistakes(
+def test_user_errors(
     trained: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

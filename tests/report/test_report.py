@@ -67,7 +67,7 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     assert run.faults == []
 
 
-def test_damaged_files_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_damaged_files_are_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", [1, 2, 3])
     text = (path / "eval.csv").read_text().replace("20000,10000", "2x000,10000")
     (path / "eval.csv").write_text(text[:-4] + "\n30000,15")
@@ -97,9 +97,7 @@ def test_damaged_files_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
         ("a: &a [*a]", "cannot be read"),
     ],
 )
-def test_a_run_with_a_damaged_configuration_is_left_out_and_told(
-    tmp_path: Path, config: str, told: str, capsys
-) -> None:
+def test_run_with_a_damaged_configuration_is_omitted(tmp_path: Path, config: str, told: str, capsys) -> None:
     make_run(tmp_path / "good", [1, 2])
     make_run(tmp_path / "bad", [1, 2])
     (tmp_path / "bad" / "config.yaml").write_text(config)
@@ -161,7 +159,7 @@ def config(**keys: Any) -> Callable[[Path], None]:
         (config(seed=[1]), ""),
     ],
 )
-def test_one_odd_file_costs_no_other_run(
+def test_one_damaged_file_affects_no_other_run(
     tmp_path: Path, damage: Callable[[Path], None], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(tmp_path / "good", [1, 2])
@@ -188,7 +186,7 @@ def test_a_root_and_a_left_out_run_whose_names_are_no_text(tmp_path: Path, capsy
     assert 'src="%FF/linked/eval_video/5.mp4"' in (root / "report.html").read_text("utf-8")
 
 
-def test_a_chart_that_cannot_be_drawn_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_chart_is_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for task in ("a", "b"):
         make_run(tmp_path / task, [1, 2], task_name=task)
     real = figures.interactive_figure
@@ -221,7 +219,7 @@ GOOD = "cheetah_run,0,1,0,0,2,10\ncheetah_run,10000,5,0,4,6,10\n"
         ("ch\xe9etah_run,20000,7,0,6,8,10\n", 0),
     ],
 )
-def test_damaged_rows_of_published_curves_are_told(
+def test_damaged_rows_of_published_curves(
     tmp_path: Path, row: str, bad: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(tmp_path / "run", [1, 2])
@@ -247,9 +245,7 @@ def test_damaged_rows_of_published_curves_are_told(
         (b"[" * 100_000 + b"\n", 1),
     ],
 )
-def test_damaged_lines_of_a_history_are_told(
-    tmp_path: Path, line: bytes, bad: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_lines_of_a_history(tmp_path: Path, line: bytes, bad: int, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "history.jsonl"
     path.write_bytes(line + b'{"time": "2026-01-01", "ratios": {"learner": 5.1}}\n')
     make_run(tmp_path / "run", [1])
@@ -344,7 +340,7 @@ def test_curve_against_time(tmp_path: Path) -> None:
     assert curve.y.tolist() == [0, 7.5, 15.0]
 
 
-def test_thinned_curves_keep_their_extremes() -> None:
+def test_downsampled_curves_keep_their_extremes() -> None:
     x = np.arange(100_000.0)
     y = np.sin(x / 1000)
     y[4321], y[77_777] = 9.0, -9.0
@@ -405,13 +401,13 @@ def test_published_curves_of_all_tasks() -> None:
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_still_picture(tmp_path: Path, kind: str) -> None:
+def test_static_figure(tmp_path: Path, kind: str) -> None:
     made = [make_run(tmp_path / str(s), [1, 2, s], seed=s) for s in (1, 2)]
     picture = figures.static_figure(groups.group(read(*made)), None, kind)
     assert picture.startswith(b"<?xml" if kind == "svg" else b"\x89PNG")
 
 
-def test_page_of_nothing_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_page_and_user_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         report.main([str(tmp_path)])
     assert "contains no run" in capsys.readouterr().err
@@ -689,7 +685,7 @@ def test_a_watched_page_reloads_only_where_nothing_is_lost(browser: Any, tmp_pat
         (UserError("published=x: cannot be read\nfor now"), "published=x: cannot be read for now"),
     ],
 )
-def test_watch_outlives_a_failure_for_a_moment(
+def test_watch_survives_a_transient_failure(
     tmp_path: Path,
     failure: Exception,
     told: str,
@@ -722,7 +718,7 @@ def test_watch_outlives_a_failure_for_a_moment(
     assert second.endswith("; retrying in 60 s")
 
 
-def test_a_log_on_a_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_for_the_log_does_not_stop_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path / "run", [1, 2])
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
