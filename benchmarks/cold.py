@@ -123,11 +123,11 @@ def limited_group() -> Path | None:
     """Create a cgroup of LIMIT bytes inside this process's; None if not permitted."""
     root = Path("/sys/fs/cgroup")
     # 0::/path is the single hierarchy of cgroup v2; N:memory:/path is the memory controller of v1.
-    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
-    if "memory" in own:
-        parent, limit = root / "memory" / own["memory"].lstrip("/"), "memory.limit_in_bytes"
+    cgroups = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    if "memory" in cgroups:
+        parent, limit = root / "memory" / cgroups["memory"].lstrip("/"), "memory.limit_in_bytes"
     elif (root / "cgroup.controllers").exists():
-        parent, limit = root / own[""].lstrip("/"), "memory.max"
+        parent, limit = root / cgroups[""].lstrip("/"), "memory.max"
     else:
         return None
     group = parent / f"benchmark_{os.getpid()}"

@@ -423,7 +423,7 @@ def test_empty_page_and_user_errors(tmp_path: Path, capsys: pytest.CaptureFixtur
         ([str(tmp_path), "out=/nowhere/a.html"], "cannot be written"),
         ([str(tmp_path), "published=nowhere.csv"], "no such file"),
         ([str(tmp_path), f"published={__file__}"], "must have the columns task"),
-        ([str(tmp_path), "--watch", "videos=link"], "Give videos=embed"),
+        ([str(tmp_path), "--watch", "videos=link"], "Use videos=embed"),
         ([str(tmp_path), "--watch", "every=1e12"], "every=1000000000000: must be"),
         ([str(tmp_path), "port=1e9"], "port=1000000000: must be"),
     ):
