@@ -208,7 +208,7 @@ def test_incomplete_weights_are_not_played(trained: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"x": 1}, "agent=null: must hold _target_"),
+        ({"x": 1}, "agent=null must have _target_"),
         ([1], "config=[1]"),
         ("a\nb\nc", "config=a b c"),
         (3, "config=3"),
@@ -261,7 +261,7 @@ def test_an_agent_without_a_device(trained: Path, tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a display has a name on Linux alone")
-def test_a_display_that_is_gone(
+def test_missing_display(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
@@ -319,10 +319,10 @@ def test_label_and_grid() -> None:
         (["EMPTY"], "there is no snapshot in it"),
         (["EMPTY", "snapshot=snapshot.pt"], "there are none"),
         (["RUN/train.csv"], "Give a run's snapshot.pt or weights_FRAME.pt"),
-        (["EPISODE"], "no weights that python -m drqv2.snapshot export has written (it holds no config)"),
+        (["EPISODE"], "not written by python -m drqv2.snapshot export (it contains no config)"),
         (["RUN", "live=true"], "there is no display here"),
-        (["RUN", "live=true", "film=none"], "there is nothing to show"),
-        (["RUN", "out=RUN/train.csv"], "cannot be made"),
+        (["RUN", "live=true", "film=none"], "nothing to show"),
+        (["RUN", "out=RUN/train.csv"], "cannot be created"),
         (["RUN", "camera=9"], "camera=9"),
         (["RUN", "camera=²"], "camera='²'"),
         (["RUN", "camera=--1"], "camera='--1'"),

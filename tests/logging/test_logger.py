@@ -151,7 +151,7 @@ def test_a_tensor_of_several_elements_is_refused(tmp_path):
         Logger(tmp_path, use_tb=False).log("train/x", torch.zeros(3), 0)
 
 
-def test_rows_are_on_file_at_once(tmp_path):
+def test_rows_are_written_immediately(tmp_path):
     code = (
         "import os, sys\nfrom drqv2.logging.logger import Logger\nlogger = Logger(sys.argv[1], use_tb=False)\n"
         "for frame in (2, 4):\n    logger.log('train/x', frame, frame)\n    logger.dump(frame)\n"
@@ -212,7 +212,7 @@ def test_restoring_into_an_empty_folder(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"frame,step\n1,2\n", b"\xff\x00\n", b'"'])
-def test_a_damaged_file_is_made_anew(tmp_path, caplog, damage):
+def test_damaged_file_is_restored(tmp_path, caplog, damage):
     logger = Logger(tmp_path, use_tb=False)
     for frame in (1000, 2000):
         log_episode(logger, frame)
@@ -227,7 +227,7 @@ def test_a_damaged_file_is_made_anew(tmp_path, caplog, damage):
         assert "train.csv: does not match what was logged; restored from the snapshot; moved to" in caplog.text
 
 
-def test_a_column_that_came_later_is_no_damage(tmp_path, caplog):
+def test_a_later_column_is_not_damage(tmp_path, caplog):
     logger = Logger(tmp_path, use_tb=False)
     log_episode(logger, 1000)
     state, whole = logger.state_dict(), (tmp_path / "train.csv").read_bytes()
@@ -261,7 +261,7 @@ def test_starting_again_in_the_same_folder_replaces_superseded_rows(tmp_path, ca
     assert "2 of 3 rows replaced" in caplog.text
 
 
-def test_what_becomes_of_a_file_during_a_run_is_not_taken_into_a_snapshot(tmp_path):
+def test_damage_during_a_run_does_not_reach_the_snapshot(tmp_path):
     logger = Logger(tmp_path, use_tb=False)
     log_episode(logger, 1000, loss=2.5)
     written = (tmp_path / "train.csv").read_text()
@@ -272,7 +272,7 @@ def test_what_becomes_of_a_file_during_a_run_is_not_taken_into_a_snapshot(tmp_pa
 
 
 @pytest.mark.parametrize("content", [b"a" * 200_000 + b"\n1\n", b"\xff\xfe,x\n1,2\n", b"name,x\nme,1\n"])
-def test_a_file_that_is_no_log_is_moved_aside(tmp_path, caplog, content):
+def test_foreign_file_is_quarantined(tmp_path, caplog, content):
     (tmp_path / "train.csv").write_bytes(content)
     log_episode(Logger(tmp_path, use_tb=False), 1000, loss=2.5)
     assert [row["loss"] for row in rows(tmp_path / "train.csv")] == ["2.5"]
@@ -282,7 +282,7 @@ def test_a_file_that_is_no_log_is_moved_aside(tmp_path, caplog, content):
 
 
 @pytest.mark.parametrize("lost", ["missing", "empty"])
-def test_a_lost_file_is_told(tmp_path, caplog, lost):
+def test_missing_file_is_restored_with_a_warning(tmp_path, caplog, lost):
     logger = Logger(tmp_path, use_tb=False)
     log_episode(logger, 1000, loss=2.5)
     state = logger.state_dict()
@@ -293,7 +293,7 @@ def test_a_lost_file_is_told(tmp_path, caplog, lost):
     assert len(rows(tmp_path / "train.csv")) == 1
 
 
-def test_somebody_elses_event_file(tmp_path, caplog):
+def test_event_file_of_another_program(tmp_path, caplog):
     (tmp_path / "tb").mkdir()
     (tmp_path / "tb" / "events.out.tfevents.mine").write_bytes(b"")
     logger = Logger(tmp_path, use_tb=True)
@@ -320,7 +320,7 @@ def test_tensorboard_points_stand_at_frames(tmp_path):
     logger.close()
 
 
-def test_tensorboard_forgets_what_came_after_the_snapshot(tmp_path):
+def test_tensorboard_drops_points_after_the_snapshot(tmp_path):
     logger = Logger(tmp_path, use_tb=True)
     for frame in (1000, 2000):
         log_episode(logger, frame, loss=frame)
@@ -339,7 +339,7 @@ def test_tensorboard_forgets_what_came_after_the_snapshot(tmp_path):
     assert points(tmp_path, "eval/episode_reward") == [(2000, 812.25)]
 
 
-def test_without_tensorboard_one_warning_and_csv_goes_on(tmp_path, monkeypatch, caplog):
+def test_without_tensorboard_warns_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)  # importing it now fails
     logger = Logger(tmp_path, use_tb=True)
     log_episode(logger, 1000)
@@ -367,7 +367,7 @@ def test_tensorboard_keeps_all_episodes_that_ended_together(tmp_path):
     assert points(tmp_path, "train/loss") == [(1000, 1.0), (1000, 2.0), (1000, 3.0), (2000, 4.0)]
 
 
-def test_tensorboard_catches_up_when_there_is_room_again(tmp_path, monkeypatch, caplog):
+def test_tensorboard_catches_up_after_a_full_disk(tmp_path, monkeypatch, caplog):
     append = Appender.append
 
     def full(self, data):
