@@ -308,7 +308,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_on_a_good_snapshot(
     assert leaving.value.code == 76
     err = capsys.readouterr().err
     # Whichever is looked at first: a loss with each snapshot, an action with each step.
-    assert re.search(r"critic_loss is not finite at frame 20|the agent's action is \[nan\] at its step 101", err)
+    assert re.search(r"critic_loss is not finite at frame 20|the agent's action is \[nan\] at agent step 101", err)
     assert "resume with: " in err
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] <= 200
     resume(tmp_path / "run", "num_train_frames=240")

@@ -1,8 +1,8 @@
-"""Agents from anywhere: files written for the public DrQ-v2 implementation run here unchanged.
+"""Load agents from any file; files written for the original DrQ-v2 implementation run unchanged.
 
-Such a file says `import utils` or `from drqv2 import DrQV2Agent`. The files of an agent's directory are loaded as the
-modules of a package of their own, and their import statements, early or late, look names up in that directory first,
-then among the names offered here. Nobody else's imports change, and no module of anybody's is replaced.
+Such a file says `import utils` or `from drqv2 import DrQV2Agent`. The files in an agent's directory are loaded as
+modules of a separate package. Their import statements, including those inside functions, look names up in that
+directory first, then among the names provided here. Other imports are not affected, and no module is replaced.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from drqv2.config.checks import check_agent
 from drqv2.config.messages import did_you_mean
 from drqv2.errors import UserError
 
-# `replay_buffer`, `video` and `drqv2` itself are top-level modules here under their public names.
-_OFFERED = {"utils": "drqv2.utils", "dmc": "drqv2.envs.dmc", "logger": "drqv2.logging.logger"}
+# The original's modules that have another name here; `replay_buffer`, `video` and `drqv2` have the same.
+_ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs.dmc", "logger": "drqv2.logging.logger"}
 
 
 class _Names:
-    """What an agent's files mean by a top-level name.
+    """Resolves top-level module names as an agent's files mean them.
 
     Args:
-        agent_dir: their directory, absolute; None where an agent comes from the Python path.
+        agent_dir: absolute directory of the files; None if the agent comes from the Python path.
 
     Attributes:
-        package: name of the package that holds them, the same in every process.
+        package: name of the package that contains them, the same in every process.
     """
 
     def __init__(self, agent_dir: Path | None) -> None:
@@ -47,25 +47,25 @@ class _Names:
         self.package = f"agent_dir_{zlib.crc32(str(agent_dir).encode()):08x}"
 
     def install(self) -> None:
-        """Make the package importable, and the names known to who asks for them by text (`hydra.utils.instantiate`)."""
+        """Make the package importable, and the names available to `hydra.utils.instantiate`."""
         if self.package not in sys.modules:
             package = ModuleType(self.package)
             package.__path__ = self._path
             sys.modules[self.package] = package
             sys.meta_path.insert(0, _Files(self))
-            sys.meta_path.append(_Aliases(self))  # last, so that it shadows nobody
+            sys.meta_path.append(_Aliases(self))  # last, so that it shadows no other module
 
     def full(self, name: str) -> str:
-        """Return the name under which a module, or something in it, is found; as it is when it is everybody's."""
+        """Return the full name of a module or a member of it; unchanged if it is neither the agent's nor an alias."""
         top = name.partition(".")[0]
         own = PathFinder.find_spec(f"{self.package}.{top}", self._path)
-        # A plain folder counts last, as on Python's own path: an output folder called wandb does not hide wandb.
+        # A namespace package comes last, as on sys.path: an output folder called wandb must not hide the package.
         folder = own is not None and own.origin is None
-        loaded = getattr(sys.modules.get(top), "__file__", None)  # the directory may be this project's own
+        loaded = getattr(sys.modules.get(top), "__file__", None)  # agent_dir may be this project's own directory
         if own is not None and not folder and own.origin != loaded:
             return f"{self.package}.{name}"
-        if top in _OFFERED:
-            return _OFFERED[top] + name[len(top) :]
+        if top in _ALIASES:
+            return _ALIASES[top] + name[len(top) :]
         if folder and not any(f.find_spec(top, None) for f in sys.meta_path if not isinstance(f, _Files | _Aliases)):
             return f"{self.package}.{name}"
         return name
@@ -78,7 +78,7 @@ class _Names:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """Stand in for `__import__` in the agent's files."""
+        """Replacement for `__import__` in the agent's files."""
         full = name if level else self.full(name)
         module = builtins.__import__(full, globals, locals, fromlist or (), level)
         if fromlist or full == name:
@@ -87,18 +87,18 @@ class _Names:
 
 
 class _Source(SourceFileLoader):
-    """Loads a file whose import statements look names up in `names`."""
+    """Loads a file whose import statements resolve names by `names`."""
 
     names: _Names
 
     def exec_module(self, module: ModuleType) -> None:
-        # Python takes __import__ from the builtins of the module that a statement stands in.
+        # An import statement calls the __import__ of its module's builtins.
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self.names.import_}
         super().exec_module(module)
 
 
 class _Files(MetaPathFinder):
-    """Finds the modules of an agent's package."""
+    """Finds the modules in an agent's package."""
 
     def __init__(self, names: _Names) -> None:
         self._names = names
@@ -116,7 +116,7 @@ class _Files(MetaPathFinder):
 
 
 class _Aliases(MetaPathFinder, Loader):
-    """Finds what an agent's files mean by a top-level name, when it is asked for from elsewhere and nobody has it."""
+    """Finds a top-level name as the agent's files mean it, when code elsewhere imports it and no other finder can."""
 
     def __init__(self, names: _Names) -> None:
         self._names = names
@@ -133,11 +133,11 @@ class _Aliases(MetaPathFinder, Loader):
 
 
 def agent_factory(agent: dict[str, Any], agent_dir: Path | None) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return an agent's class (or function) and the arguments that the configuration gives it.
+    """Return an agent's class (or factory function) and its arguments from the configuration.
 
     Args:
-        agent: the configuration's `agent` node, resolved, with `_target_`; missing values left out.
-        agent_dir: directory in which `_target_` and what it imports are looked up first.
+        agent: the resolved `agent` node of the configuration, with `_target_` and without missing values.
+        agent_dir: directory in which `_target_` and its imports are looked up first.
 
     Raises:
         UserError: `_target_` cannot be found or imported.
@@ -159,15 +159,15 @@ def _reason(error: BaseException, names: _Names, target: str, agent_dir: Path | 
     loaded = sys.modules.get(module)
     if loaded is not None and not hasattr(loaded, name):
         names_in = [*vars(loaded), *getattr(loaded, "__all__", ())]
-        return f"there is no {name} in {getattr(loaded, '__file__', module)}{did_you_mean(name, names_in)}"
+        return f"no {name} in {getattr(loaded, '__file__', module)}{did_you_mean(name, names_in)}"
     while error.__cause__ is not None:
         error = error.__cause__
     reason = f"{type(error).__name__}: {error}".replace(f"{names.package}.", "")
     if agent_dir is None:
-        return f"{reason}\nlooked for on the Python path (agent_dir=DIR adds one)"
+        return f"{reason}\nsearched the Python path; to search another directory, add agent_dir=DIR"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(f"{agent_dir}/")]
     where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
-    return f"{reason}\n{where or f'looked for in {agent_dir}, then on the Python path'}"
+    return f"{reason}\n{where or f'searched {agent_dir}, then the Python path'}"
 
 
 def make_agent(
@@ -176,13 +176,13 @@ def make_agent(
     """Build an agent.
 
     Args:
-        agent: the configuration's `agent` node, resolved; missing values may stand in it as "???".
-        agent_dir: directory in which `_target_` and what it imports are looked up first.
-        found: values that take the place of what the node says, for keys that it has (obs_shape, device, ...).
-        offered: values for keys that it need not have: handed over where the signature names them.
+        agent: the resolved `agent` node of the configuration; missing values are "???".
+        agent_dir: directory in which `_target_` and its imports are looked up first.
+        found: values that override keys of the node (obs_shape, device, ...).
+        offered: additional arguments, passed if the signature names them.
 
     Raises:
-        UserError: `_target_` cannot be found or imported, or does not take the node's keys.
+        UserError: `_target_` cannot be found or imported, or does not accept the node's keys.
     """
     given = {k: v for k, v in agent.items() if k not in found}
     factory, kwargs = agent_factory(given, agent_dir)
@@ -196,7 +196,7 @@ def make_agent(
 
 
 def source_file(factory: Callable[..., Any]) -> str:
-    """Return the file that an agent's class comes from."""
+    """Return the source file of an agent's class."""
     try:
         return str(inspect.getsourcefile(factory))
     except TypeError:

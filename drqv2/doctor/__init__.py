@@ -1,1 +1,1 @@
-"""Is this machine ready to train, and how fast is it? `python -m drqv2.doctor`."""
+"""`python -m drqv2.doctor`: check that this machine can train, and measure how fast."""

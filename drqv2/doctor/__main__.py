@@ -1,4 +1,4 @@
-"""The command line of the doctor."""
+"""Command line of the doctor."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from drqv2.launch.exits import plain_ends
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Examine the machine; return the exit code."""
-    description = "Is this machine fit to train, and how fast is it?"
+    """Check the machine; return the exit code."""
+    description = "Check that this machine can train, and measure how fast."
     parser = argparse.ArgumentParser(prog="python -m drqv2.doctor", description=description)
-    parser.add_argument("--task", default="cartpole_balance_sparse", help="the task to learn (%(default)s)")
-    parser.add_argument("--dir", type=Path, default=Path("exp_local"), help="where runs will lie (%(default)s)")
+    parser.add_argument("--task", default="cartpole_balance_sparse", help="task to train on (%(default)s)")
+    parser.add_argument("--dir", type=Path, default=Path("exp_local"), help="where runs will be stored (%(default)s)")
     args = parser.parse_args(argv)
     report = Report()
     with plain_ends():
         command = run_checks(report, args.task, args.dir)
-        print(f"\n{'Not ready: see fail above.' if report.failed else f'Ready: {command}'}", flush=True)
+        print(f"\n{'Not ready: see the failed checks above.' if report.failed else f'Ready: {command}'}", flush=True)
     return int(report.failed)
 
 

@@ -1,6 +1,6 @@
-"""`python -m drqv2.doctor`: what this machine has, what is wrong with it, and the command that mends each thing.
+"""`python -m drqv2.doctor`: what this machine has, what is wrong with it, and the command that fixes each problem.
 
-Exit code 0 when a run would work (perhaps slowly), 1 when something would stop it.
+Exit code 0 if training would work (perhaps slowly), 1 if it would not.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _SHOWN = ("torch", "mujoco", "dm-control", "hydra-core", "numpy")
 _INSTALL = "make setup    (or: pip install -e .)"
 _DOCTOR = "python -m drqv2.doctor"
 _PIP = f"{sys.executable} -m pip install"
-_LONG = 24.0  # hours of a run that are worth a warning
+_MAX_HOURS = 24.0  # warn about longer runs
 _OTHER_FILES = 2e9  # bytes of a run's snapshots, videos and logs
-_LEAST_MEMORY = 4e9  # bytes for the learner, the workers and both environments
+_MIN_MEMORY = 4e9  # bytes for the learner, the workers and both environments
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding: `status` is ok, warn or fail; `advice` holds what to do, best first."""
+    """One finding: `status` is "ok", "warn" or "fail"; `advice` says what to do, best first."""
 
     status: str
     name: str
@@ -49,13 +49,13 @@ def compose(task: str, preset: str) -> dict[str, Any]:
 
 
 def replay_bytes(cfg: dict[str, Any]) -> int:
-    """Return the bytes on disk when the replay is full, or the run over: each RGB frame once."""
+    """Return the bytes on disk of a full replay, or of the replay at the run's end: each RGB frame is stored once."""
     transitions = min(cfg["replay_buffer_size"], cfg["num_train_frames"] // cfg["action_repeat"])
     return transitions * 3 * cfg["image_size"] ** 2
 
 
 def versions() -> Iterator[Finding]:
-    """Python and packages against the bounds of pyproject.toml."""
+    """Check Python and the packages against the bounds in pyproject.toml."""
     yield Finding("ok", "python", ".".join(map(str, sys.version_info[:3])))
     from packaging.requirements import Requirement
 
@@ -67,7 +67,7 @@ def versions() -> Iterator[Finding]:
         if version is None:
             yield Finding("fail", name, "not installed", advice)
         elif not requirement.specifier.contains(version, prereleases=True):
-            yield Finding("fail", name, f"{version}, needed is {requirement.specifier}", advice)
+            yield Finding("fail", name, f"{version}, but {requirement.specifier} is required", advice)
         elif name in _SHOWN:
             yield Finding("ok", name, version)
             continue
@@ -86,17 +86,17 @@ def _version(name: str) -> str | None:
 
 
 def encoder() -> Iterator[Finding]:
-    """The ffmpeg that the videos use."""
+    """Check the ffmpeg that encodes the videos."""
     try:
         yield Finding("ok", "ffmpeg", f"{measure.encode()}, encodes H.264")
     except OSError as error:
         chosen = ("unset IMAGEIO_FFMPEG_EXE",) if os.environ.get("IMAGEIO_FFMPEG_EXE") else ()
         advice = (*chosen, f"{_PIP} --force-reinstall imageio-ffmpeg")
-        yield Finding("warn", "ffmpeg", f"cannot encode H.264, so runs make no videos: {error}", advice)
+        yield Finding("warn", "ffmpeg", f"cannot encode H.264, so runs will have no videos: {error}", advice)
 
 
 def device() -> Iterator[Finding]:
-    """The device that device=auto takes."""
+    """Check the device that device=auto selects."""
     import torch
 
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
@@ -125,11 +125,11 @@ def device() -> Iterator[Finding]:
 
 
 def load() -> Iterator[Finding]:
-    """Whether others use the CPU now."""
+    """Check whether other processes use the CPU."""
     running, count = os.getloadavg()[0], machine.cores()
     if running > count:
         text = f"load {running:.1f} on {count:g} cores: the times below are longer than on an idle machine"
-        yield Finding("warn", "load", text, ("who uses them: top",))
+        yield Finding("warn", "load", text, ("to see which processes use them: top",))
 
 
 def _bf16(native: bool) -> str:
@@ -137,8 +137,8 @@ def _bf16(native: bool) -> str:
 
 
 def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
-    """What draws, and how fast; the measurement goes into `found`."""
-    found |= measure.draw(cfg["task_name"], cfg["frame_stack"], cfg["action_repeat"], cfg["image_size"])
+    """Check the renderer and measure its speed; add the measurements to `found`."""
+    found |= measure.rendering(cfg["task_name"], cfg["frame_stack"], cfg["action_repeat"], cfg["image_size"])
     another = f"try another: MUJOCO_GL={'osmesa' if os.environ.get('MUJOCO_GL') == 'egl' else 'egl'} {_DOCTOR}"
     if "error" in found:
         text, *advice = found["error"].splitlines()
@@ -152,14 +152,14 @@ def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     size = f"{cfg['image_size']}x{cfg['image_size']}"
     text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {size}, {cfg['action_repeat']} frames of physics)"
     if found["blank"]:
-        yield Finding("fail", "render + step", f"{text}: the picture is of one colour", (another,))
+        yield Finding("fail", "render + step", f"{text}: the image has only one colour", (another,))
     else:
         yield Finding("ok", "render + step", text)
 
 
 def _gpu_rendering() -> tuple[str, ...]:
     if not machine.has_nvidia():
-        return (f"as it must be without a GPU; on a machine with one: MUJOCO_GL=egl {_DOCTOR}",)
+        return (f"expected without a GPU; on a machine with one: MUJOCO_GL=egl {_DOCTOR}",)
     missing = (
         "NVIDIA's EGL is missing: sudo apt-get install libnvidia-gl-VERSION (the driver's, see nvidia-smi)",
         "in a container: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all ...",
@@ -168,7 +168,7 @@ def _gpu_rendering() -> tuple[str, ...]:
 
 
 def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
-    """How fast the agent learns, and how long a run takes."""
+    """Measure the time of an update and estimate the duration of a run."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -182,20 +182,18 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     hours = cfg["num_train_frames"] / cfg["action_repeat"] * step_ms / 3.6e6
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     text += f": {cfg['num_train_frames']:,} frames take about {duration}"
-    if hours <= _LONG:
+    if hours <= _MAX_HOURS:
         yield Finding("ok", "update", text)
     elif device == "cpu" and cfg["preset"] == "paper":
         yield Finding(
             "warn", "update", f"{text}, slow on a CPU", (f"python train.py task={cfg['task_name']} preset=cpu",)
         )
     else:
-        yield Finding(
-            "warn", "update", text, ("a machine with a (faster) GPU, or: python train.py num_train_frames=N",)
-        )
+        yield Finding("warn", "update", text, ("use a (faster) GPU, or: python train.py num_train_frames=N",))
 
 
 def space(cfg: dict[str, Any], folder: Path) -> Iterator[Finding]:
-    """Disk and memory against what the replay needs."""
+    """Check that disk and memory suffice for the replay."""
     place = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.is_dir())
     elsewhere = "python train.py hydra.run.dir=/path/on/a/larger/disk"
     need, free = replay_bytes(cfg), shutil.disk_usage(place).free
@@ -211,10 +209,10 @@ def space(cfg: dict[str, Any], folder: Path) -> Iterator[Finding]:
 
     total, available = machine.memory()
     text = f"{_gb(available)} of {_gb(total)} available"
-    if available < _LEAST_MEMORY:
-        yield Finding("warn", "memory", f"{text}, {_gb(_LEAST_MEMORY)} are wanted", ("python train.py preset=cpu",))
+    if available < _MIN_MEMORY:
+        yield Finding("warn", "memory", f"{text}, {_gb(_MIN_MEMORY)} recommended", ("python train.py preset=cpu",))
     elif available < need:
-        text += ", less than the replay: it will be read from the disk again and again"
+        text += ", less than the replay, which will be read from disk repeatedly"
         yield Finding("warn", "memory", text, ("on a local SSD: python train.py hydra.run.dir=/path/on/it",))
     else:
         yield Finding("ok", "memory", text)
@@ -225,19 +223,19 @@ def _gb(size: float) -> str:
 
 
 class Report:
-    """Prints findings as they come, and remembers whether one of them is a failure."""
+    """Prints findings as they arrive and records whether any check failed."""
 
     def __init__(self) -> None:
         self.failed = False
 
     def add(self, name: str, lines: Iterable[Finding]) -> None:
-        """Print a check's findings; a check that breaks is a finding too."""
+        """Print the findings of a check. A check that raises counts as failed."""
         try:
             for line in lines:
                 self._print(line)
-        except Exception as error:  # a broken installation breaks in its own ways, and naming that is the purpose here
-            words = (str(error).splitlines() or [""])[0]
-            self._print(Finding("fail", name, f"{type(error).__name__}: {words}", (_INSTALL,)))
+        except Exception as error:  # a broken installation raises anything, and should be reported
+            message = (str(error).splitlines() or [""])[0]
+            self._print(Finding("fail", name, f"{type(error).__name__}: {message}", (_INSTALL,)))
 
     def _print(self, line: Finding) -> None:
         self.failed |= line.status == "fail"
@@ -247,7 +245,7 @@ class Report:
 
 
 def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Put into `cfgs` the paper's settings, and after them those that a machine without a GPU takes."""
+    """Append the paper preset to `cfgs`, and, without a GPU, the cpu preset."""
     import torch
 
     from drqv2.config.schema import tasks
@@ -261,7 +259,7 @@ def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def run_checks(report: Report, task: str, folder: Path) -> str:
-    """Run all checks; return the command that trains here."""
+    """Run all checks; return the command to start training."""
     for check in (versions, encoder, device, load):
         report.add(check.__name__, check())
     cfgs: list[dict[str, Any]] = []

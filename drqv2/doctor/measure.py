@@ -1,4 +1,4 @@
-"""Short measurements of this machine: draw and step, update, encode. Each runs the real thing."""
+"""Short measurements of this machine: rendering and stepping, an update, video encoding."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-_PATIENCE = 60  # seconds for a process
+_TIMEOUT = 60  # seconds for a process
 
 
-def _draw(task: str, frame_stack: int, action_repeat: int, image_size: int) -> None:
+def _print_rendering(task: str, frame_stack: int, action_repeat: int, image_size: int) -> None:
     from drqv2 import envs
     from drqv2.errors import UserError
 
@@ -37,38 +37,40 @@ def _draw(task: str, frame_stack: int, action_repeat: int, image_size: int) -> N
     except (UserError, ImportError) as error:
         found = {"error": str(error), "install": isinstance(error, ImportError)}
     print(json.dumps(found), flush=True)
-    os._exit(0)  # a GL driver that crashes while the process ends is nobody's concern here
+    os._exit(0)  # skip GL clean-up, in which some drivers crash
 
 
-def draw(task: str, frame_stack: int, action_repeat: int, image_size: int) -> dict[str, Any]:
-    """Step an environment from pixels, in a process of its own, which a bad GL driver may crash.
+def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int) -> dict[str, Any]:
+    """Step a pixel environment in a separate process, since a bad GL driver may crash it.
 
     Returns:
-        Either `backend` and `renderer` (MUJOCO_GL, GL_RENDERER), `ms` (median of an agent step), `actions` (their
-        number) and `blank` (whether the picture is of one colour); or `error`, and whether to `install` mends it.
+        Either `backend` and `renderer` (MUJOCO_GL, GL_RENDERER), `ms` (median of an agent step), `actions` (number of
+        action dimensions) and `blank` (whether the image has only one colour); or `error` and `install` (whether
+        reinstalling may fix it).
     """
-    code = f"from drqv2.doctor.measure import _draw; _draw({task!r}, {frame_stack}, {action_repeat}, {image_size})"
+    args = (task, frame_stack, action_repeat, image_size)
+    code = f"from drqv2.doctor.measure import _print_rendering; _print_rendering{args!r}"
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", code]
     try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        return {"error": f"the process that draws hangs (waited {_PATIENCE} s)", "install": False}
+        return {"error": f"the rendering process hangs (waited {_TIMEOUT} s)", "install": False}
     try:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
     except (IndexError, ValueError):
-        words = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return {"error": f"the process that draws ended with status {done.returncode}: {words}", "install": True}
+        message = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return {"error": f"the rendering process exited with status {done.returncode}: {message}", "install": True}
 
 
 def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
-    """Return the median milliseconds of an update of the agent on a random batch, its way to the device included.
+    """Return the median milliseconds of an agent update on a random batch, including the copy to the device.
 
     Args:
         cfg: a run's configuration.
-        device: cpu or cuda.
-        actions: dimensions of an action.
+        device: "cpu" or "cuda".
+        actions: number of action dimensions.
     """
     import torch
 
@@ -92,7 +94,7 @@ def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
     obs, next_obs = (torch.randint(0, 256, (batch, *shape), dtype=torch.uint8) for _ in range(2))
     sample = (obs, torch.rand(batch, actions) * 2 - 1, torch.rand(batch, 1), torch.full((batch, 1), 0.97), next_obs)
     times: list[float] = []
-    while len(times) < 11 and sum(times) < 3000:  # the first warms up; a slow machine has no time for many
+    while len(times) < 11 and sum(times) < 3000:  # the first one warms up
         begin = time.perf_counter()
         agent.update(iter([sample]), 0)
         if device == "cuda":
@@ -102,20 +104,20 @@ def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
 
 
 def encode() -> str:
-    """Encode a picture as the videos are; return the version of the ffmpeg that did.
+    """Encode a frame with the settings of the videos; return ffmpeg's version.
 
     Raises:
-        OSError: it cannot be started, or cannot encode H.264.
+        OSError: ffmpeg cannot be started or cannot encode H.264.
     """
     try:
         import imageio_ffmpeg
 
         command = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-f", "lavfi", "-i", "color=s=64x64", "-frames:v", "1"]
         command += ["-pix_fmt", "yuv420p", "-c:v", "libx264", "-threads", "1", "-f", "null", "-"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, check=False)
     except (ImportError, RuntimeError, subprocess.SubprocessError) as error:
         raise OSError(str(error)) from error
-    words = done.stderr.strip().splitlines() or ["no output"]
+    lines = done.stderr.strip().splitlines() or ["no output"]
     if done.returncode:
-        raise OSError(words[-1])
-    return (words[0].split() + 3 * ["unknown"])[2]
+        raise OSError(lines[-1])
+    return (lines[0].split() + 3 * ["unknown"])[2]

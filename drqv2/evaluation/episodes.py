@@ -1,4 +1,4 @@
-"""Episodes without exploration, side by side."""
+"""Evaluation episodes, without exploration, in several environments in parallel."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ def play(
     act: Callable[[np.ndarray], np.ndarray],
     watch: Callable[[int, Any, Any], None],
 ) -> list[tuple[float, int]]:
-    """Play episodes 0, 1, ... of an evaluation, each in the next environment that is free.
+    """Play episodes 0, 1, ... of an evaluation, each in the next free environment.
 
-    An episode depends on (evaluation, its number) and on `act` alone, which sees one observation at a time: never on
-    how many environments there are.
+    An episode depends only on its seed, (evaluation, episode), and on `act`, which gets one observation at a time, but
+    not on the number of environments.
 
     Args:
         envs: `InProcess` or `Worker` environments.
-        evaluation: number of the evaluation, which seeds its episodes.
-        episodes: how many.
-        act: an observation, uint8 [C, H, W], to an action, float32 [A].
-        watch: called with (episode, environment, time step) for every time step, the first included.
+        evaluation: index of the evaluation, which seeds its episodes.
+        episodes: number of episodes.
+        act: maps an observation, uint8 [C, H, W], to an action, float32 [A].
+        watch: called with (episode, environment, time_step) for every time step, including the first.
 
     Returns:
-        Return and length in agent steps of each episode, by its number.
+        Return and length in agent steps of each episode.
 
     Raises:
         NotFiniteError: a reward is NaN or infinite.
     """
     results: list[tuple[float, int]] = [(0.0, -1)] * episodes
-    coming = iter(range(episodes))
-    playing: dict[int, int] = {}  # environment -> episode
+    upcoming = iter(range(episodes))
+    running: dict[int, int] = {}  # environment -> episode
 
     def begin(i: int) -> None:
-        episode = next(coming, None)
+        episode = next(upcoming, None)
         if episode is not None:
-            playing[i] = episode
+            running[i] = episode
             envs[i].start("begin", evaluation, episode)
 
     for i in range(len(envs)):
         begin(i)
-    while playing:
-        for i, episode in list(playing.items()):
+    while running:
+        for i, episode in list(running.items()):
             time_step = envs[i].finish()
             total, steps = results[episode]
             if not math.isfinite(time_step.reward):
                 where = f"step {steps} of episode {episode} of evaluation {evaluation}"
-                raise NotFiniteError(f"the reward is {time_step.reward} at {where}: mend the environment")
+                raise NotFiniteError(f"the reward is {time_step.reward} at {where}: fix the environment")
             results[episode] = total + time_step.reward, steps + 1
             watch(episode, envs[i], time_step)
             if time_step.last():
-                del playing[i]
+                del running[i]
                 begin(i)
             else:
                 envs[i].start("step", act(time_step.observation))

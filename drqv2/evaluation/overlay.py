@@ -1,4 +1,4 @@
-"""What is drawn on the pictures of an evaluation: return, step, action; and several episodes in a grid."""
+"""Overlays for evaluation videos: return, step and action on each frame; several episodes in a grid."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _WHITE, _SHADE, _UP, _DOWN = (255, 255, 255), 0.45, (120, 220, 120), (250, 150, 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 
 
-def label(picture: np.ndarray, episode: int, total: float, step: int, action: np.ndarray) -> np.ndarray:
-    """Return a picture with its episode, return and step at the top, and a bar for each action at the bottom.
+def label(frame: np.ndarray, episode: int, total: float, step: int, action: np.ndarray) -> np.ndarray:
+    """Return a copy of a frame with episode, return and step at the top and a bar per action dimension at the bottom.
 
     Args:
-        picture: uint8 [H, W, 3].
-        episode: its number.
+        frame: uint8 [H, W, 3].
+        episode: index of the episode.
         total: return so far.
         step: agent steps so far.
-        action: float32 [A] in [-1, 1]; bars go up from the middle for what is positive, down for the rest.
+        action: float32 [A] in [-1, 1]; bars for positive values point up, others down.
 
     Returns:
-        uint8 [H, W, 3]; the same array is not changed.
+        uint8 [H, W, 3].
     """
-    out = picture.copy()
+    out = frame.copy()
     height, width = out.shape[:2]
     scale, top = width / 520, max(12, width // 14)
     out[:top] = (out[:top] * _SHADE).astype(np.uint8)
@@ -45,13 +45,13 @@ def label(picture: np.ndarray, episode: int, total: float, step: int, action: np
     return out
 
 
-def grid(pictures: Sequence[np.ndarray]) -> np.ndarray:
-    """Return pictures, uint8 [H, W, 3] each, side by side in rows as near a square as may be; free places are black."""
-    columns = math.ceil(math.sqrt(len(pictures)))
-    rows = math.ceil(len(pictures) / columns)
-    height, width, channels = pictures[0].shape
+def grid(frames: Sequence[np.ndarray]) -> np.ndarray:
+    """Tile frames, uint8 [H, W, 3] each, into a nearly square grid; empty cells are black."""
+    columns = math.ceil(math.sqrt(len(frames)))
+    rows = math.ceil(len(frames) / columns)
+    height, width, channels = frames[0].shape
     out = np.zeros((rows * height, columns * width, channels), np.uint8)
-    for i, picture in enumerate(pictures):
+    for i, frame in enumerate(frames):
         row, column = divmod(i, columns)
-        out[row * height : (row + 1) * height, column * width : (column + 1) * width] = picture
+        out[row * height : (row + 1) * height, column * width : (column + 1) * width] = frame
     return out

@@ -1,4 +1,4 @@
-"""A trained agent from a file of weights: which file, what is in it, whose code it names, and the agent itself."""
+"""Load a trained agent: find the snapshot, read it, reject untrusted code, and build the agent."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ from drqv2.system import files
 
 
 def find(source: Path, name: str | None) -> list[Path]:
-    """Return the file of weights that is meant: of a run the newest snapshot, then the one before it.
+    """Return the candidate files of weights, best first: for a run, the newest snapshot and the one before it.
 
     Args:
-        source: a run's directory, or a file of weights.
-        name: a file in it, or anywhere.
+        source: a run directory or a file of weights.
+        name: a file in the run directory, or a path.
 
     Raises:
         UserError: there is none.
     """
     if source.is_file():
         if name:
-            raise UserError(f"snapshot={name}: {source} is a file of weights itself; give the run's directory")
+            raise UserError(f"snapshot={name}: {source} is itself a file of weights; give the run's directory instead")
         return [source]
     if not source.is_dir():
-        raise UserError(f"{source}: there is no such run directory or file")
+        raise UserError(f"{source}: no such run directory or file")
     milestones = [path for path in source.glob("weights_*.pt") if path.stem[8:].isdecimal()]
-    there = [path for each in files.SNAPSHOTS if (path := source / each).is_file()]
-    there += sorted(milestones, key=lambda path: int(path.stem[8:]), reverse=True)
+    existing = [path for each in files.SNAPSHOTS if (path := source / each).is_file()]
+    existing += sorted(milestones, key=lambda path: int(path.stem[8:]), reverse=True)
     if name is None:
-        if not there:
-            raise UserError(f"{source}: there is no snapshot in it; give the directory of a run")
-        return [path for path in there if path.name in files.SNAPSHOTS] or there[:1]
+        if not existing:
+            raise UserError(f"{source}: contains no snapshot; give the directory of a run")
+        return [path for path in existing if path.name in files.SNAPSHOTS] or existing[:1]
     for path in (source / name, Path(name)):
         if path.is_file():
             return [path]
-    others = ", ".join(path.name for path in there) or "none"
-    raise UserError(f"snapshot={name}: there is no such file in {source}; there are {others}")
+    available = ", ".join(path.name for path in existing) or "none"
+    raise UserError(f"snapshot={name}: no such file in {source}\navailable: {available}")
 
 
 def read_first(paths: Sequence[Path]) -> tuple[Path, tuple[DictConfig, dict[str, Any], int]]:
-    """Return the first file that can be read, and what is in it, as `read`; say which could not.
+    """Return the first readable file and its contents as by `read`. Print which files are not readable.
 
     Raises:
-        UserError: what ails the last.
+        UserError: none is readable.
     """
     for path in paths[:-1]:
         try:
             return path, read(path)
         except UserError as e:
-            print(f"{str(e).splitlines()[0]}; taking the one before it")
+            print(f"{str(e).splitlines()[0]}; using the previous one")
     return paths[-1], read(paths[-1])
 
 
@@ -73,56 +73,61 @@ def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
     """Return the configuration, the agent's captured state (or tensors by dotted name) and the frame.
 
     Raises:
-        UserError: the file is no snapshot, milestone or export, or is damaged.
+        UserError: the file is not a snapshot, milestone or export, or it is damaged.
     """
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="pt") as f:
-                about = f.metadata() or {}
-                weights = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
-            if not {"config", "frame"} <= about.keys():
-                raise ValueError("it holds no config")
-            config, frame = json.loads(about["config"]), int(about["frame"])
-        except (SafetensorError, OSError, ValueError) as e:
-            raise UserError(f"{path}: no weights that python -m drqv2.snapshot export has written ({_line(e)})") from e
-    else:
-        try:
-            saved = snapshot.load(path)
-        except UserError as e:
-            raise UserError(f"{e}\n{ADVICE}") from e
-        config = saved.get("config")
-        frame, weights = saved.get("frame", ""), saved.get("agent", {})
-        if not isinstance(frame, int) or not isinstance(weights, dict) or "kind" not in weights:
-            raise UserError(f"{path}: there is no agent in it\n{ADVICE}")
+    config, weights, frame = _read_export(path) if path.suffix == ".safetensors" else _read_snapshot(path)
     if not config:
-        raise UserError(f"{path}: there is no configuration in it; train with init_from={path} first")
+        raise UserError(f"{path}: contains no configuration; train with init_from={path} first")
     for node in ("agent", "env"):
         found = config.get(node) if isinstance(config, dict) else config
         if not isinstance(found, dict) or "_target_" not in found:
             where = node if isinstance(config, dict) else "config"
             raise UserError(
-                f"{path}: the configuration in it is not a run's, {where}={_line(show(found))}: must hold _target_\n"
-                "Give a snapshot of train.py's, or a file that python -m drqv2.snapshot export has written."
+                f"{path}: its configuration is not that of a run: {where}={_line(show(found))} must have _target_\n"
+                "Give a snapshot of train.py, or a file written by python -m drqv2.snapshot export."
             )
-    base: Any = OmegaConf.to_container(OmegaConf.load(CFGS / "config.yaml"))  # for keys that there were not yet
+    base: Any = OmegaConf.to_container(OmegaConf.load(CFGS / "config.yaml"))  # defaults for newer keys
     known = {key: value for key, value in base.items() if key not in ("defaults", "hydra", "agent", "env")}
     try:
         cfg = OmegaConf.merge(known, config)
     except OmegaConfBaseException as e:
-        raise UserError(f"{path}: the configuration in it cannot be read ({_line(e)})") from e
+        raise UserError(f"{path}: its configuration cannot be read ({_line(e)})") from e
     assert isinstance(cfg, DictConfig)
     cfg.init_from = None
     return cfg, weights, frame
 
 
-def _line(said: object, length: int = 100) -> str:
-    return " ".join(str(said).split())[:length]
+def _read_export(path: Path) -> tuple[Any, dict[str, Any], int]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as f:
+            metadata = f.metadata() or {}
+            weights = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+        if not {"config", "frame"} <= metadata.keys():
+            raise ValueError("it contains no config")
+        return json.loads(metadata["config"]), weights, int(metadata["frame"])
+    except (SafetensorError, OSError, ValueError) as e:
+        raise UserError(f"{path}: not written by python -m drqv2.snapshot export ({_line(e)})") from e
+
+
+def _read_snapshot(path: Path) -> tuple[Any, dict[str, Any], int]:
+    try:
+        saved = snapshot.load(path)
+    except UserError as e:
+        raise UserError(f"{e}\n{ADVICE}") from e
+    frame, weights = saved.get("frame", ""), saved.get("agent", {})
+    if not isinstance(frame, int) or not isinstance(weights, dict) or "kind" not in weights:
+        raise UserError(f"{path}: contains no agent\n{ADVICE}")
+    return saved.get("config"), weights, frame
+
+
+def _line(text: object, length: int = 100) -> str:
+    return " ".join(str(text).split())[:length]
 
 
 def reject_foreign_code(cfg: DictConfig, path: Path) -> None:
-    """Check that a file which may be anybody's names no code but this project's agents.
+    """Check that an untrusted file references no code except this project's agents.
 
     Raises:
         UserError: it does.
@@ -131,12 +136,12 @@ def reject_foreign_code(cfg: DictConfig, path: Path) -> None:
     for key, value in _code({name: plain[name] for name in ("agent", "env", "agent_dir")}):
         if key != "agent._target_" or not re.fullmatch(r"drqv2\.agents\.\w+\.\w+Agent", str(value)):
             raise UserError(
-                f"{path} names code to run, {_line(f'{key}={value}')}\nIf you know where it comes from, say trust=true."
+                f"{path} names code to run: {_line(f'{key}={value}')}\nIf you trust its source, add trust=true."
             )
 
 
 def _code(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield, by dotted name, what Hydra would import or work out in an unresolved configuration, however deep."""
+    """Yield what Hydra would import or interpolate in an unresolved configuration, by dotted name."""
     leaf = name.rpartition(".")[2]
     if isinstance(node, dict | list):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
@@ -146,20 +151,19 @@ def _code(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def override_task(cfg: DictConfig, task: str) -> None:
-    """Set another task. An environment of the run's own that takes no task_name gives way to dm_control's.
+    """Set another task. A custom environment that takes no task_name is replaced by dm_control's.
 
     Raises:
-        UserError: it would, and there is no such task of dm_control's.
+        UserError: the task must be one of dm_control's, but is not.
     """
-    own = cfg.env._target_
-    if own is None and task not in tasks():
-        near = did_you_mean(task, tasks())
-        raise UserError(f"task={task}: there is no such task\nallowed: the files of cfgs/task{near}")
-    if own is not None and not _takes_task_name(cfg):
+    custom = cfg.env._target_
+    if custom is None and task not in tasks():
+        raise UserError(f"task={task}: no such task\nallowed: the files in cfgs/task{did_you_mean(task, tasks())}")
+    if custom is not None and not _takes_task_name(cfg):
         if task not in tasks():
             raise UserError(
-                f"task={task}: the run has an environment of its own, env._target_={own}, which takes no task_name\n"
-                f"allowed: the files of cfgs/task{did_you_mean(task, tasks())}; without task= the run's own is played"
+                f"task={task}: the run's custom environment, env._target_={custom}, takes no task_name\n"
+                f"allowed: the files in cfgs/task{did_you_mean(task, tasks())}; or omit task= to play the run's task"
             )
         cfg.env = {"_target_": None}
     cfg.task_name = task
@@ -167,10 +171,10 @@ def override_task(cfg: DictConfig, task: str) -> None:
 
 def _takes_task_name(cfg: DictConfig) -> bool:
     try:
-        taken = inspect.signature(hydra.utils.get_object(cfg.env._target_)).parameters
-    except Exception:  # whatever its import raises
+        parameters = inspect.signature(hydra.utils.get_object(cfg.env._target_)).parameters
+    except Exception:  # its import may raise anything
         return False
-    return "task_name" in taken and "task_name" not in cfg.env
+    return "task_name" in parameters and "task_name" not in cfg.env
 
 
 def agent_with(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -> Any:

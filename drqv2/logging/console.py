@@ -1,4 +1,4 @@
-"""What a run shows while it goes: a line for each row of its logs, or a dashboard on a terminal."""
+"""Console output of a run: one line per logged row, or a dashboard on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _time(seconds: float) -> datetime.timedelta:
     return datetime.timedelta(seconds=int(seconds))
 
 
-# Column: label and format. The plain lines show exactly these, and every CSV file begins with them.
+# Column: label and format. Console lines show exactly these; every CSV file begins with them.
 _TRAIN: dict[str, tuple[str, _Kind]] = {
     "frame": ("F", _INT),
     "step": ("S", _INT),
@@ -39,7 +39,7 @@ _COLOURS = {"train": "\033[33m", "eval": "\033[32m"}
 
 
 class Console(Protocol):
-    """Context that shows rows while it is open; before and after, too, as plain as it can."""
+    """Shows logged rows. Usable as a context; outside of it `show` must work, too."""
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Show a row of `train.csv` or `eval.csv`."""
@@ -50,10 +50,10 @@ class Console(Protocol):
 
 
 class PlainConsole:
-    """A line for each row.
+    """Prints a line for each row.
 
     Args:
-        off: no lines.
+        off: print nothing.
     """
 
     def __init__(self, off: bool = False) -> None:
@@ -77,13 +77,13 @@ class PlainConsole:
 
 @dataclass
 class Status:
-    """What a dashboard shows beside the rows.
+    """What the dashboard shows besides the rows.
 
     Attributes:
         frame: environment frames so far.
-        num_frames: of the whole run.
-        best_return: of an evaluation so far; -inf before the first.
-        shares: what the time goes to, by name; they add up to 1.
+        num_frames: environment frames of the whole run.
+        best_return: best evaluation return so far; -inf before the first evaluation.
+        shares: fraction of the time spent on each activity, by name; sums to 1.
     """
 
     frame: int
@@ -93,14 +93,14 @@ class Status:
 
 
 class Dashboard:
-    """A progress bar, the newest returns, what the time goes to, and how busy the machine is. Needs a terminal.
+    """Progress bar, latest returns, time shares and machine usage. Needs a terminal.
 
-    It draws itself once a second, in a thread; prints and warnings go above it.
+    A thread redraws it every second; prints and warnings appear above it.
 
     Args:
-        title: of the run.
-        status: gives the present state.
-        machine: gives CPU, memory and GPU use, by name, as text.
+        title: title of the run.
+        status: returns the current status.
+        machine: returns CPU, memory and GPU usage as text by name.
         terminal: a rich Console; standard output by default.
     """
 
@@ -116,10 +116,10 @@ class Dashboard:
         self._begun = (time.monotonic(), 0)
         self._terminal = terminal
         self._live: Any = None
-        self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []  # of logging, with their own outputs
+        self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []  # with their original streams
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
-        """Have the row's figures in what is drawn next."""
+        """Show the row at the next redraw."""
         self._rows[ty] = dict(row)
 
     def __enter__(self) -> Dashboard:
@@ -129,14 +129,14 @@ class Dashboard:
         outputs = (sys.stdout, sys.stderr)
         self._begun = (time.monotonic(), self._status().frame)
         self._live = Live(
-            get_renderable=self._drawn,
+            get_renderable=self._render_or_error,
             console=self._terminal or Terminal(),
             refresh_per_second=1,
             redirect_stderr=True,
             redirect_stdout=True,
         )
         self._live.__enter__()
-        for handler in logging.getLogger().handlers:  # they hold on to the outputs that there were
+        for handler in logging.getLogger().handlers:  # they keep the stream from before the redirection
             if isinstance(handler, logging.StreamHandler) and handler.stream in outputs:
                 self._handlers.append((handler, handler.stream))
                 handler.setStream(sys.stdout)
@@ -148,17 +148,16 @@ class Dashboard:
             handler, stream = self._handlers.pop()
             handler.setStream(stream)
 
-    def _drawn(self) -> Any:
+    def _render_or_error(self) -> Any:
         from rich.text import Text
 
         try:
             return self.render()
-        except Exception as error:  # it is no reason to lose a run
-            said = f"the dashboard cannot be drawn ({type(error).__name__}: {error}); console=plain does without"
-            return Text(said)
+        except Exception as error:  # must not stop the run
+            return Text(f"the dashboard cannot be drawn ({type(error).__name__}: {error}); use console=plain instead")
 
     def render(self) -> Any:
-        """Return what is drawn."""
+        """Return the dashboard as a rich renderable."""
         from rich.console import Group
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
@@ -185,7 +184,7 @@ class Dashboard:
         return Panel(Group(*lines), title=self._title, title_align="left")
 
     def _pace(self, status: Status) -> tuple[float, datetime.timedelta | None]:
-        """Return frames a second of this start, all included, and the time left."""
+        """Return frames per second since the process started, pauses included, and the remaining time."""
         begun, frame = self._begun
         seconds = time.monotonic() - begun
         if status.frame <= frame or seconds <= 0:
@@ -207,7 +206,7 @@ class Dashboard:
 
 
 def _percent(shares: Mapping[str, float]) -> list[str]:
-    """Return "NAME N %" for each share; the numbers, rounded by largest remainder, add up to 100."""
+    """Return "NAME N %" for each share, rounded by largest remainder so that the numbers add up to 100."""
     whole = {name: int(100 * share) for name, share in shares.items()}
     missing = 100 - sum(whole.values())
     for name in sorted(shares, key=lambda n: 100 * shares[n] - whole[n], reverse=True)[:missing]:

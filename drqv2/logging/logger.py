@@ -1,7 +1,7 @@
-"""One `log()` in front of CSV files, the console and the sinks: TensorBoard, metrics.jsonl, Weights & Biases.
+"""The logger: CSV files, the console, and the sinks TensorBoard, metrics.jsonl and Weights & Biases.
 
-Values are averaged between two dumps. A dump writes one row to `train.csv` or `eval.csv`, one line to the
-console and one TensorBoard point for each key, all placed at the dump's frame.
+Values are averaged between two dumps. A dump writes one row to `train.csv` or `eval.csv`, one line to the console and
+one TensorBoard point per key, all at the dump's frame.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ _log = logging.getLogger(__name__)
 
 
 class _Meter:
-    """Running mean. Tensors are kept as they come: nothing waits for them before `total` is read.
+    """Running mean. Tensors are queued, without synchronisation, until `total` is read.
 
-    They are added one after another, in float64, so that the sum does not depend on when it is read.
+    They are summed one by one in float64, so that the sum does not depend on when it is read.
     """
 
-    _MOST = 1000  # tensors that wait
+    _QUEUE_SIZE = 1000
 
     def __init__(self, total: float = 0.0, count: int = 0) -> None:
         self._total = total
-        self._waiting: list[torch.Tensor] = []
+        self._queue: list[torch.Tensor] = []
         self.count = count
 
     def update(self, value: Any) -> None:
         if isinstance(value, torch.Tensor):
-            self._waiting.append(value.detach().reshape(()).clone())  # its memory may be written to again
-            if len(self._waiting) == self._MOST:
-                self._read()
+            self._queue.append(value.detach().reshape(()).clone())  # the caller may overwrite it
+            if len(self._queue) == self._QUEUE_SIZE:
+                self._sum_queue()
         else:
             self._total = self.total + float(value)
         self.count += 1
 
     @property
     def total(self) -> float:
-        if self._waiting:
-            self._read()
+        if self._queue:
+            self._sum_queue()
         return self._total
 
     @property
     def mean(self) -> float:
         return self.total / self.count
 
-    def _read(self) -> None:
-        for value in torch.stack(self._waiting).tolist():
+    def _sum_queue(self) -> None:
+        for value in torch.stack(self._queue).tolist():
             self._total += value
-        self._waiting.clear()
+        self._queue.clear()
 
 
 def _write(points: Mapping[str, float], frame: int, sink: Sink) -> None:
@@ -68,17 +68,17 @@ def _write(points: Mapping[str, float], frame: int, sink: Sink) -> None:
 
 
 class Logger:
-    """Logs of one run: `train.csv` and `eval.csv`, console lines, `metrics.jsonl`, TensorBoard events in `tb/`.
+    """Logs a run to `train.csv`, `eval.csv`, the console, `metrics.jsonl` and TensorBoard events in `tb/`.
 
-    CSV columns begin with the public ones (frame, step, episode, ...); others follow as they come, and rows written
-    before a column was known are empty there. Numbers read back exactly.
+    The standard CSV columns (frame, step, episode, ...) come first. Others are added as they appear; earlier rows are
+    empty there. Numbers are written so that they read back exactly.
 
     Args:
-        log_dir: Folder of the run; made when missing.
-        use_tb: Whether to write TensorBoard events. Without a working tensorboard, one warning says so.
-        hparams: What TensorBoard shows as the run's hyper-parameters.
-        sinks: Further ones.
-        console: Shows the rows; plain lines by default.
+        log_dir: run directory; created if missing.
+        use_tb: whether to write TensorBoard events. If tensorboard does not work, a warning is logged.
+        hparams: hyper-parameters for TensorBoard.
+        sinks: additional sinks.
+        console: shows the rows; plain lines by default.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Logger:
         self._sinks: list[Sink] = [JsonLines(log_dir / "metrics.jsonl"), *sinks]
         if use_tb:
             self._sinks.append(EventFiles(log_dir / "tb", hparams))
-        self._states: dict[str, Any] = {}  # of sinks, the newest known: also of those that were dropped
+        self._states: dict[str, Any] = {}  # last known state of every sink, dropped ones included
         self._console = console or PlainConsole()
 
     def log(self, key: str, value: float | torch.Tensor, frame: int) -> None:
@@ -104,11 +104,11 @@ class Logger:
 
         Args:
             key: `train/NAME` or `eval/NAME`.
-            value: A number or a tensor of one element; a tensor is not read (no synchronisation) before the dump.
-            frame: Environment frame of the value. The dump's frame is what is written.
+            value: a number or a tensor of one element. A tensor is not read (no synchronisation) before the dump.
+            frame: environment frame of the value. The row is written at the dump's frame.
 
         Raises:
-            ValueError: The key has neither prefix, or a tensor has several elements.
+            ValueError: the key has neither prefix, or the tensor has several elements.
         """
         if key.partition("/")[0] not in self._tables or key.partition("/")[2] == "":
             raise ValueError(f"log key {key!r} must be train/NAME or eval/NAME")
@@ -122,10 +122,10 @@ class Logger:
             self.log(f"{ty}/{name}", value, frame)
 
     def dump(self, frame: int, ty: str | None = None) -> None:
-        """Write the means since the last dump; without values there is no row.
+        """Write the means since the last dump; without values, write nothing.
 
         Args:
-            frame: Environment frames so far.
+            frame: environment frames so far.
             ty: "train", "eval", or None for both.
         """
         for prefix in self._tables if ty is None else (ty,):
@@ -141,32 +141,32 @@ class Logger:
 
     @contextmanager
     def log_and_dump_ctx(self, frame: int, ty: str) -> Iterator[Callable[[str, float | torch.Tensor], None]]:
-        """`with logger.log_and_dump_ctx(frame, "train") as log: log("fps", fps)` logs, then dumps at the end."""
+        """Yield a `log(name, value)` function, and dump when the context exits."""
         yield lambda key, value: self.log(f"{ty}/{key}", value, frame)
         self.dump(frame, ty)
 
     def log_video(self, tag: str, path: Path, frame: int) -> None:
-        """Hand a finished mp4 to the sinks that show such; one that fails at it goes on with figures."""
+        """Pass a finished mp4 to the sinks. A sink that fails to show it keeps receiving metrics."""
         for sink in self._sinks:
             try:
                 sink.video(tag, path, frame)
-            except Exception as error:  # whatever a decoder or a service raises
-                _log.warning("%s does without %s (%s: %s).", sink.name, path, type(error).__name__, error)
+            except Exception as error:  # decoders and services raise anything
+                _log.warning("%s skips %s (%s: %s).", sink.name, path, type(error).__name__, error)
 
     def _feed(self, act: Callable[[Sink], Any]) -> dict[str, Any]:
-        """Return what each sink answers; one that fails is dropped."""
-        answers = {}
+        """Return the result of `act` for each sink; drop sinks that fail."""
+        results = {}
         for sink in list(self._sinks):
             try:
-                answers[sink.name] = act(sink)
-            except Exception as error:  # a broken install or service fails in many ways, none worth a training run
+                results[sink.name] = act(sink)
+            except Exception as error:  # a broken installation or service must not stop the run
                 self._sinks.remove(sink)
                 reason = f"{type(error).__name__}: {error}"
-                _log.warning("%s is off from here on, the CSV files go on (%s).", sink.name, reason)
-        return answers
+                _log.warning("%s is disabled; the CSV files are not affected (%s).", sink.name, reason)
+        return results
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and containers: each file's text, undumped means, newest points."""
+        """Return plain numbers, strings and containers: text of the CSV files, means not yet dumped, sink states."""
         self._states |= self._feed(lambda sink: sink.state_dict())
         return {
             "texts": {ty: table.text() for ty, table in self._tables.items()},
@@ -177,7 +177,7 @@ class Logger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to `state`: CSV rows and columns that came after it are cut, the sinks forget later points."""
+        """Restore `state`: later CSV rows and columns are removed, and the sinks drop later points."""
         for ty, table in self._tables.items():
             table.restore(list(state["columns"][ty]), int(state["rows"][ty]), state["texts"][ty])
         self._meters = {key: _Meter(float(total), int(count)) for key, (total, count) in state["meters"].items()}
@@ -185,15 +185,12 @@ class Logger:
         self._feed(lambda sink: sink.load_state_dict(states[sink.name]) if sink.name in states else None)
 
     def nonfinite_loss(self) -> str | None:
-        """Return the name of a loss whose mean since the last dump is NaN or infinite, or None.
-
-        A sum that one such value went into stays NaN or infinite.
-        """
+        """Return the name of a loss whose mean since the last dump is NaN or infinite, or None."""
         losses = (key for key in self._meters if key.startswith("train/") and "loss" in key)
         return next((key.partition("/")[2] for key in losses if not math.isfinite(self._meters[key].total)), None)
 
     def close(self) -> None:
-        """Close all files; a later dump opens them again."""
+        """Close all files; a later dump reopens them."""
         for table in self._tables.values():
             table.close()
         self._feed(lambda sink: sink.close())

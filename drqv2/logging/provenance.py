@@ -1,4 +1,4 @@
-"""What made a run's figures: code, versions, machine."""
+"""Provenance of a run's results: commit, package versions, machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def git_commit(folder: Path = _ROOT) -> tuple[str, bool] | None:
-    """Return the commit checked out in `folder` and whether tracked files differ from it; None without git."""
+    """Return the commit checked out in `folder` and whether tracked files are modified; None without git."""
     git = shutil.which("git")
     if git is None:
         return None
@@ -40,13 +40,13 @@ def git_commit(folder: Path = _ROOT) -> tuple[str, bool] | None:
 
 
 def describe(frame: int, device: torch.device) -> dict[str, Any]:
-    """Return what a start of a run is made of: JSON values.
+    """Return code, command and machine of this process as JSON values.
 
     Args:
-        frame: environment frame at which it begins.
-        device: of the learner.
+        frame: environment frame at which the process starts or resumes.
+        device: the learner's device.
     """
-    found = git_commit()
+    git = git_commit()
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -56,8 +56,8 @@ def describe(frame: int, device: torch.device) -> dict[str, Any]:
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "frame": frame,
-        "commit": found and found[0],
-        "dirty": found and found[1],
+        "commit": git and git[0],
+        "dirty": git and git[1],
         "command": sys.argv,
         "host": socket.gethostname(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -67,7 +67,7 @@ def describe(frame: int, device: torch.device) -> dict[str, Any]:
 
 
 def record_start(run_dir: Path, frame: int, device: torch.device) -> None:
-    """Add a line about this start to `run_dir/starts.jsonl`; a failure is only told."""
+    """Append a line about this process to `run_dir/starts.jsonl`. A failure is only a warning."""
     try:
         file = Appender(run_dir / "starts.jsonl")
         try:
@@ -75,4 +75,4 @@ def record_start(run_dir: Path, frame: int, device: torch.device) -> None:
         finally:
             file.close()
     except OSError as e:
-        _log.warning("starts.jsonl cannot be written (%s); the run goes on.", e.strerror)
+        _log.warning("starts.jsonl cannot be written (%s); the run continues.", e.strerror)

@@ -1,4 +1,4 @@
-"""What a run's time goes to."""
+"""How a run spends its time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 
 class TimeShares:
-    """Seconds by name, from the first on. What is spent within something else counts for the inner one alone.
+    """Measures the time spent on named activities. Nested time counts for the inner activity only.
 
-    On a GPU kernels run behind the calls that start them: their time counts where the host waits for them.
+    CUDA kernels run asynchronously: their time counts where the host waits for them.
 
     Args:
+        names: activities to list even before they occur.
         clock: returns seconds.
     """
 
@@ -21,11 +22,11 @@ class TimeShares:
         self._clock = clock
         self._begun: float | None = None
         self._seconds = dict.fromkeys(names, 0.0)
-        self._open: list[tuple[str, float, list[float]]] = []  # name, begin, seconds of inner ones that are over
+        self._open: list[tuple[str, float, list[float]]] = []  # name, start, seconds of finished inner activities
 
     @contextmanager
     def spent_on(self, name: str) -> Iterator[None]:
-        """Context whose time counts for `name`."""
+        """Count the time inside the context for `name`."""
         begun = self._clock()
         self._begun = begun if self._begun is None else self._begun
         self._open.append((name, begun, []))
@@ -39,16 +40,16 @@ class TimeShares:
                 self._open[-1][2].append(taken)
 
     def timed_iterator(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
-        """Return an iterator over `items`; waiting for one counts for `name`."""
+        """Iterate over `items`, counting the time spent waiting for each one for `name`."""
         while True:
             with self.spent_on(name):
                 item = next(items)
             yield item
 
     def shares(self) -> dict[str, float]:
-        """Return the share of each name in the time since the first was counted; the rest is "other".
+        """Return the fraction of each name in the time since the first activity began; the rest is "other".
 
-        What is still going on counts too. Before anything was counted there is nothing. Another thread may ask.
+        Activities in progress count. Empty before the first activity. May be called from another thread.
         """
         if self._begun is None:
             return {}

@@ -1,4 +1,4 @@
-"""An agent's update, and its policy, as a CUDA graph each: hundreds of kernels, one launch."""
+"""CUDA graphs of an agent's update and policy: hundreds of kernels, one launch."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from torch import Tensor
 GraphedUpdate = Callable[[Sequence[Tensor], float], dict[str, Tensor]]
 GraphedPolicy = Callable[[Tensor], Tensor]
 
-_WARM_UP = 3  # calls on a side stream before the capture, as torch.cuda.graph asks for
+_WARM_UP = 3  # calls on a side stream before the capture, as torch.cuda.graph requires
 
 
 def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpdate:
-    """Record `agent._learn` and return a function that replays it.
+    """Capture `agent._learn` and return a function that replays it.
 
-    The update reads its batch and the noise's standard deviation from fixed places, which the function fills in. All
-    parameters, optimizer states and generators are as before when this returns. Generators are registered with the
-    graph, so that their states go on from replay to replay and are in a snapshot as always.
+    The graph reads the batch and the exploration noise's standard deviation from static buffers, which the function
+    fills. Capturing leaves parameters, optimizer states and generators unchanged. Generators are registered with the
+    graph, so that their states advance with each replay and are saved in snapshots as usual.
 
     Args:
         agent: DrQV2Agent on a CUDA device.
-        batch: of the shapes to come.
+        batch: example batch with the shapes of all later ones.
         step: agent steps so far.
 
     Returns:
-        A function of (batch, standard deviation) that does one update and returns its metrics. A function, so that a
-        snapshot leaves it out: it holds no state of its own.
+        A function of (batch, stddev) that performs one update and returns its metrics. It is a plain function, without
+        state, so that snapshots skip it.
     """
-    place = [x.clone() for x in batch]
-    agent.graph_stddev = stddev = torch.zeros((), device=place[0].device)
+    static = [x.clone() for x in batch]
+    agent.graph_stddev = stddev = torch.zeros((), device=static[0].device)
     generators = [g for g in (agent.update_generator, agent.aug.generator) if g is not None]
     modules = (agent.encoder, agent.actor, agent.critic, agent.critic_target)
     optimizers = (agent.encoder_opt, agent.actor_opt, agent.critic_opt)
     before = [{k: v.clone() for k, v in m.state_dict().items()} for m in modules]
     states = [[{k: v.clone() for k, v in o.state[p].items()} for p in o.param_groups[0]["params"]] for o in optimizers]
     draws = [g.get_state() for g in generators]
-    device = place[0].device
-    global_draw = torch.cuda.get_rng_state(device)  # the warm-up of what has no generator of its own draws from there
+    device = static[0].device
+    global_draw = torch.cuda.get_rng_state(device)  # modules without a generator draw from it during warm-up
 
-    graph, metrics = _record(lambda: agent._learn(place, step), generators)
+    graph, metrics = _record(lambda: agent._learn(static, step), generators)
     agent.graph_stddev = None
 
     with torch.no_grad():
@@ -56,8 +56,8 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
     torch.cuda.set_rng_state(global_draw, device)
 
     def replay(batch: Sequence[Tensor], std: float) -> dict[str, Tensor]:
-        for old, new in zip(place, batch, strict=True):
-            old.copy_(new, non_blocking=True)
+        for buffer, new in zip(static, batch, strict=True):
+            buffer.copy_(new, non_blocking=True)
         stddev.fill_(std)
         graph.replay()
         return {name: value.clone() for name, value in metrics.items()}  # the next replay overwrites them
@@ -66,26 +66,26 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
 
 
 def graphed_policy(agent: Any) -> GraphedPolicy:
-    """Return a function that replays the way from observations to mean actions, a graph for each number of them.
+    """Return a function that maps observations to mean actions by replaying a graph, one for each batch size.
 
-    Parameters are read where they are, so that updates and restored snapshots show at once.
+    The graph reads the live parameters, so updates and restored snapshots take effect immediately.
 
     Args:
         agent: DrQV2Agent on a CUDA device.
 
     Returns:
-        A function of observations, uint8 [N, C, H, W] on any device, that returns the means [N, A], which its next call
-        overwrites.
+        A function of observations, uint8 [N, C, H, W] on any device, that returns the means [N, A]. The next call
+        overwrites them.
     """
     graphs: dict[int, tuple[Tensor, Tensor, torch.cuda.CUDAGraph]] = {}
 
     def means(obs: Tensor) -> Tensor:
         if len(obs) not in graphs:
-            place = obs.to(agent.device, copy=True)
-            graph, mean = _record(lambda: agent.actor(agent.encoder(place), 1.0).mean, [])
-            graphs[len(obs)] = place, mean, graph
-        place, mean, graph = graphs[len(obs)]
-        place.copy_(obs, non_blocking=True)
+            static = obs.to(agent.device, copy=True)
+            graph, mean = _record(lambda: agent.actor(agent.encoder(static), 1.0).mean, [])
+            graphs[len(obs)] = static, mean, graph
+        static, mean, graph = graphs[len(obs)]
+        static.copy_(obs, non_blocking=True)
         graph.replay()
         return mean
 
@@ -93,7 +93,7 @@ def graphed_policy(agent: Any) -> GraphedPolicy:
 
 
 def _record(run: Callable[[], Any], generators: Sequence[torch.Generator]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Return a graph of what `run` does on the device, and what it returns, which each replay overwrites."""
+    """Capture `run` in a graph; return the graph and the result of `run`, which each replay overwrites."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -305,8 +305,8 @@ def test_arguments_stay_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("my.Agnet", "there is no Agnet in .*my.py; nearest: Agent"),
-        ("nobody.Agent", "No module named 'nobody'\nlooked for in"),
+        ("my.Agnet", "no Agnet in .*my.py; nearest: Agent"),
+        ("nobody.Agent", "No module named 'nobody'\nsearched "),
         ("broken.Agent", "SyntaxError: .*broken.py"),
         ("needy.Agent", "No module named 'kornea'\n.*needy.py, line 2"),
         ("raising.Agent", "ZeroDivisionError: division by zero\n.*raising.py, line 3"),

@@ -224,7 +224,7 @@ def test_a_damaged_file_is_made_anew(tmp_path, caplog, damage):
     assert (tmp_path / "train.csv").read_bytes() == whole
     if damage:
         assert (tmp_path / "quarantine" / "train.csv").read_bytes() == damage
-        assert "train.csv: is not what was logged; it is made anew from the snapshot; moved to" in caplog.text
+        assert "train.csv: does not match what was logged; restored from the snapshot; moved to" in caplog.text
 
 
 def test_a_column_that_came_later_is_no_damage(tmp_path, caplog):
@@ -278,18 +278,18 @@ def test_a_file_that_is_no_log_is_moved_aside(tmp_path, caplog, content):
     assert [row["loss"] for row in rows(tmp_path / "train.csv")] == ["2.5"]
     (moved,) = (tmp_path / "quarantine").glob("train.csv*")
     assert moved.read_bytes() == content
-    assert "is not what a run has logged" in caplog.text
+    assert "is not a log of this project" in caplog.text
 
 
-@pytest.mark.parametrize("lost", ["gone", "empty"])
+@pytest.mark.parametrize("lost", ["missing", "empty"])
 def test_a_lost_file_is_told(tmp_path, caplog, lost):
     logger = Logger(tmp_path, use_tb=False)
     log_episode(logger, 1000, loss=2.5)
     state = logger.state_dict()
     logger.close()
-    (tmp_path / "train.csv").unlink() if lost == "gone" else (tmp_path / "train.csv").write_bytes(b"")
+    (tmp_path / "train.csv").unlink() if lost == "missing" else (tmp_path / "train.csv").write_bytes(b"")
     Logger(tmp_path, use_tb=False).load_state_dict(state)
-    assert f"train.csv is {lost}; it is made anew from the snapshot" in caplog.text
+    assert f"train.csv is {lost}; restored from the snapshot" in caplog.text
     assert len(rows(tmp_path / "train.csv")) == 1
 
 
@@ -385,4 +385,4 @@ def test_tensorboard_catches_up_when_there_is_room_again(tmp_path, monkeypatch, 
     log_episode(logger, 4000, loss=4.0)
     logger.close()
     assert points(tmp_path, "train/loss") == [(1000, 1.0), (2000, 2000.0), (3000, 3000.0), (4000, 4.0)]
-    assert sum("the next row tries again" in record.message for record in caplog.records) == 1
+    assert sum("retrying with the next row" in record.message for record in caplog.records) == 1

@@ -1,4 +1,4 @@
-"""Where a run's figures go beside its CSV files. A sink that fails is dropped with a warning; the run goes on."""
+"""Where metrics go besides the CSV files. A sink that fails is dropped with a warning; the run continues."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ _log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Takes what the logger dumps. Any method may raise: the logger then goes on without it."""
+    """Receives the logger's dumps. Any method may raise; the logger then drops the sink."""
 
-    name: str  # in messages and in a snapshot
+    name: str  # identifies the sink in messages and snapshots
 
     def write(self, points: Mapping[str, float], frame: int) -> None:
-        """Take the means of one dump, by `train/NAME` or `eval/NAME`, at a number of environment frames."""
+        """Write the means of one dump, by `train/NAME` or `eval/NAME`, at environment frame `frame`."""
 
     def video(self, tag: str, path: Path, frame: int) -> None:
-        """Take a finished mp4."""
+        """Write a finished mp4."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists; what is written so far is on the disk."""
+        """Flush to disk and return the state as plain numbers, strings and lists."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Forget what was written after `state`."""
+        """Drop everything written after `state`."""
 
     def close(self) -> None:
         """Close files and connections."""
 
 
 class FullDisk:
-    """Takes the errors of a sink that keeps what it cannot write for later.
+    """Warns once about a full disk, for a sink that keeps unwritten rows for later.
 
     Args:
-        what: is written, in messages.
+        what: name of the file in messages.
     """
 
     def __init__(self, what: object) -> None:
         self._what = what
-        self._told = False
+        self._warned = False
 
-    def tell(self, error: OSError) -> None:
-        """Say, the first time, that the disk is full.
+    def warn(self, error: OSError) -> None:
+        """Log a warning, the first time only.
 
         Raises:
-            OSError: `error` is another one.
+            OSError: `error`, if it has another cause than the disk.
         """
         if error.errno not in DISK_ERRNOS:
             raise error
-        if not self._told:
-            _log.warning("%s cannot be written (%s); the next row tries again.", self._what, error.strerror)
-        self._told = True
+        if not self._warned:
+            _log.warning("%s cannot be written (%s); retrying with the next row.", self._what, error.strerror)
+        self._warned = True

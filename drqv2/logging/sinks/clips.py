@@ -1,4 +1,4 @@
-"""A finished video as a small moving picture, for pages that show no mp4."""
+"""Videos as small GIFs, for TensorBoard, which cannot show mp4 files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _FRAMES = 80
 
 
 def gif(path: Path) -> tuple[bytes, tuple[int, int]]:
-    """Return an mp4 as a GIF of at most 80 frames and 128 pixels a side, in real time, with its height and width.
+    """Convert an mp4 to a GIF of at most 80 frames and 128 pixels per side, at the original speed.
+
+    Returns:
+        The GIF file's bytes, and (height, width).
 
     Raises:
         OSError: the file cannot be read.
@@ -19,18 +22,18 @@ def gif(path: Path) -> tuple[bytes, tuple[int, int]]:
     import imageio.v3 as iio
     from PIL import Image
 
-    pictures = []
+    images = []
     with iio.imopen(path, "r", plugin="FFMPEG") as video:  # type: ignore[call-overload]
-        about = video.metadata()
-        every = max(1, -(-round(about["duration"] * about["fps"]) // _FRAMES))
+        metadata = video.metadata()
+        every = max(1, -(-round(metadata["duration"] * metadata["fps"]) // _FRAMES))
         for frame in islice(video.iter(), 0, None, every):
-            picture = Image.fromarray(frame)
-            picture.thumbnail((_SIDE, _SIDE))
-            # Ten times as fast as the writer's own choice of colours, and a fifth of the size.
-            pictures.append(picture.quantize(method=Image.Quantize.FASTOCTREE))
-    if not pictures:
-        raise OSError(f"{path} holds no picture")
+            image = Image.fromarray(frame)
+            image.thumbnail((_SIDE, _SIDE))
+            # Ten times as fast as the GIF writer's default palette, and a fifth of the size.
+            images.append(image.quantize(method=Image.Quantize.FASTOCTREE))
+    if not images:
+        raise OSError(f"{path} contains no frames")
     buffer = io.BytesIO()
-    milliseconds = max(20, round(1000 * every / about["fps"]))  # browsers slow down what is faster
-    pictures[0].save(buffer, "GIF", save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0)
-    return buffer.getvalue(), (pictures[0].height, pictures[0].width)
+    milliseconds = max(20, round(1000 * every / metadata["fps"]))  # browsers slow down faster GIFs
+    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0)
+    return buffer.getvalue(), (images[0].height, images[0].width)

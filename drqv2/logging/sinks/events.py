@@ -1,7 +1,7 @@
-"""TensorBoard's event files, by TensorBoard's own record writer.
+"""TensorBoard event files.
 
-Its usual writer hands records to a thread, which a full disk kills. Here every piece is written by the caller, whole or
-not at all.
+TensorBoard's own writer hands records to a thread, which a full disk kills. Here the caller writes each row atomically,
+in the format of TensorBoard's `RecordWriter`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _Row = tuple[int, list[tuple[str, float]], list[tuple[str, str]]]  # frame, poin
 
 
 class EventFiles:
-    """Event files in `folder`, opened with the first point. While the disk is full, rows are kept for later.
+    """Writes event files to `folder`, starting with the first point. While the disk is full, rows are kept for later.
 
     Args:
-        folder: made when missing.
-        hparams: what the HPARAMS page shows: dotted names, numbers and strings.
+        folder: created if missing.
+        hparams: hyper-parameters for the HPARAMS page: numbers and strings by dotted name.
     """
 
     name = "TensorBoard"
 
     def __init__(self, folder: Path, hparams: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
-        self.frame: int | None = None  # of the newest rows that are written
+        self.frame: int | None = None  # of the last rows written
         self.newest: list[_Row] = []  # the rows at that frame
-        self.unwritten: list[_Row] = []  # later ones: the disk was full
+        self.unwritten: list[_Row] = []  # later rows, kept while the disk is full
         self._hparams = hparams or {}
         self._disk = FullDisk("TensorBoard's file")
         self._file: Appender | None = None
@@ -54,17 +54,17 @@ class EventFiles:
         self._flush()
 
     def _flush(self) -> None:
-        begun = self._file is None
+        new = self._file is None
         try:
             if self._file is None:
                 self._file = Appender(self._next_path(), ".tfevents")
-            rows = [*(self.newest if begun else []), *self.unwritten]
-            head = self._head(rows[0][0]) if begun else []
-            self._file.append(_records([*head, *(event for row in rows for event in self._events(row))]))
+            rows = [*(self.newest if new else []), *self.unwritten]
+            header = self._header(rows[0][0]) if new else []
+            self._file.append(_records([*header, *(event for row in rows for event in self._events(row))]))
         except OSError as e:
-            if begun:
-                self._let_go()
-            self._disk.tell(e)
+            if new:
+                self._close_file()
+            self._disk.warn(e)
             return
         for row in self.unwritten:
             self.newest = [*(self.newest if row[0] == self.frame else []), row]
@@ -72,14 +72,14 @@ class EventFiles:
         self.unwritten = []
 
     def _next_path(self) -> Path:
-        """Return the name of a new file: readers take them in the order of their names."""
+        """Return the path of a new file that sorts after the existing ones: TensorBoard reads them in that order."""
         self.folder.mkdir(parents=True, exist_ok=True)
         parts = [path.name.split(".")[3] for path in self.folder.glob("events.out.tfevents.*")]
         stamp = max([int(time.time()), *(int(number) + 1 for number in parts if number.isdecimal())])
         return self.folder / f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}"
 
-    def _head(self, frame: int) -> list[Any]:
-        """Return how a file begins: readers forget what older files hold from `frame` on, that very frame included."""
+    def _header(self, frame: int) -> list[Any]:
+        """Return the first events of a file, which make TensorBoard drop all points of older files from `frame` on."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from torch.utils.tensorboard.summary import hparams
 
@@ -89,7 +89,7 @@ class EventFiles:
             Event(wall_time=now, file_version="brain.Event:2"),
             Event(wall_time=now, step=frame, session_log=start),
         ]
-        if self._hparams and not self.newest:  # once for a run
+        if self._hparams and not self.newest:  # once per run
             values = {k: v if type(v) in (int, float) else str(v) for k, v in self._hparams.items()}
             summaries = hparams(values, {"eval/episode_reward": 0.0})
             events += [Event(wall_time=now, step=frame, summary=summary) for summary in summaries]
@@ -104,11 +104,11 @@ class EventFiles:
         for tag, path in clips:
             try:
                 video = (self.folder.parent / path).resolve()
-                if not video.is_relative_to(self.folder.parent.resolve()):  # the name comes from a snapshot
-                    raise ValueError("it is outside of the run's directory")
+                if not video.is_relative_to(self.folder.parent.resolve()):  # the path may come from a snapshot
+                    raise ValueError("it is outside the run's directory")
                 data, (height, width) = gif(video)
-            except Exception as error:  # a damaged or deleted file, and decoders raise what they like
-                _log.warning("TensorBoard does without %s (%s: %s).", path, type(error).__name__, error)
+            except Exception as error:  # for a damaged or deleted file, decoders raise anything
+                _log.warning("TensorBoard skips %s (%s: %s).", path, type(error).__name__, error)
                 continue
             image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
             values.append(Summary.Value(tag=tag, image=image))
@@ -119,11 +119,11 @@ class EventFiles:
             if self._file is not None:
                 self._file.sync()
         except OSError as e:
-            self._disk.tell(e)
+            self._disk.warn(e)
         return {"frame": self.frame, "newest": _lists(self.newest), "unwritten": _lists(self.unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._let_go()
+        self._close_file()
         self.frame = state["frame"]
         self.newest, self.unwritten = (
             [
@@ -136,9 +136,9 @@ class EventFiles:
     def close(self) -> None:
         if self.unwritten:
             self._flush()
-        self._let_go()
+        self._close_file()
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""metrics.jsonl: every dump of the logger as one JSON object on a line."""
+"""metrics.jsonl: one JSON object per line for every dump of the logger."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _log = logging.getLogger(__name__)
 
 
 class JsonLines:
-    """A file of lines such as {"frame": 1000, "train/episode_reward": 53.0}. While the disk is full, they are kept.
+    """Writes lines such as {"frame": 1000, "train/episode_reward": 53.0}. While the disk is full, they are kept.
 
-    What is not finite stands there as a string ("nan", "inf", "-inf"): JSON knows no such numbers.
+    NaN and infinity, which JSON lacks, are written as the strings "nan", "inf" and "-inf".
 
     Args:
-        path: made with the first line.
+        path: created with the first line.
     """
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self.path = path
-        self._size = 0  # bytes that are in the file
-        self._digest = hashlib.sha256()  # of these
-        self._unwritten: list[str] = []  # the disk was full
+        self._size = 0  # bytes written
+        self._digest = hashlib.sha256()  # of the bytes written
+        self._unwritten: list[str] = []  # lines kept while the disk is full
         self._disk = FullDisk(path)
         self._file: Appender | None = None
 
@@ -51,10 +51,10 @@ class JsonLines:
             if self._file is None:
                 self._file = Appender(self.path)
                 if self._size == 0:
-                    self._file.truncate(0)  # what a run left here that was stopped before its first snapshot
+                    self._file.truncate(0)  # left by a run that stopped before its first snapshot
             self._file.append(data)
         except OSError as e:
-            self._disk.tell(e)
+            self._disk.warn(e)
             return
         self._size += len(data)
         self._digest.update(data)
@@ -65,7 +65,7 @@ class JsonLines:
             if self._file is not None:
                 self._file.sync()
         except OSError as e:
-            self._disk.tell(e)
+            self._disk.warn(e)
         return {"size": self._size, "sha256": self._digest.hexdigest(), "unwritten": list(self._unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -76,9 +76,9 @@ class JsonLines:
         self._size, self._unwritten = len(found), list(state["unwritten"])
         if self._digest.hexdigest() != state["sha256"]:
             if self.path.exists():
-                quarantine(self.path, self.path.parent, "is not what was logged; the CSV files hold the same figures")
+                quarantine(self.path, self.path.parent, "does not match what was logged; the CSV files hold the same")
             else:
-                _log.warning("%s is gone and begins anew; the CSV files hold the same figures.", self.path)
+                _log.warning("%s is missing and starts anew; the CSV files hold the same values.", self.path)
             self._digest, self._size = hashlib.sha256(), 0
         elif self.path.exists():
             self._file = Appender(self.path)

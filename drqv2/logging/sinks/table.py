@@ -1,4 +1,4 @@
-"""A CSV file with a row for each dump of the logger: a run's record."""
+"""train.csv and eval.csv: one row for every dump of the logger."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _INTEGER_COLUMNS = frozenset("frame step episode episode_length buffer_size".spl
 
 
 class CsvTable:
-    """A CSV file that only grows: by rows (appended, flushed) and by columns (the file is replaced as a whole).
+    """A CSV file that grows by rows (appended and flushed) and by columns (the file is replaced atomically).
 
-    What it should hold is kept in memory: what becomes of the file during a run does not find its way into a snapshot.
+    Its text is also kept in memory, so that damage to the file during a run does not reach a snapshot.
     """
 
     def __init__(self, path: Path, columns: list[str]) -> None:
         self.path = path
         self.columns = columns
         self.rows = 0
-        self._texts: list[str] = []  # what the file holds, in pieces
+        self._texts: list[str] = []  # the file's text, in pieces
         self._file: Appender | None = None
 
     def append(self, values: Mapping[str, float]) -> None:
-        left = [] if self._file is not None or self.rows else self._left_behind(values["frame"])
+        earlier = [] if self._file is not None or self.rows else self._rows_of_earlier_run(values["frame"])
         new = sorted(set(values) - set(self.columns))
         if new or self._file is None:
-            rows = _rows("".join(self._texts)) if self.rows else left
+            rows = _rows("".join(self._texts)) if self.rows else earlier
             self.columns = [*self.columns, *new]
             self._replace(rows)
             self._file = Appender(self.path)
@@ -44,45 +44,45 @@ class CsvTable:
         self.rows += 1
 
     def text(self) -> str:
-        """Return the whole file, brought to the disk: a snapshot never counts rows that a power cut can take away."""
+        """Flush the file to disk and return its text. A snapshot must not count rows that a power cut could lose."""
         if self._file is not None:
             self._file.sync()
         self._texts = ["".join(self._texts)]
         return self._texts[0]
 
     def restore(self, columns: list[str], rows: int, text: str) -> None:
-        """Cut the file back to `text`, which held `rows` rows under `columns`; a damaged one is made anew from it."""
+        """Restore the file to `text`, which has `rows` rows under `columns`. A damaged file is quarantined."""
         self.close()
         self.columns, self.rows, self._texts = columns, rows, [text]
-        found = self._found()
+        found = self._read()
         if found == text.encode():
             return
-        if found and self._cut_back(found, rows) != text:
-            quarantine(self.path, self.path.parent, "is not what was logged; it is made anew from the snapshot")
+        if found and self._truncated(found, rows) != text:
+            quarantine(self.path, self.path.parent, "does not match what was logged; restored from the snapshot")
         elif not found:
-            lost = "empty" if self.path.exists() else "gone"
-            _log.warning("%s is %s; it is made anew from the snapshot.", self.path, lost)
+            lost = "empty" if self.path.exists() else "missing"
+            _log.warning("%s is %s; restored from the snapshot.", self.path, lost)
         if text:
             retry_on_full_disk(lambda: write_atomically(self.path, text.encode()), str(self.path))
         else:
             self.path.unlink(missing_ok=True)
 
-    def _found(self) -> bytes:
+    def _read(self) -> bytes:
         try:
             return self.path.read_bytes() if self.path.exists() else b""
         except OSError as e:
             raise UserError(f"{self.path}: cannot be read ({e.strerror})") from e
 
-    def _cut_back(self, found: bytes, rows: int) -> str | None:
-        """Return the file's first rows under `columns`, None if it cannot be read."""
+    def _truncated(self, found: bytes, rows: int) -> str | None:
+        """Return the file's first rows under `columns`, or None if it cannot be parsed."""
         try:
             return self._lines(_rows(found.decode("utf-8", "replace"))[:rows]) if rows else ""
         except csv.Error:
             return None
 
-    def _left_behind(self, frame: float) -> list[dict[str, str]]:
-        """Return what an earlier run that was not gone on with has logged before `frame`; the rest is superseded."""
-        found = self._found().decode("utf-8", "replace")
+    def _rows_of_earlier_run(self, frame: float) -> list[dict[str, str]]:
+        """Return the rows before `frame` of an earlier run in this directory; later rows are superseded."""
+        found = self._read().decode("utf-8", "replace")
         if not found:
             return []
         try:
@@ -90,7 +90,7 @@ class CsvTable:
         except csv.Error:
             rows = [{}]
         if rows and not rows[0].keys() >= set(self.columns):
-            quarantine(self.path, self.path.parent, "is not what a run has logged")
+            quarantine(self.path, self.path.parent, "is not a log of this project")
             return []
         kept = [row for row in rows if _frame(row) < frame]
         _log.warning("%s of an earlier run: %d of %d rows replaced.", self.path, len(rows) - len(kept), len(rows))
@@ -103,7 +103,7 @@ class CsvTable:
             self._file = None
 
     def _replace(self, rows: list[dict[str, str]]) -> None:
-        """Write the file anew with these rows under `columns`; a kill leaves the old or the new file."""
+        """Atomically rewrite the file with these rows under `columns`."""
         self.close()
         text = self._lines(rows)
         retry_on_full_disk(lambda: write_atomically(self.path, text.encode()), str(self.path))
@@ -115,7 +115,7 @@ class CsvTable:
 
 
 def _rows(text: str) -> list[dict[str, str]]:
-    """Return the rows of a file; the last is left out where a kill came while it was being written."""
+    """Return the rows of a file without a last line that was only partly written."""
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
@@ -126,7 +126,7 @@ def _frame(row: Mapping[str, str]) -> float:
     try:
         return float(row.get("frame") or 0)
     except ValueError:
-        return float("inf")  # damaged: it goes
+        return float("inf")  # damaged: the row is dropped
 
 
 def _csv_line(cells: list[str]) -> str:
@@ -136,7 +136,7 @@ def _csv_line(cells: list[str]) -> str:
 
 
 def _cell(column: str, value: float) -> str:
-    """Text of a number that reads back as that very number; counters without a decimal point."""
+    """Return the shortest text that reads back as exactly this number; counters have no decimal point."""
     if column in _INTEGER_COLUMNS and float(value).is_integer():
         return str(int(value))
     return repr(float(value))

@@ -1,4 +1,4 @@
-"""Weights & Biases (the extra `wandb`). Its own variables choose the rest: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE."""
+"""Weights & Biases (the extra `wandb`). Configure it by WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE and so on."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 
 class WeightsAndBiases:
-    """A run on the W&B server, or on disk with WANDB_MODE=offline; a resumed run goes on under the same id.
+    """Logs to the W&B server, or to disk with WANDB_MODE=offline. A resumed run keeps its id.
 
-    Points stand at the metric `frame`, not at W&B's own step: those that are logged once more after a resume come
-    to lie on themselves.
+    The x-axis is the metric `frame`, not W&B's own step, so that points logged again after a resume coincide.
 
     Args:
         run_dir: W&B's files go to `run_dir/wandb`.
         config: the run's configuration.
-        name: shown for the run.
+        name: display name of the run.
     """
 
     name = "Weights & Biases"
@@ -64,4 +63,4 @@ class WeightsAndBiases:
     def close(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            run.finish(exit_code=int(sys.exc_info()[0] is not None))  # an error is on its way up
+            run.finish(exit_code=int(sys.exc_info()[0] is not None))  # nonzero while an exception propagates
