@@ -16,7 +16,7 @@ from rich.console import Console as Terminal
 
 from drqv2.logging.console import Dashboard, PlainConsole, Status
 from drqv2.logging.time_shares import TimeShares
-from tests.test_train import SHORT
+from tests.short_run import SHORT
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = {"environment": 0.064, "act": 0.02, "data": 0.004, "update": 0.8, "evaluation": 0.084, "other": 0.028}

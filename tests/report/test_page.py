@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,14 +238,3 @@ def test_watch_outlives_a_failure_for_a_moment(
     assert first == third
     assert told in second
     assert "60 s" in second
-
-
-def test_a_log_on_a_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_run(tmp_path / "run", [1, 2])
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(SystemExit) as leaving:  # once the page is there
-            report.main([str(tmp_path)])
-        monkeypatch.undo()
-    assert leaving.value.code == 74
-    assert (tmp_path / "report.html").is_file()

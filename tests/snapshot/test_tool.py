@@ -17,7 +17,7 @@ from drqv2.nn.networks import Actor, Critic, Encoder
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.__main__ import main
 from drqv2.snapshot.tool import fingerprint
-from tests.test_train import SHORT, run
+from tests.short_run import SHORT, run
 
 
 @pytest.fixture(scope="module")
