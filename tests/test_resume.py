@@ -21,6 +21,7 @@ import train
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.snapshot import file as snapshot
 from drqv2.system import files
+from tests.patience import PATIENCE
 from tests.short_run import ROOT, SHORT, assert_same, resume, rows, run
 
 
@@ -291,11 +292,11 @@ def test_a_stopped_run_leaves_no_process_and_can_be_resumed(
     while process.poll() is None and not (table.exists() and table.read_text().count("\n") > 4):
         time.sleep(0.05)
     os.killpg(process.pid, number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, err
     assert number.name in err
     assert "Traceback" not in err
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while processes_of(process.pid):
         assert time.monotonic() < end, processes_of(process.pid)
         time.sleep(0.1)

@@ -21,6 +21,7 @@ from drqv2.logging.logger import Logger
 from drqv2.logging.provenance import git_commit
 from drqv2.logging.sinks.clips import gif
 from drqv2.system.files import Appender
+from tests.patience import PATIENCE
 from video import VideoRecorder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -284,7 +285,7 @@ def test_weights_and_biases_offline(tmp_path: Path, mp4: Path) -> None:
     for frame in (1000, 2000):  # a process each, as a run and its resume are
         command = [sys.executable, "-c", WANDB_RUN, str(tmp_path), str(mp4), str(frame), json.dumps(state)]
         env = {**os.environ, "WANDB_MODE": "offline", "WANDB_X_SERVICE_WAIT": "200"}  # seconds: it may be busy here
-        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         assert "Weights & Biases" not in done.stderr  # neither dropped nor without the video
         state = json.loads(done.stdout.splitlines()[-1])
