@@ -1,8 +1,8 @@
-"""One page about any number of runs: curves, returns, videos, differences, warnings.
+"""Write an HTML report on any number of runs: curves, returns, videos, configurations, warnings.
 
-python report.py exp_local/                 # writes exp_local/report.html; needs no network to be read
+python report.py exp_local/                 # writes exp_local/report.html, a self-contained page
 python report.py RUN_DIR OTHER_DIR out=a.html
-python report.py exp_local/ watch=true      # rewritten every minute and served on http://127.0.0.1:8765
+python report.py exp_local/ watch=true      # updates the page every minute and serves it on http://127.0.0.1:8765
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from drqv2.system.files import cannot_write
 
 _ROOT = Path(__file__).resolve().parent
 KEYS = {
-    Key("out", "text", "File to write.", null="report.html in the first directory"): None,
+    Key("out", "text", "Output file.", null="report.html in the first directory"): None,
     Key(
         "videos",
         "choice",
-        "The newest video of each run: within the page, as a link to its file, or none.",
+        "The newest video of each run: embedded in the page, as a link, or none.",
         choices=("embed", "link", "none"),
     ): "embed",
-    Key("published", "file", "CSV file of curves to stand behind.", null="those of DrQ-v2"): None,
-    Key("history", "file", "JSON lines of benchmarks, drawn at the end.", null="results/history.jsonl"): None,
-    Key("watch", "bool", "Write the page anew all the time, and serve it to this machine's browsers."): False,
-    Key("every", "float", "Interval of watch.", "seconds", 1, 86_400): 60.0,
-    Key("port", "int", "Port of watch; 0 takes any that is free.", "", 0, 65535): 8765,
+    Key("published", "file", "CSV file of curves to draw for comparison.", null="those of DrQ-v2"): None,
+    Key("history", "file", "JSON lines of benchmark results to plot.", null="results/history.jsonl"): None,
+    Key("watch", "bool", "Keep updating the page and serve it to browsers on this machine."): False,
+    Key("every", "float", "Update interval of watch.", "seconds", 1, 86_400): 60.0,
+    Key("port", "int", "Port of watch; 0 chooses a free one.", "", 0, 65535): 8765,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line that is described at the head of this module."""
-    words = ["watch=true" if word == "--watch" else word for word in (sys.argv[1:] if argv is None else argv)]
-    run_tool(lambda roots, args: report([Path(root) for root in roots], **args), __doc__, KEYS, words)
+    """Run the command line described in the module's docstring."""
+    args = ["watch=true" if arg == "--watch" else arg for arg in (sys.argv[1:] if argv is None else argv)]
+    run_tool(lambda roots, kwargs: report([Path(root) for root in roots], **kwargs), __doc__, KEYS, args)
 
 
 def report(
@@ -63,79 +63,77 @@ def report(
     every: float,
     port: int,
 ) -> None:
-    """Write the page, once or again and again; see KEYS.
+    """Write the page once, or repeatedly with `watch`; see KEYS.
 
     Raises:
-        UserError: a directory is not there, or keys do not go together.
-        DiskError: there is no room for the page.
+        UserError: a directory does not exist, or the keys conflict.
+        DiskError: the disk is full.
     """
     if not roots:
-        raise UserError("give directories with runs below them: python report.py exp_local/ [key=value ...]")
+        raise UserError("give one or more directories that contain runs: python report.py exp_local/ [key=value ...]")
     for root in roots:
         if not root.is_dir():
-            what = "it is a file; give the directory of a run" if root.exists() else "there is no such directory"
+            what = "is a file; give the directory of a run" if root.exists() else "no such directory"
             raise UserError(f"{root}: {what}")
     if watch and videos == "link":
         raise UserError(
-            "videos=link does not go with watch=true: only the page itself is served, its links would lead nowhere\n"
-            "Give videos=embed, or leave watch out."
+            "videos=link does not work with watch=true, which serves only the page itself\n"
+            "Use videos=embed, or omit watch."
         )
     target = Path(out) if out else roots[0] / "report.html"
-
-    theirs = Path(published) if published else _ROOT / "results/published/drqv2.csv"
+    curves = Path(published) if published else _ROOT / "results/published/drqv2.csv"
     speed = Path(history) if history else _ROOT / "results/history.jsonl"
 
-    def once() -> None:
+    def update() -> None:
         try:
-            number, left_out = write(roots, target, theirs, videos, speed, round(every) if watch else None)
+            number, omitted = write(roots, target, curves, videos, speed, round(every) if watch else None)
             size = target.stat().st_size
         except OSError as e:
             raise cannot_write(target, e, "give another out=FILE") from e
-        _say(f"{number} runs: {target} ({size / 1e6:.1f} MB)")
-        for words in left_out:
-            _say(f"left out, {words}")
+        _print(f"{number} runs: {target} ({size / 1e6:.1f} MB)")
+        for message in omitted:
+            _print(f"omitted: {message}")
 
-    once()
+    update()
     if watch:
-        _serve(target, port, every, once)
+        _serve(target, port, every, update)
 
 
-def _say(words: str) -> None:
-    """Print a line, whatever its letters; one that finds no room goes out with the next."""
-    with suppress(OSError):  # a log on a full disk
-        print(utf8_safe(words), flush=True)
+def _print(line: str) -> None:
+    with suppress(OSError):  # a log on a full disk; the line stays in the buffer
+        print(utf8_safe(line), flush=True)
 
 
 class _OnePage(SimpleHTTPRequestHandler):
-    """Serves a single file, under / and its own name; nothing else of its folder."""
+    """Serves a single file, under / and its own name, and nothing else in its folder."""
 
     def __init__(self, *args: Any, page: Path, **kwargs: Any) -> None:
         self._page = page
         super().__init__(*args, directory=str(page.parent), **kwargs)
 
     def translate_path(self, path: str) -> str:
-        """Return the file for a request; one that is not there for any other than the page."""
-        wanted = path.partition("?")[0]
-        return str(self._page if wanted in ("/", f"/{self._page.name}") else self._page.parent / ".none")
+        """Return the page's path, or for any other request a path that does not exist."""
+        requested = path.partition("?")[0]
+        return str(self._page if requested in ("/", f"/{self._page.name}") else self._page.parent / ".none")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Do not log requests."""
 
 
-def _serve(target: Path, port: int, every: float, once: Callable[[], None]) -> None:
+def _serve(target: Path, port: int, every: float, update: Callable[[], None]) -> None:
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), partial(_OnePage, page=target.resolve()))
     except OSError as e:
-        raise UserError(f"port={port}: cannot be served on ({e.strerror}); give another, or port=0") from e
+        raise UserError(f"port={port} is not available ({e.strerror}); give another, or port=0") from e
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    _say(f"http://127.0.0.1:{server.server_address[1]}, rewritten every {every:.0f} s; ctrl-C ends it")
+    _print(f"http://127.0.0.1:{server.server_address[1]}, updated every {every:.0f} s; stop with ctrl-C")
     try:
         while True:
             time.sleep(every)
             try:
-                once()
-            except UserError as e:  # a disk that is full, a published= that is being rewritten: it may be over soon
-                _say(f"the page stays as it was: {' '.join(str(e).split())}; the next attempt is in {every:.0f} s")
+                update()
+            except UserError as e:  # may be transient: a full disk, a published= file being rewritten
+                _print(f"the page was not updated: {' '.join(str(e).split())}; retrying in {every:.0f} s")
     finally:
         server.shutdown()
         server.server_close()

@@ -1,7 +1,7 @@
-"""Videos of a run, streamed frame by frame into H.264 mp4 files that browsers play.
+"""Record videos as H.264 mp4 files, streamed frame by frame to ffmpeg.
 
-The ffmpeg that imageio-ffmpeg brings does the encoding. It is started here rather than through `write_frames`, which
-never looks at ffmpeg's exit status and leaves it the terminal. A video that fails is dropped with one warning.
+The ffmpeg binary comes with imageio-ffmpeg. It is not run by `imageio_ffmpeg.write_frames`, which ignores ffmpeg's exit
+status and lets it read the terminal. A video that fails is dropped with one warning.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from drqv2.system.files import sync_folder
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE = 60.0  # seconds for an encoder to take a frame or to finish; beyond that it is taken for dead
-_STALE = 3600.0  # seconds after which an untouched temporary file belongs to a run that was killed
+_TIMEOUT = 60.0  # seconds for the encoder to accept a frame or to finish
+_STALE = 3600.0  # seconds after which an untouched temporary file is deleted
 _serial = itertools.count()
 _open_pipes: weakref.WeakSet[Mp4] = weakref.WeakSet()
 
 
 class Mp4:
-    """One video on its way to disk, under a temporary name until `finish`.
+    """Writes one video, under a temporary name until `finish`.
 
     Args:
-        folder: Where the video goes; made when missing.
-        fps: Frames a second of playing time; may be fractional.
-        frame: The first frame, uint8 [H, W, 3] or [H, W, 1]; all others have its shape.
+        folder: directory of the video; created if missing.
+        fps: frames per second; may be fractional.
+        frame: first frame, uint8 [H, W, 3] or [H, W, 1]; all others must have its shape.
 
     Raises:
-        OSError: The encoder or the folder fails (also from `write` and `finish`).
+        OSError: the encoder or the folder fails (also from `write` and `finish`).
     """
 
     def __init__(self, folder: Path, fps: float, frame: np.ndarray) -> None:
@@ -58,7 +58,7 @@ class Mp4:
         command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-nostdin", "-loglevel", "error", "-threads", "1"]
         command += ["-f", "rawvideo", "-pix_fmt", "gray" if channels == 1 else "rgb24", "-s", f"{width}x{height}"]
         command += ["-r", str(Fraction(fps).limit_denominator(1001)), "-i", "pipe:0", "-an"]
-        # Colours by the HD standard, and said so: a player that has to guess may show them a little off.
+        # Encode and label colours as BT.709; players that have to guess may show them slightly wrong.
         colours = "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709:range=tv"
         command += [
             "-filter_threads",
@@ -69,7 +69,7 @@ class Mp4:
         command += ["-c:v", "libx264", "-threads", "1", "-preset", "veryfast", "-crf", "20"]
         command += ["-movflags", "+faststart", str(self._path)]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the encoder)
-        # A session of its own: neither ctrl-C nor the closing of a terminal reaches the encoder.
+        # In a new session, neither ctrl-C nor closing the terminal reaches the encoder.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -96,23 +96,22 @@ class Mp4:
         poll = select.poll()
         poll.register(self._pipe, select.POLLOUT)
         while data:
-            if not poll.poll(1000 * _PATIENCE):
-                raise OSError(f"ffmpeg took no data for {_PATIENCE:.0f} seconds")
+            if not poll.poll(1000 * _TIMEOUT):
+                raise OSError(f"ffmpeg accepted no data for {_TIMEOUT:.0f} seconds")
             try:
                 data = data[os.write(self._pipe.fileno(), data) :]
             except BrokenPipeError as error:
-                raise OSError(self._last_words()) from error
+                raise OSError(self._exit_message()) from error
 
     def finish(self, path: Path) -> None:
-        """Give the video its final name."""
-        _open_pipes.discard(self)
-        self._pipe.close()
+        """Complete the video and move it to `path`."""
+        self.close_pipe()
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(_TIMEOUT)
         except subprocess.TimeoutExpired as error:
-            raise OSError(f"ffmpeg did not finish within {_PATIENCE:.0f} seconds") from error
+            raise OSError(f"ffmpeg did not finish within {_TIMEOUT:.0f} seconds") from error
         if self._process.returncode != 0:
-            raise OSError(self._last_words())
+            raise OSError(self._exit_message())
         self._errors.close()
         with open(self._path, "rb") as video:
             os.fsync(video.fileno())
@@ -120,7 +119,7 @@ class Mp4:
         sync_folder(path.parent)
 
     def discard(self) -> None:
-        """Throw it away."""
+        """Delete the video."""
         self.close_pipe()
         self._process.kill()
         self._process.wait()
@@ -128,22 +127,22 @@ class Mp4:
         self._path.unlink(missing_ok=True)
 
     def close_pipe(self) -> None:
-        """Let go of the encoder's input."""
+        """Close the encoder's input."""
         _open_pipes.discard(self)
         self._pipe.close()
 
-    def _last_words(self) -> str:
+    def _exit_message(self) -> str:
         try:
             status: int | str = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
-            status = "none yet"
+            status = "unknown"
         self._errors.seek(0)
-        words = self._errors.read().decode(errors="replace").strip().splitlines()
-        return f"ffmpeg ended with status {status}" + (f": {words[-1]}" if words else "")
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"ffmpeg exited with status {status}" + (f": {lines[-1]}" if lines else "")
 
 
 def _close_pipes_after_fork() -> None:
-    # A forked worker that kept a pipe's writing end would keep its encoder waiting for more for ever.
+    # The encoder would never see the end of its input while a forked worker holds the pipe open.
     for video in list(_open_pipes):
         video.close_pipe()
 
@@ -153,13 +152,13 @@ os.register_at_fork(after_in_child=_close_pipes_after_fork)
 
 def _remove_stale(paths: Iterable[Path]) -> None:
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # another process may tidy up too
+        with contextlib.suppress(FileNotFoundError):  # another process may delete it, too
             if time.time() - path.stat().st_mtime > _STALE:
                 path.unlink()
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
-    """Repeat the last row or column where a side is odd: yuv420p halves both sides."""
+    """Repeat the last row or column if a side is odd: yuv420p needs even sides."""
     height, width, _ = frame.shape
     if height % 2 == 0 and width % 2 == 0:
         return frame
@@ -167,7 +166,7 @@ def _even(frame: np.ndarray) -> np.ndarray:
 
 
 class _Recording:
-    """At most one video at a time; whatever fails about it is told once, and the video is dropped."""
+    """Records at most one video at a time; a video that fails is dropped with one warning."""
 
     def __init__(self, folder: Path | None, fps: float) -> None:
         self._folder = folder
@@ -204,17 +203,17 @@ class _Recording:
             self.fail(error)
 
     def fail(self, reason: object) -> None:
-        _log.warning("A video for %s is dropped, the run goes on: %s", self._folder, reason)
+        _log.warning("A video for %s is dropped; the run continues: %s", self._folder, reason)
         self.start(enabled=False)
 
 
 class VideoRecorder:
-    """Records an environment through its own camera into `root_dir/eval_video`.
+    """Records an environment by its `render` method into `root_dir/eval_video`.
 
     Args:
-        root_dir: Folder of the run; None records nothing.
-        render_size: Height and width of the picture in pixels.
-        fps: Frames a second. For real time: 1 / (control time step in seconds * action repeat).
+        root_dir: run directory; None disables recording.
+        render_size: height and width of the frames in pixels.
+        fps: frames per second. For real time: 1 / (control time step in seconds * action repeat).
     """
 
     def __init__(self, root_dir: str | Path | None, render_size: int = 256, fps: float = 20) -> None:
@@ -222,19 +221,16 @@ class VideoRecorder:
         self._size = render_size
 
     def close(self) -> None:
-        """Throw away a video that was not saved, and end its encoder."""
+        """Discard an unsaved video and stop its encoder."""
         self._recording.start(False)
 
     def init(self, env: Any, enabled: bool = True) -> None:
-        """Begin a video with the environment's present picture; one that was not saved is thrown away."""
+        """Start a video with the environment's current frame; discard an unsaved video."""
         self._recording.start(enabled)
         self.record(env)
 
     def record(self, env: Any) -> None:
-        """Add the present picture of `env`.
-
-        It comes from `env.render(height, width)`, else from `env.physics.render`, else from `env.render()`.
-        """
+        """Add the current frame of `env`, from `env.render(height, width)`, `env.physics.render` or `env.render()`."""
         if not self._recording.active:
             return
         frame = self._render(env)
@@ -250,7 +246,7 @@ class VideoRecorder:
     def _render(self, env: Any) -> np.ndarray | None:
         size = {"height": self._size, "width": self._size}
         render = getattr(env, "render", None)
-        if render is not None and _takes(render, *size):
+        if render is not None and _accepts(render, *size):
             return np.asarray(render(**size))
         if hasattr(env, "physics"):
             return np.asarray(env.physics.render(**size, camera_id=0))
@@ -258,7 +254,7 @@ class VideoRecorder:
         return None if frame is None else np.asarray(frame)
 
 
-def _takes(function: Any, *names: str) -> bool:
+def _accepts(function: Any, *names: str) -> bool:
     try:
         inspect.signature(function).bind(**dict.fromkeys(names))
     except (TypeError, ValueError):
@@ -267,13 +263,13 @@ def _takes(function: Any, *names: str) -> bool:
 
 
 class TrainVideoRecorder:
-    """Records what the agent saw, enlarged, into `root_dir/train_video`.
+    """Records the agent's observations, enlarged, into `root_dir/train_video`.
 
     Args:
-        root_dir: Folder of the run; None records nothing.
-        render_size: Longer side of the picture in pixels.
-        fps: Frames a second. For real time: 1 / (control time step in seconds * action repeat).
-        frame_channels: Channels of one frame: 3 for RGB, 1 for grey.
+        root_dir: run directory; None disables recording.
+        render_size: longer side of the frames in pixels.
+        fps: frames per second. For real time: 1 / (control time step in seconds * action repeat).
+        frame_channels: channels of one frame: 3 for RGB, 1 for grey.
     """
 
     def __init__(
@@ -284,11 +280,11 @@ class TrainVideoRecorder:
         self._channels = frame_channels
 
     def close(self) -> None:
-        """Throw away a video that was not saved, and end its encoder."""
+        """Discard an unsaved video and stop its encoder."""
         self._recording.start(False)
 
     def init(self, obs: np.ndarray, enabled: bool = True) -> None:
-        """Begin a video with `obs`; one that was not saved is thrown away."""
+        """Start a video with `obs`; discard an unsaved video."""
         self._recording.start(enabled)
         self.record(obs)
 
@@ -309,11 +305,11 @@ class TrainVideoRecorder:
 
 
 def make_recorders(cfg: DictConfig, env: Any, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:
-    """Return the recorders of evaluation and of training; one that is not wanted does nothing.
+    """Return the recorders for evaluation and training; a disabled one does nothing.
 
     Args:
         cfg: the run's configuration.
-        env: one of the run's environments, for its pace and its channels.
+        env: one of the run's environments, for its frame rate and channels.
         work_dir: the run's directory.
     """
     fps = 1 / env.step_seconds if env.step_seconds else 20.0

@@ -1,1 +1,1 @@
-"""What an update, a batch, a step and the whole loop cost on this machine; `make bench` runs all of it."""
+"""Benchmarks of updates, batches, environment steps and the whole loop; `make bench` runs them all."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks` runs them all."""
+"""`python -m benchmarks` runs all benchmarks."""
 
 from benchmarks.all import main
 

@@ -1,6 +1,6 @@
-"""Run all benchmarks, each in a process of its own: `python -m benchmarks.all [--json]`. Twelve minutes on two cores.
+"""Run all benchmarks in separate processes: `python -m benchmarks.all [--json]`. Takes twelve minutes on two cores.
 
-With --json the results are one line, for a history that `report.py` draws:
+With --json the results are one line, for a history that `report.py` plots:
 
     python -m benchmarks.all --json >> results/history.jsonl
 """
@@ -25,23 +25,23 @@ ALL = {module.__name__.removeprefix("benchmarks."): module.ABOUT for module in M
 
 
 def main() -> None:
-    """Run them one after another and show each as it comes; the machine's facts once."""
+    """Run the benchmarks one after another and show each result as it arrives."""
     args = options(__doc__)
-    commit, dirty = git_commit() or (None, None)  # before: somebody may work on it meanwhile
+    commit, dirty = git_commit() or (None, None)  # first, since the code may change while the benchmarks run
     results: dict[str, Any] = {}
     for name, about in ALL.items():
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if args.quick else [])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
             try:
-                said = child.communicate()[0]
-            except KeyboardInterrupt:  # it reached this process alone
+                output = child.communicate()[0]
+            except KeyboardInterrupt:  # not sent to the child's session
                 os.killpg(child.pid, signal.SIGTERM)
                 sys.exit(130)
         if child.returncode:
-            sys.exit(f"benchmarks.{name} ended with status {child.returncode}")
-        found = json.loads(said)
+            sys.exit(f"benchmarks.{name} exited with status {child.returncode}")
+        found = json.loads(output)
         first = not results
-        results = found | results  # the machine's facts are those from before the first benchmark
+        results = found | results  # keeps the machine facts from before the first benchmark
         if not args.json:
             if first:
                 show_machine(results["machine"])
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def ratios(results: dict[str, Sequence[Row]]) -> dict[str, float]:
-    """Return how many times as fast as its baseline each part is, by a name."""
+    """Return the speed-up of each benchmark over its baseline by name."""
     found = {f"learner, {row['side']}": row["ratio"] for row in results["learner"] if row["side"] != "baseline"}
     found |= {
         f"replay, {row['workers']} workers": row["ratio"] for row in results["replay"] if row["side"] != "baseline"

@@ -1,11 +1,10 @@
-"""A buffer larger than the page cache may be: `python -m benchmarks.cold [--json]`.
+"""A replay larger than the page cache: `python -m benchmarks.cold [--json]`.
 
-Writes 1.8 GB of distinct frames into the directory for temporary files (TMPDIR chooses another) and deletes them at
-the end. Takes about a minute.
+Writes 1.8 GB of distinct frames to the temporary directory (set TMPDIR to choose another) and deletes them at the end.
+Takes about a minute.
 
-`limited` is a process that may have 600 MB in all, its page cache included, in a cgroup of its own or by systemd-run;
-where neither can be had the row is left out. `evicted` needs no such thing: the files' pages are dropped
-before each figure, which is then what the first batches after a restart cost.
+`limited` is a process limited to 600 MB, page cache included, by a cgroup or systemd-run; the row is omitted where
+neither is possible. `evicted` drops the files' pages before each measurement, as after a restart.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.alternation import timed_ms
 from benchmarks.common import Row, main, quartiles
 from benchmarks.replay import BATCH, STACK, fill
-from benchmarks.turns import timed_ms
 from replay_buffer import make_replay_loader
 
-ABOUT = "one batch, gathered in the foreground; disk_mb: what is read from the disk for it, read-ahead included"
+ABOUT = "one batch, gathered in the foreground; disk_mb: data read from disk for it, read-ahead included"
 LIMIT = 600_000_000  # bytes
-BLOCK = 4  # batches in a figure
+BLOCK = 4  # batches per measurement
 WARM_UP = 24  # batches
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for files in the page cache, for files just evicted, and for more of them than it may hold."""
+    """Return a row for files in the page cache, for evicted files, and for files that exceed the page cache."""
     episodes, length, figures = (2, 50, 2) if quick else (170, 500, 12)
     with tempfile.TemporaryDirectory() as folder:
         stored = fill(Path(folder), episodes, length).nbytes() / 1e6
         rows = [measure_state(folder, state, figures, stored, []) for state in ("warm", "evicted")]
         with memory_limit() as prefix:
             if prefix is None:
-                print("limited: neither a cgroup nor systemd can limit memory here, left out", file=sys.stderr)
+                print("limited: omitted, neither a cgroup nor systemd can limit memory here", file=sys.stderr)
             else:
                 rows.append(measure_state(folder, "limited", figures, stored, prefix))
     return rows
 
 
 def measure_state(folder: str, state: str, figures: int, stored: float, prefix: list[str]) -> Row:
-    """Measure in a process of its own, its command after `prefix`."""
+    """Measure in a separate process, whose command follows `prefix`."""
     code = f"from benchmarks.cold import show; show({folder!r}, {state!r}, {figures})"
     command = [*prefix, sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -62,9 +61,9 @@ def measure_state(folder: str, state: str, figures: int, stored: float, prefix: 
 
 
 def show(folder: str, state: str, figures: int) -> None:
-    """Print the times of a batch in this process, and what they read from the disk, as JSON."""
+    """Print the time of a batch in this process and the data read from disk, as JSON."""
     if state == "limited":
-        evict(Path(folder))  # what others have read would not count as this process's
+        evict(Path(folder))  # pages cached by other processes would not count towards the limit
     loader = make_replay_loader(folder, None, BATCH, 0, False, 3, 0.99, frame_stack=STACK)
     source: Any = loader._source
     for _ in range(WARM_UP):
@@ -73,7 +72,7 @@ def show(folder: str, state: str, figures: int) -> None:
     for _ in range(figures):
         if state == "evicted":
             for episode in source._buffer._episodes.values():
-                unmap_pages(episode.frame)  # a page stays in the cache for as long as it is mapped
+                unmap_pages(episode.frame)  # mapped pages stay in the cache
             evict(Path(folder))
         before = bytes_read()
         times.append(timed_ms(lambda: next(loader), times=BLOCK))
@@ -83,7 +82,7 @@ def show(folder: str, state: str, figures: int) -> None:
 
 
 def unmap_pages(array: np.ndarray) -> None:
-    """Forget the pages of an array that maps a file; the next touch maps them again."""
+    """Unmap the pages of a memory-mapped array; the next access maps them again."""
     first = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     length = array.ctypes.data + array.nbytes - first
     if ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_DONTNEED):
@@ -99,14 +98,14 @@ def evict(folder: Path) -> None:
 
 
 def bytes_read() -> int:
-    """Return the bytes that this process has had read from the disk."""
+    """Return the bytes that this process has read from disk."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["read_bytes"])
 
 
 @contextmanager
 def memory_limit() -> Iterator[list[str] | None]:
-    """Yield what put before a command leaves it LIMIT bytes, its page cache included; None where nothing does."""
+    """Yield a command prefix that limits a process to LIMIT bytes, page cache included; None if not possible."""
     group = limited_group()
     if group:
         try:
@@ -121,14 +120,14 @@ def memory_limit() -> Iterator[list[str] | None]:
 
 
 def limited_group() -> Path | None:
-    """Make a cgroup of LIMIT bytes inside our own; None where that is not for us to do."""
+    """Create a cgroup of LIMIT bytes inside this process's; None if not permitted."""
     root = Path("/sys/fs/cgroup")
-    # 0::/path is the one hierarchy of version 2; N:memory:/path the memory controller's own of version 1.
-    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
-    if "memory" in own:
-        parent, limit = root / "memory" / own["memory"].lstrip("/"), "memory.limit_in_bytes"
+    # 0::/path is the single hierarchy of cgroup v2; N:memory:/path is the memory controller of v1.
+    cgroups = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    if "memory" in cgroups:
+        parent, limit = root / "memory" / cgroups["memory"].lstrip("/"), "memory.limit_in_bytes"
     elif (root / "cgroup.controllers").exists():
-        parent, limit = root / own[""].lstrip("/"), "memory.max"
+        parent, limit = root / cgroups[""].lstrip("/"), "memory.max"
     else:
         return None
     group = parent / f"benchmark_{os.getpid()}"
@@ -139,7 +138,7 @@ def limited_group() -> Path | None:
     try:
         with (group / limit).open("r+") as f:
             f.write(str(LIMIT))
-    except OSError:  # our own group does not hand the memory controller down
+    except OSError:  # this process's group does not delegate the memory controller
         group.rmdir()
         return None
     return group

@@ -1,4 +1,4 @@
-"""What the benchmarks share: facts about the machine, options, summaries, and how results are shown."""
+"""Shared by the benchmarks: machine facts, options, summaries, tables."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def quartiles(values: Sequence[float], name: str) -> Row:
     return {name: median, f"{name}_25": low, f"{name}_75": high}
 
 
-def against(baseline: Sequence[float], values: Sequence[float]) -> Row:
-    """Return quartiles of `ms`, of `ratio`, the baseline's time over this one's round by round, and `repetitions`."""
+def compare(baseline: Sequence[float], values: Sequence[float]) -> Row:
+    """Return quartiles of `ms` and of `ratio`, the speed-up over the baseline in each round, and `repetitions`."""
     ratios = [slow / fast for slow, fast in zip(baseline, values, strict=True)]
     return {**quartiles(values, "ms"), **quartiles(ratios, "ratio"), "repetitions": len(values)}
 
 
 def machine_facts() -> Row:
-    """Return what the results depend on: processor, threads, renderer, versions, and how busy the machine is."""
+    """Return what the results depend on: processor, threads, renderer, versions, load."""
     return {
         "cpu": machine.processor()[0],
         "cores": machine.cores(),
@@ -46,10 +46,10 @@ def machine_facts() -> Row:
 
 
 def show_machine(facts: Mapping[str, Any]) -> None:
-    """Print the facts, and a word of caution where others use the machine too."""
+    """Print the facts, with a warning if the machine is busy."""
     print("\n".join(f"{name:<14}{value}" for name, value in facts.items() if value is not None))
     if facts["load"] > facts["cores"] / 2:
-        print(f"The machine is busy (load {facts['load']}): an idle one is faster than this.")
+        print(f"The machine is busy (load {facts['load']}): results would be better on an idle one.")
 
 
 def show_rows(name: str, about: str, rows: Sequence[Row]) -> None:
@@ -73,7 +73,7 @@ def options(description: str | None) -> argparse.Namespace:
     """Read --json and --quick from the command line."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--quick", action="store_true", help="only see that it runs: few repetitions, small sizes")
+    parser.add_argument("--quick", action="store_true", help="smoke test: few repetitions, small sizes")
     return parser.parse_args()
 
 
@@ -81,9 +81,9 @@ def main(name: str, about: str, measure: Callable[[bool], list[Row]]) -> None:
     """Run one benchmark from the command line.
 
     Args:
-        name: of the benchmark.
-        about: what it measures, one line.
-        measure: returns the rows; its argument says whether to be quick.
+        name: name of the benchmark.
+        about: what it measures, in one line.
+        measure: returns the rows; its argument is `quick`.
     """
     args = options(about)
     facts = machine_facts()  # before the benchmark itself loads the machine

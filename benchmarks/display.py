@@ -1,4 +1,4 @@
-"""What the logs and the dashboard cost: `python -m benchmarks.display [--json]`."""
+"""Cost of logging and the dashboard: `python -m benchmarks.display [--json]`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from drqv2.logging.usage import Usage
 from video import VideoRecorder
 
 ABOUT = "CSV, metrics.jsonl, TensorBoard, dashboard; share_at_F_fps: percent of the time at F frames a second"
-SPEEDS = (9, 100, 1000)  # frames a second: two cores, the published V100, the fastest aimed at
+SPEEDS = (9, 100, 1000)  # frames per second: two cores, the published V100, a fast GPU
 METRICS = "batch_reward critic_target_q critic_q1 critic_q2 critic_loss actor_loss actor_logprob actor_ent".split()
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for each thing that is logged or shown, and one for all of them."""
+    """Return a row for each kind of output, and one for the total."""
     repetitions = 2 if quick else 200
     status = Status(412_000, 1_100_000, 812.3, dict.fromkeys(("environment", "act", "data", "update"), 1 / 6))
     terminal = Terminal(file=io.StringIO(), force_terminal=True, width=120)
@@ -56,8 +56,8 @@ def measure(quick: bool = False) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         video = _film(Path(folder) / "1.mp4")
         logger = Logger(Path(folder), use_tb=True, hparams={}, sinks=[], console=PlainConsole(off=True))
-        # How often each happens: a second's worth of frames, with the paper's settings and episodes of 1,000 frames.
-        # Before each: what is not counted. A row is the mean of an episode's updates.
+        # Function to time, calls per second at a frame rate (the paper's settings, episodes of 1,000 frames), and the
+        # number of updates logged before each call, untimed: a row is the mean over an episode's updates.
         parts: dict[str, tuple[Callable[[], object], Callable[[float], float], int]] = {
             "an update's metrics": (update, lambda fps: fps / 4, 0),
             "an episode's row": (episode, lambda fps: fps / 1000, 250),
@@ -77,7 +77,7 @@ def measure(quick: bool = False) -> list[Row]:
 
 
 def _film(path: Path) -> Path:
-    """Make a video of an episode of 1,000 frames at the paper's settings."""
+    """Record an episode of 1,000 frames with the paper's settings."""
     env = envs.make("cheetah_run", frame_stack=3, action_repeat=2, seed=1)
     recorder = VideoRecorder(path.parent, fps=1 / (env.step_seconds or 0.02))
     time_step = env.reset()

@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.alternation import Side, alternate, timed_ms
 from benchmarks.baseline import pixels
 from benchmarks.baseline.pixels import REPEAT, SIZE, STACK
 from benchmarks.common import Row, main, quartiles
-from benchmarks.turns import Side, alternate, timed_ms
 from drqv2 import envs, utils
 from drqv2.envs.dmc import load
 
 ABOUT = (
-    "one agent step (2 frames, one image); ratio: dm_control's pixels wrapper over this; fast: render=fast; "
-    "limit_ms: MuJoCo's steps and a bare mjr_render of a scene that stays"
+    "one agent step (2 frames, one image); ratio: speed-up over dm_control's pixels wrapper; fast: render=fast; "
+    "limit_ms: MuJoCo's physics steps and a bare mjr_render of a reused scene"
 )
 QUICK = ("cartpole_balance", "cheetah_run")
 SEED = 1
-STEPS = 10  # in a figure
+STEPS = 10  # per measurement
 WARM_UP = 5  # steps of each task
 
 
@@ -34,7 +34,7 @@ def measure(quick: bool = False) -> list[Row]:
     sides: dict[str, Side] = {name: partial(times, name, tasks, rounds) for name in ("baseline", "ours")}
     if "render" in inspect.signature(envs.make).parameters:
         sides["fast"] = partial(times, "fast", tasks, rounds)
-    # Each side ends by itself. What goes before a task's first figure is no part of any.
+    # Each side ends by itself; it makes and warms up each task's environment untimed.
     figures = alternate({**sides, "limit": partial(limits, tasks, rounds)}, float("inf"), warm_up=0)
     rows = [
         task_row(task, {name: values[i * rounds : (i + 1) * rounds] for name, values in figures.items()})
@@ -45,7 +45,7 @@ def measure(quick: bool = False) -> list[Row]:
 
 
 def task_row(task: str, figures: dict[str, list[Any]]) -> Row:
-    """Return the medians of a task's figures, in milliseconds, and the ratios round by round."""
+    """Return the medians of a task's measurements in milliseconds, and the ratios by round."""
     median, baseline = statistics.median, figures["baseline"]
     row = {"task": task, "baseline_ms": median(baseline), "ms": median(figures["ours"])}
     row |= quartiles([slow / own for slow, own in zip(baseline, figures["ours"], strict=True)], "ratio")
@@ -58,7 +58,7 @@ def task_row(task: str, figures: dict[str, list[Any]]) -> Row:
 
 
 def make(side: str, task: str) -> Any:
-    """Return a task's environment: `baseline`, `ours` or `fast`. Their first episodes are the same."""
+    """Return a task's environment: `baseline`, `ours` or `fast`. Their first episodes are identical."""
     if side == "baseline":
         return pixels.make(task, utils.spawn_seed(SEED, utils.TRAIN_ENV, 0, 0))
     fast: dict[str, Any] = {"render": "fast"} if side == "fast" else {}
@@ -66,14 +66,14 @@ def make(side: str, task: str) -> Any:
 
 
 def times(side: str, tasks: Sequence[str], rounds: int) -> Iterator[float]:
-    """Yield `rounds` times of a step for each task, under the same random actions on every side."""
+    """Yield `rounds` step times for each task, with the same random actions on every side."""
     _quiet()
     for task in tasks:
         yield from task_times(make(side, task), rounds)
 
 
 def task_times(env: Any, rounds: int) -> Iterator[float]:
-    """Yield `rounds` times of a step, then close the environment."""
+    """Yield `rounds` step times, then close the environment."""
     rng, shape = np.random.default_rng(0), env.action_spec().shape
     env.reset()
 
@@ -87,14 +87,14 @@ def task_times(env: Any, rounds: int) -> Iterator[float]:
 
 
 def limits(tasks: Sequence[str], rounds: int) -> Iterator[tuple[float, float]]:
-    """Yield `rounds` times of one image and of an agent step's physics for each task, by MuJoCo's own functions."""
+    """Yield `rounds` times of one image and of one agent step's physics for each task, by bare MuJoCo calls."""
     _quiet()
     for task in tasks:
         yield from task_limits(*load(task, SEED), rounds)
 
 
 def task_limits(env: Any, camera: int | str, rounds: int) -> Iterator[tuple[float, float]]:
-    """Yield `rounds` times of one image and of an agent step's physics, then free the simulation."""
+    """Yield `rounds` times of one image and of one agent step's physics, then free the simulation."""
     env.reset()
     physics, rng, spec = env.physics, np.random.default_rng(0), env.action_spec()
     substeps = REPEAT * round(env.control_timestep() / physics.timestep())
@@ -114,18 +114,18 @@ def task_limits(env: Any, camera: int | str, rounds: int) -> Iterator[tuple[floa
 
 
 def drawing(physics: Any, camera: int | str) -> Callable[[], None]:
-    """Return what draws the simulation into an array that stays, with a scene that stays and nothing around it."""
+    """Return a function that renders the simulation into a reused array, with a reused scene and no overhead."""
     import mujoco
     from dm_control.mujoco.engine import Camera
 
-    eye = Camera(physics, SIZE, SIZE, camera)
-    room = np.empty((SIZE, SIZE, 3), np.uint8)
+    view = Camera(physics, SIZE, SIZE, camera)
+    image = np.empty((SIZE, SIZE, 3), np.uint8)
     rect, context = mujoco.MjrRect(0, 0, SIZE, SIZE), physics.contexts
 
     def draw() -> None:
-        eye.update()
-        mujoco.mjr_render(rect, eye.scene.ptr, context.mujoco.ptr)
-        mujoco.mjr_readPixels(room, None, rect, context.mujoco.ptr)
+        view.update()
+        mujoco.mjr_render(rect, view.scene.ptr, context.mujoco.ptr)
+        mujoco.mjr_readPixels(image, None, rect, context.mujoco.ptr)
 
     def in_context() -> None:
         with context.gl.make_current() as gl:
@@ -135,7 +135,7 @@ def drawing(physics: Any, camera: int | str) -> Callable[[], None]:
 
 
 def _quiet() -> None:
-    logging.getLogger("absl").setLevel(logging.ERROR)  # the model files' deprecated attributes
+    logging.getLogger("absl").setLevel(logging.ERROR)  # hides warnings on deprecated attributes in the model files
 
 
 if __name__ == "__main__":

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from benchmarks.alternation import Side, alternate, timed_ms
 from benchmarks.baseline.learner import PlainDrQV2
-from benchmarks.common import Row, against, main
-from benchmarks.turns import Side, alternate, timed_ms
+from benchmarks.common import Row, compare, main
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.system import machine
 
 ABOUT = (
-    "one update, the batch's way to the device included; ratio: the baseline's time over this one; limit_ms: the same "
-    "multiplications at the rate of a product of two 2048x2048 matrices"
+    "one update, including the batch's copy to the device; ratio: speed-up over the baseline; limit_ms: the same "
+    "number of operations at the rate of a 2048x2048 matrix product"
 )
 
 
@@ -33,7 +33,7 @@ class Shapes(NamedTuple):
     image_size: int
     feature_dim: int
     hidden_dim: int
-    actions: int  # dimensions of an action
+    actions: int  # action dimensions
 
 
 PAPER = Shapes(256, 9, 84, 50, 1024, 6)  # six actions, as cheetah_run has
@@ -42,7 +42,7 @@ PRODUCT = 2048  # rows and columns
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for the baseline and for each precision, on CUDA for each precision as a graph too.
+    """Return a row for the baseline and for each precision; on CUDA, also for each precision as a CUDA graph.
 
     A CPU that would emulate bf16 is measured in fp32 alone.
     """
@@ -66,7 +66,7 @@ def measure(quick: bool = False) -> list[Row]:
         precision = "bf16" if "bf16" in name else "fp32"
         flop_per_ms = 2 * PRODUCT**3 / statistics.median(times[f"product {precision}"])
         row = {"side": name, "device": device, "batch_size": shapes.batch_size, "gflop": flop / 1e9}
-        row |= against(times["baseline"], times[name])
+        row |= compare(times["baseline"], times[name])
         rows.append({**row, "limit_ms": flop / flop_per_ms, "times_limit": row["ms"] * flop_per_ms / flop})
     return rows
 
@@ -78,7 +78,7 @@ def plain_updates(shapes: Shapes, device: str) -> Iterator[float]:
 
 
 def updates_in(shapes: Shapes, device: str, precision: str, compile: bool) -> Iterator[float]:
-    """Yield the times of our updates in a precision."""
+    """Yield the times of this project's updates in a precision."""
     if device == "cpu":
         utils.keep_freed_memory()  # as train.py does
     agent = DrQV2Agent(
@@ -114,9 +114,9 @@ def product(device: str, dtype: torch.dtype) -> Iterator[float]:
 
 
 def update_flop(shapes: Shapes) -> float:
-    """Return the multiplications and additions of one update.
+    """Return the floating-point operations of one update.
 
-    The backward pass of a layer costs a forward pass for its weights and another for its inputs.
+    The backward pass of a layer costs one forward pass for its weights and one for its inputs.
     """
     size, inputs, layers = shapes.image_size, shapes.channels, []
     for stride in (2, 1, 1, 1):
@@ -127,9 +127,9 @@ def update_flop(shapes: Shapes) -> float:
     hidden = shapes.hidden_dim
     policy = 2 * hidden * (shapes.feature_dim + hidden + shapes.actions)
     values = 2 * 2 * hidden * (shapes.feature_dim + shapes.actions + hidden + 1)  # Q1 and Q2
-    encoder = 4 * sum(layers) - layers[0]  # obs and next_obs, and backward through the former, but not to the images
+    encoder = 4 * sum(layers) - layers[0]  # forward: obs, next_obs; backward: obs, without gradients of the images
     critic = (trunk + policy) + (trunk + values) + 3 * (trunk + values)  # next action; target; forward and backward
-    actor = (2 * trunk + 3 * policy) + (trunk + 2 * values)  # no gradient for features and critic's weights
+    actor = (2 * trunk + 3 * policy) + (trunk + 2 * values)  # no gradients of the features and the critic's weights
     return float(shapes.batch_size * (encoder + critic + actor))
 
 

@@ -1,4 +1,4 @@
-"""Frames a second of training as a whole: `python -m benchmarks.loop [--json]`."""
+"""Frames per second of the whole training loop: `python -m benchmarks.loop [--json]`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from benchmarks.alternation import alternate
 from benchmarks.baseline import loop, pixels
 from benchmarks.baseline.learner import PlainDrQV2
 from benchmarks.baseline.pixels import EPISODE, REPEAT
 from benchmarks.common import Row, main, quartiles
-from benchmarks.turns import alternate
 from drqv2.launch.command_line import launch
 from drqv2.run import factory as parts
 from drqv2.system import machine
 from train import Workspace
 
-ABOUT = "frames a second once updates have begun, the paper's settings; ratio: this over the baseline"
+ABOUT = "frames per second once updates have begun, with the paper's settings; ratio: speed-up over the baseline"
 ROOT = Path(__file__).resolve().parents[1]
 TASK = "cartpole_balance_sparse"
-WORKERS = 1  # two cores have no room for the paper's four
-STEPS = 10  # agent steps in a figure
+WORKERS = 1  # the paper's four are too many for two cores
+STEPS = 10  # agent steps per measurement
 
 
 def measure(quick: bool = False) -> list[Row]:
@@ -44,7 +44,7 @@ def measure(quick: bool = False) -> list[Row]:
 
 
 def plain_fps(quick: bool) -> Iterator[float]:
-    """Yield the baseline's frames a second, in one run that waits in between."""
+    """Yield the baseline's frames per second, in one run that pauses in between."""
     env = pixels.wrap(pixels.short_cartpole(), camera=0) if quick else pixels.make(TASK, seed=1)
     agent = PlainDrQV2((9, pixels.SIZE, pixels.SIZE), 1, hidden_dim=32 if quick else 1024)
     with tempfile.TemporaryDirectory() as folder:
@@ -57,48 +57,48 @@ def plain_fps(quick: bool) -> Iterator[float]:
 
 
 def own_fps(quick: bool) -> Iterator[float]:
-    """Yield the frames a second of train.py's Workspace, in one run that waits in between.
+    """Yield the frames per second of train.py's Workspace, in one run that pauses in between.
 
     Raises:
         RuntimeError: the run fails; its traceback is on stderr.
     """
-    # A process of its own: the run is to have the main thread, as it has by train.py.
+    # In a separate process, so that the run has the main thread, as with train.py.
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        machine.limit_openmp_spinning()  # there, as train.py does
-        pipe, theirs = context.Pipe()
-        process = context.Process(target=_train, args=(quick, folder, theirs))
+        machine.limit_openmp_spinning()  # inherited by the process; train.py does the same
+        pipe, child_pipe = context.Pipe()
+        process = context.Process(target=_train, args=(quick, folder, child_pipe))
         process.start()
-        theirs.close()
+        child_pipe.close()
         try:
             while True:
                 pipe.send(True)
                 yield REPEAT * STEPS / pipe.recv()
         except (EOFError, BrokenPipeError):
-            raise RuntimeError("the run has ended; what it had to say is on stderr") from None
+            raise RuntimeError("the run has failed; see its output on stderr") from None
         finally:
             pipe.close()
             process.join()
 
 
 class Paced(Workspace):
-    """A run that never evaluates, and that waits, once it learns, after every STEPS agent steps until it may go on.
+    """A run that never evaluates and that, once it learns, waits after every STEPS agent steps for a message.
 
     Attributes:
-        pipe: brings a word for each time; takes the seconds that the steps took.
+        pipe: receives a message to continue; sends the seconds that the steps took.
     """
 
     pipe: Connection
-    _begun: float | None = None
+    _block_start: float | None = None
 
     def _evaluate_if_due(self) -> None:
         if self.seed_until_step(self.global_step) or self.global_step % STEPS:
             return
-        if self._begun is not None:
-            self.pipe.send(time.perf_counter() - self._begun)
+        if self._block_start is not None:
+            self.pipe.send(time.perf_counter() - self._block_start)
         with self.timer.paused():
             self.pipe.recv()
-        self._begun = time.perf_counter()
+        self._block_start = time.perf_counter()
 
 
 def _train(quick: bool, folder: str, pipe: Connection) -> None:
@@ -107,7 +107,7 @@ def _train(quick: bool, folder: str, pipe: Connection) -> None:
         workspace = Paced(cfg, work_dir)
         workspace.pipe = pipe
         try:
-            with contextlib.suppress(EOFError):  # nobody asks any more
+            with contextlib.suppress(EOFError):  # the benchmark is over
                 workspace.train()
         finally:
             workspace.close()

@@ -1,7 +1,7 @@
-"""Anonymous resident memory with a well-filled replay: `python -m benchmarks.memory [--json]`.
+"""Anonymous resident memory with a large replay: `python -m benchmarks.memory [--json]`.
 
-Writes 4.2 GB of episodes into the directory for temporary files (TMPDIR chooses another) and deletes them at the end.
-Takes one to three minutes, most of it for writing.
+Writes 4.2 GB of episodes to the temporary directory (set TMPDIR to choose another) and deletes them at the end. Takes
+one to three minutes, most of it for writing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from drqv2.system import machine
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 
 ABOUT = (
-    "RssAnon of all processes while batches are taken, the largest seen and its growth from the second quarter to the "
-    "last; 200k transitions on disk (4.2 GB, deleted afterwards)"
+    "RssAnon of all processes while batches are sampled: maximum, and growth from the second quarter to the last; "
+    "200k transitions on disk (4.2 GB, deleted afterwards)"
 )
 WORKERS = 4  # as in the paper's settings
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for the replay alone, and one for replay and learner."""
+    """Return a row for the replay alone, and one for the replay with a learner."""
     episodes, length, batches, updates = (2, 50, 20, 4) if quick else (400, 500, 800, 60)
     with tempfile.TemporaryDirectory() as folder:
         storage = fill(Path(folder), episodes, length)
@@ -38,7 +38,7 @@ def measure(quick: bool = False) -> list[Row]:
 
 
 def row(side: str, storage: ReplayBufferStorage, batches: int, learner: Iterator[float] | None) -> Row:
-    """Take `batches` batches, with an update after each where there is a learner, and watch the memory."""
+    """Sample `batches` batches, with an update after each if there is a learner, and measure the memory."""
     loader = make_replay_loader(
         storage.replay_dir, None, BATCH, WORKERS, False, 3, 0.99, storage=storage, frame_stack=STACK
     )
@@ -47,7 +47,7 @@ def row(side: str, storage: ReplayBufferStorage, batches: int, learner: Iterator
     begin = time.perf_counter()
     for _ in range(batches):
         obs, *_, next_obs = next(loader)
-        obs.max(), next_obs.max()  # a reader touches every page
+        obs.max(), next_obs.max()  # touch every page
         if learner is not None:
             next(learner)
         now = resident_mb()
@@ -70,13 +70,13 @@ def row(side: str, storage: ReplayBufferStorage, batches: int, learner: Iterator
 
 
 def resident_mb() -> dict[str, float]:
-    """Return the megabytes resident in this process and all that it has started, by kind.
+    """Return the resident memory of this process and its descendants in MB: RssAnon, RssFile and RssShmem.
 
-    Of /proc/PID/status: RssAnon, RssFile and RssShmem. What processes share counts once for each.
+    From /proc/PID/status. Shared memory counts once for each process.
     """
     processes: dict[int, dict[str, str]] = {}
     for path in Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has just exited
             processes[int(path.parent.name)] = dict(line.split(":", 1) for line in path.read_text().splitlines())
     family, found = {os.getpid()}, 0
     while len(family) > found:

@@ -1,4 +1,4 @@
-"""Milliseconds to get one batch from the replay: `python -m benchmarks.replay [--json]`."""
+"""Milliseconds to sample one batch from the replay: `python -m benchmarks.replay [--json]`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 from dm_env import StepType, specs
 
+from benchmarks.alternation import Side, alternate, timed_ms
 from benchmarks.baseline.loader import plain_loader, save_episode
-from benchmarks.common import Row, against, main
-from benchmarks.turns import Side, alternate, timed_ms
+from benchmarks.common import Row, compare, main
 from drqv2.envs import ExtendedTimeStep
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 
 ABOUT = (
-    "one batch, files in the page cache, nothing else running; ratio: the time of the baseline with one worker over "
-    "this one; limit_ms: copying its bytes"
+    "one batch, files in the page cache, nothing else running; ratio: speed-up over the baseline with one worker; "
+    "limit_ms: copying the batch's bytes"
 )
 SIZE, STACK, BATCH, ACTIONS = 84, 3, 256, 6
-AHEAD = 16  # batches that a loader may hold ready while the others are measured
+AHEAD = 16  # batches that a loader may prefetch while the others are measured
 
 
 def measure(quick: bool = False) -> list[Row]:
@@ -41,13 +41,13 @@ def measure(quick: bool = False) -> list[Row]:
     for name in loaders:
         side, workers = name.split("/")
         row = {"side": side, "workers": int(workers), "batch_size": BATCH}
-        row |= against(times["baseline/1"], times[name])
+        row |= compare(times["baseline/1"], times[name])
         rows.append({**row, "limit_ms": limit, "times_limit": row["ms"] / limit})
     return rows
 
 
 def fill(replay_dir: Path, episodes: int, length: int) -> ReplayBufferStorage:
-    """Write episodes of `length` transitions, every frame of random pixels and unlike any other."""
+    """Write episodes of `length` transitions, all frames distinct and of random pixels."""
     observation = specs.BoundedArray((3 * STACK, SIZE, SIZE), np.uint8, 0, 255, "observation")
     action = specs.BoundedArray((ACTIONS,), np.float32, -1, 1, "action")
     scalars = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
@@ -57,14 +57,14 @@ def fill(replay_dir: Path, episodes: int, length: int) -> ReplayBufferStorage:
     for _ in range(episodes):
         for t in range(length + 1):
             kind = StepType.FIRST if t == 0 else StepType.LAST if t == length else StepType.MID
-            obs[-3:] = np.frombuffer(rng.bytes(3 * SIZE**2), np.uint8).reshape(3, SIZE, SIZE)  # the newest is kept
+            obs[-3:] = np.frombuffer(rng.bytes(3 * SIZE**2), np.uint8).reshape(3, SIZE, SIZE)  # only this one is stored
             action_taken = rng.uniform(-1, 1, ACTIONS).astype(np.float32)
             storage.add(ExtendedTimeStep(kind, float(rng.random()), 1.0, obs, action_taken))
     return storage
 
 
 def stack_episodes(storage: ReplayBufferStorage) -> None:
-    """Write the same episodes once more beside them, as the baseline keeps them: every observation whole."""
+    """Write the same episodes again in the baseline's format, with stacked observations."""
     for number in range(storage.num_episodes):
         episode = storage.load_episode(number)
         frames = episode.pop("frame")  # [T + 1, 3, H, W]
@@ -79,7 +79,7 @@ def plain_batches(replay_dir: Path, workers: int, block: int) -> Iterator[float]
 
 
 def batches(replay_dir: Path, workers: int, block: int) -> Iterator[float]:
-    """Yield the times of a batch from our loader."""
+    """Yield the times of a batch from this project's loader."""
     loader = make_replay_loader(replay_dir, None, BATCH, workers, False, 3, 0.99, frame_stack=STACK)
     try:
         yield from _times(iter(loader), block)
@@ -102,7 +102,7 @@ def copies() -> Iterator[float]:
 
 def _times(loader: Iterator[object], block: int) -> Iterator[float]:
     while True:
-        for _ in range(AHEAD):  # what was made ready while nobody asked
+        for _ in range(AHEAD):  # skip batches prefetched while the other sides were measured
             next(loader)
         yield timed_ms(lambda: next(loader), times=block)
 

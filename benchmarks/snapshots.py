@@ -1,4 +1,4 @@
-"""What snapshots cost the loop: `python -m benchmarks.snapshots [--json]`."""
+"""Cost of snapshots to the training loop: `python -m benchmarks.snapshots [--json]`."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from drqv2.launch.command_line import launch
 from drqv2.run import factory as parts
 from train import Workspace
 
-ABOUT = "20 agent steps, the paper's settings; lost: ms to a snapshot; share: of the default snapshot_every_seconds"
+ABOUT = "20 agent steps, paper settings; lost: ms per snapshot; share: relative to the default snapshot_every_seconds"
 EVERY = 60.0  # seconds, the default
 
 
 class Timed(Workspace):
-    """Takes a snapshot before every second stretch of agent steps, and notes how long each stretch took.
+    """Takes a snapshot before every second block of agent steps and measures each block.
 
     Attributes:
-        steps: agent steps in a stretch; the writing of a snapshot must have ended within.
-        stretches: seconds, from the first in which all steps learn.
+        steps: agent steps per block; enough for the snapshot's background write to finish.
+        blocks: seconds of each block, once every step learns.
     """
 
     steps = 20
 
     def train(self) -> None:
-        """Train as ever."""
-        self.stretches: list[float] = []
-        self._begun = float("nan")
+        """Train."""
+        self.blocks: list[float] = []
+        self._block_start = float("nan")
         super().train()
 
     def _save_snapshot_if_due(self, now: bool = False) -> None:
-        first = self.cfg.num_seed_frames // REPEAT + self.steps  # the first stretch of updates warms up
+        first = self.cfg.num_seed_frames // REPEAT + self.steps  # the first block of updates warms up
         if now or self.global_step < first or self.global_step % self.steps:
             return
         end = time.perf_counter()
         if self.global_step > first:
-            self.stretches.append(end - self._begun)
-        self._begun = end
-        if len(self.stretches) % 2:
+            self.blocks.append(end - self._block_start)
+        self._block_start = end
+        if len(self.blocks) % 2:
             self.save_snapshot()
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for stretches without a snapshot and one for stretches with."""
+    """Return a row for blocks without a snapshot and one for blocks with."""
     pairs, Timed.steps = (2, 4) if quick else (8, 20)
-    stretches: list[float] = []
+    blocks: list[float] = []
 
     def run(cfg: DictConfig, work_dir: Path) -> None:
         parts.settle_machine(cfg)
@@ -62,7 +62,7 @@ def measure(quick: bool = False) -> list[Row]:
             workspace.train()
         finally:
             workspace.close()
-        stretches.extend(workspace.stretches)
+        blocks.extend(workspace.blocks)
 
     seed_frames = 2 * EPISODE
     small = ("preset=debug", "image_size=84", "action_repeat=2") if quick else ("preset=paper",)
@@ -81,10 +81,10 @@ def measure(quick: bool = False) -> list[Row]:
         ]
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results
             launch(run, str(ROOT / "cfgs"), argv=argv)
-    without, having = stretches[0::2], stretches[1::2]
-    extra = [1000 * (b - a) for a, b in zip(without, having, strict=False)]
+    without, with_snapshot = blocks[0::2], blocks[1::2]
+    extra = [1000 * (b - a) for a, b in zip(without, with_snapshot, strict=False)]
     rows = []
-    for name, seconds, lost in (("none", without, [0.0] * len(extra)), ("one", having, extra)):
+    for name, seconds, lost in (("none", without, [0.0] * len(extra)), ("one", with_snapshot, extra)):
         row = {"snapshots": name, **quartiles([1000 * s for s in seconds], "ms"), **quartiles(lost, "lost")}
         share = 100 * statistics.median(lost) / (1000 * EVERY)
         rows.append({**row, "share_percent": share, "repetitions": len(extra)})

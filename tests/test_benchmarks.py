@@ -20,9 +20,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import common, env, learner, memory, replay
+from benchmarks.alternation import alternate
 from benchmarks.baseline import learner as plain
 from benchmarks.baseline.loader import EpisodeStream, plain_loader
-from benchmarks.turns import alternate
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.system.machine import processor
@@ -56,7 +56,7 @@ class TestAlternate:
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    row = common.against([2.0, 40.0, 6.0], [1.0, 10.0, 1.0])
+    row = common.compare([2.0, 40.0, 6.0], [1.0, 10.0, 1.0])
     assert row["ms"] == 1.0
     assert (row["ratio_25"], row["ratio"], row["ratio_75"]) == (3.0, 4.0, 5.0)
     assert row["repetitions"] == 3

@@ -50,7 +50,7 @@ def test_every_with_a_jumping_counter(every, jumps, start):
         assert predicate.last_step == step
 
 
-def test_every_is_resumed_from_its_last_step():
+def test_every_resumes_from_its_last_step():
     first, second = Every(10), Every(10)
     for step in (0, 4, 8):
         first(step)
@@ -120,7 +120,7 @@ def test_timer_paused(clock):
     assert timer.reset() == (6, 6)
 
 
-def test_timer_continues_that_of_an_earlier_process(clock):
+def test_timer_resumes_from_an_earlier_process(clock):
     timer = Timer(500.0)
     clock.now += 3
     assert timer.reset() == (3, 503)
@@ -129,7 +129,7 @@ def test_timer_continues_that_of_an_earlier_process(clock):
 # Seeds
 
 
-def test_spawn_seed_tells_its_children_apart():
+def test_spawn_seed_children_differ():
     streams = (utils.TRAIN_ENV, utils.EVAL_ENV, utils.REPLAY, utils.AGENT)
     keys: list[tuple[int, ...]] = [(stream, i, e) for stream in streams for i in range(4) for e in range(20)]
     keys += [(stream,) for stream in streams] + [(stream, 1) for stream in streams]
@@ -137,7 +137,7 @@ def test_spawn_seed_tells_its_children_apart():
     assert len(set(seeds)) == len(seeds)
 
 
-def test_spawn_seed_stays_what_it_is():
+def test_spawn_seed_is_stable():
     """Stored runs are resumed by it: (seed, key) never gives another number."""
     assert (spawn_seed(1, 0, 0, 0), spawn_seed(1, 2), spawn_seed(0)) == (1_682_583_155, 2_749_604_155, 2_968_811_710)
     assert (utils.TRAIN_ENV, utils.EVAL_ENV, utils.REPLAY, utils.AGENT) == (0, 1, 2, 3)
@@ -193,7 +193,7 @@ def test_schedule_values(text, values):
         "",
     ],
 )
-def test_text_that_is_no_schedule(text):
+def test_invalid_schedule(text):
     with pytest.raises(UserError, match=r"expected a number, linear\(init,final,duration\) or step_linear"):
         schedule(text, 0)
 
@@ -267,7 +267,7 @@ def test_truncated_normal_is_called_as_agents_call_it():
 # Modes, targets, arrays, weights
 
 
-def test_eval_mode_puts_back_what_was_there():
+def test_eval_mode_restores_the_previous_mode():
     training, evaluating = nn.Dropout(), nn.Dropout().eval()
     agent = SimpleNamespace(training=True)
     agent.train = lambda mode=True: setattr(agent, "training", mode)

@@ -85,7 +85,7 @@ def test_browsers_play_it_in_real_time(tmp_path, fps, shown):
     assert names(path.parent) == ["1000.mp4"]
 
 
-def test_pictures_and_their_order(tmp_path):
+def test_frames_and_their_order(tmp_path):
     shown = frames(record_evaluation(tmp_path, render_size=96))
     assert len(shown) == 5
     for index, frame in enumerate(shown):
@@ -135,7 +135,7 @@ def test_grey_and_oblong_observations(tmp_path):
     np.testing.assert_allclose(corners(shown[0])[:, 0], [180, 0, 180, 0], atol=8)
 
 
-def test_a_new_video_throws_an_unsaved_one_away(tmp_path):
+def test_a_new_video_discards_an_unsaved_one(tmp_path):
     env, recorder = Env(), VideoRecorder(tmp_path, render_size=64)
     recorder.init(env)
     recorder.record(env)
@@ -158,7 +158,7 @@ def test_nothing_is_rendered_or_written_when_off(tmp_path, monkeypatch, root, en
     assert names(tmp_path) == []
 
 
-def test_environments_of_other_worlds(tmp_path, caplog):
+def test_other_kinds_of_environments(tmp_path, caplog):
     class Physics:
         def render(self, height: int, width: int, camera_id: int) -> np.ndarray:
             return picture(height, width)
@@ -217,13 +217,13 @@ def test_a_failing_encoder_warns_once_and_the_next_video_works(tmp_path, monkeyp
     assert len(frames(record_evaluation(tmp_path))) == 5
 
 
-def test_a_hanging_encoder_is_given_up(tmp_path, monkeypatch, caplog):
+def test_hanging_encoder_times_out(tmp_path, monkeypatch, caplog):
     encoder(tmp_path, monkeypatch, "exec sleep 1000")
-    monkeypatch.setattr(video, "_PATIENCE", 0.3)
+    monkeypatch.setattr(video, "_TIMEOUT", 0.3)
     record_evaluation(tmp_path, length=3)  # stuck in a frame
-    monkeypatch.setattr(video, "_PATIENCE", 0.3)
+    monkeypatch.setattr(video, "_TIMEOUT", 0.3)
     record_evaluation(tmp_path, length=1, render_size=32)  # fits into the pipe: stuck at the end
-    assert ["took no data" in record.message for record in caplog.records] == [True, False]
+    assert ["accepted no data" in record.message for record in caplog.records] == [True, False]
     assert "did not finish" in caplog.text
 
 
@@ -235,7 +235,7 @@ def test_a_full_disk(tmp_path, monkeypatch, caplog):
     assert names(tmp_path / "eval_video") == []
 
 
-def test_frames_that_no_video_can_hold(tmp_path, caplog):
+def test_invalid_frames(tmp_path, caplog):
     class Odd(Env):
         def render(self, height: int, width: int) -> np.ndarray:
             return super().render(height + 2 * self.count, width)
@@ -254,7 +254,7 @@ def test_frames_that_no_video_can_hold(tmp_path, caplog):
     assert names(tmp_path / "eval_video") == []
 
 
-def test_leftovers_of_killed_runs_go_after_an_hour(tmp_path):
+def test_leftovers_of_killed_runs_are_removed_after_an_hour(tmp_path):
     folder = tmp_path / "eval_video"
     folder.mkdir()
     for name, age in ((".tmp-1-0.mp4", 7200), (".tmp-2-0.mp4", 60)):

@@ -1,11 +1,11 @@
-"""Show a run as pictures: its learning curve and, with --videos, frames of its evaluation videos.
+"""Plot a run: its learning curve and, with --videos, frames of its evaluation videos.
 
     python tools/plot_run.py RUN_DIR --out results/NAME
     python tools/plot_run.py RUN_DIR --out results/NAME --videos
     python tools/plot_run.py RUN_DIR --out results/NAME --published results/published/TASK.csv
     python tools/plot_run.py RUN_DIR --out results/NAME --label fp32 --beside bf16=results/OTHER/eval.csv
 
-Writes into --out: train.csv and eval.csv (copies), curve.png and frames.png. Works on a run that still goes on.
+Writes to --out: train.csv and eval.csv (copies), curve.png and frames.png. The run may still be running.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ INK, SOFT, GRID = "#1c2430", "#68727f", "#e6e9ed"
 BLUE, GREY = "#1f6feb", "#8a94a1"
 OTHERS = ("#d9730d", "#2f9e6e", "#8250df")
 FRAMES_SHOWN = 6
-TILE, GAP, MARGIN, LABEL = 200, 6, 30, 184  # of the strip, pixels: side of a frame, between frames, around, row labels
+TILE, GAP, MARGIN, LABEL = 200, 6, 30, 184  # pixels in the strip: frame, gap, margin, width of the row labels
 
 
-# --- what a run left --------------------------------------------------------------------------------------------
+# --- data -------------------------------------------------------------------------------------------------------
 
 
 def read_columns(path: Path, *names: str) -> list[np.ndarray]:
-    """Return columns of a CSV file as float64 [rows], without the rows in which one of them is empty.
+    """Return columns of a CSV file as float64 [rows], without rows in which one of them is empty.
 
     Raises:
-        ValueError: there is no such column, or no row.
+        ValueError: a column is missing, or there are no rows.
     """
     with path.open(newline="") as f:
         table = list(csv.DictReader(f))
     rows = [[float(row[name]) for name in names] for row in table if all(row.get(name) for name in names)]
     if not rows:
-        raise ValueError(f"{path} holds no row with {', '.join(names)}")
+        raise ValueError(f"{path} has no row with {', '.join(names)}")
     return list(np.array(rows).T)
 
 
@@ -63,29 +63,29 @@ def read_published(path: Path, task: str) -> tuple[list[np.ndarray], int]:
         task: the task's name.
 
     Raises:
-        ValueError: the file does not hold the task.
+        ValueError: the file lacks the task.
     """
     with path.open(newline="") as f:
         table = [row for row in csv.DictReader(f) if row["task"] == task]
     if not table:
-        raise ValueError(f"{path} holds no task {task!r}")
+        raise ValueError(f"{path} has no task {task!r}")
     columns = [np.array([float(row[name]) for row in table]) for name in ("frame", "mean", "min", "max")]
     return columns, int(float(table[0]["n_seeds"]))
 
 
 def settings(run_dir: Path) -> tuple[str, str]:
-    """Return the run's task, and in one line the settings that a reader must know to compare its curve."""
+    """Return the run's task and, in one line, the settings needed to compare its curve."""
     path = run_dir / "config.yaml"
     cfg: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True) if path.exists() else {}
     agent, every = cfg.get("agent", {}), cfg.get("agent", {}).get("update_every_steps")
-    said = {
+    shown = {
         "{0}×{0} pixels": cfg.get("image_size"),
         "batch {}": cfg.get("batch_size"),
         "hidden {}": agent.get("hidden_dim"),
         "an update every {}": "step" if every == 1 else every and f"{every} steps",
         "seed {}": cfg.get("seed"),
     }
-    line = "  ·  ".join(text.format(value) for text, value in said.items() if value is not None)
+    line = "  ·  ".join(text.format(value) for text, value in shown.items() if value is not None)
     return str(cfg.get("task_name", run_dir.name)), line
 
 
@@ -101,16 +101,16 @@ def draw_curve(
     label: str = "evaluation",
     beside: Mapping[str, Path] | None = None,
 ) -> None:
-    """Draw evaluation returns over frames, with the returns of training episodes behind them, into `out/curve.png`.
+    """Plot evaluation returns over frames, with the returns of training episodes behind, to `out/curve.png`.
 
     Args:
-        out: holds train.csv and eval.csv.
-        run_dir: of the run, for its settings.
-        task: name, shown and looked up in `published`.
-        published: published curves, see `read_published`; drawn as far as the run goes.
-        size: of the picture, inches at 150 pixels each.
-        label: of the run's evaluations.
-        beside: eval.csv of other runs, drawn over it, by label.
+        out: directory with train.csv and eval.csv.
+        run_dir: run directory, for the settings.
+        task: name of the task, for the title and for `published`.
+        published: published curves, see `read_published`; drawn up to the run's last frame.
+        size: width and height in inches, at 150 dpi.
+        label: legend of the run's evaluations.
+        beside: eval.csv of other runs to plot, by label.
     """
     frame, result = read_columns(out / "eval.csv", "frame", "episode_reward")
     end = frame[-1]
@@ -119,7 +119,7 @@ def draw_curve(
     try:
         train_frame, train_result = read_columns(out / "train.csv", "frame", "episode_reward")
     except ValueError:
-        pass  # no training episode has ended yet
+        pass  # no training episode has finished yet
     else:
         end = max(end, train_frame[-1])
         handles += axes.plot(train_frame, train_result, "o", c=BLUE, alpha=0.3, ms=4, mew=0, label="training episode")
@@ -133,18 +133,7 @@ def draw_curve(
         label = f"published: mean and range of {seeds} seeds"
         handles += axes.plot(x, mean, c=GREY, lw=1.8, label=label, zorder=2)
 
-    axes.set_xlim(-0.012 * end, max(end, 1) * 1.012)
-    axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
-    axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
-    axes.yaxis.set_major_formatter("{x:,g}")
-    axes.set_xlabel("environment frames", color=SOFT, labelpad=8)
-    axes.set_ylabel("return", color=SOFT)
-    axes.grid(axis="y", color=GRID, lw=1)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, colors=SOFT, pad=6)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color("#c3c9d0")
+    _style(axes, end)
     axes.legend(
         handles=handles,
         loc="lower left",
@@ -162,8 +151,23 @@ def draw_curve(
     save(figure, out / "curve.png")
 
 
+def _style(axes: Any, end: float) -> None:
+    axes.set_xlim(-0.012 * end, max(end, 1) * 1.012)
+    axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
+    axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.set_xlabel("environment frames", color=SOFT, labelpad=8)
+    axes.set_ylabel("return", color=SOFT)
+    axes.grid(axis="y", color=GRID, lw=1)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, colors=SOFT, pad=6)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color("#c3c9d0")
+
+
 def thousands(value: float) -> str:
-    """Write a number of frames shortly: 20000 as 20k, 1100000 as 1.1M."""
+    """Format a number of frames: 20000 as 20k, 1100000 as 1.1M."""
     return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"
 
 
@@ -171,11 +175,11 @@ def thousands(value: float) -> str:
 
 
 def choose(frames: Sequence[int], returns: Sequence[float]) -> list[int]:
-    """Return the positions of the first evaluation, of the one in between nearest to half-way in return, and the last.
+    """Return the indices of the first evaluation, the one closest to the middle of their returns, and the last.
 
     Args:
-        frames: environment frames at each evaluation, ascending.
-        returns: return of each.
+        frames: environment frame of each evaluation, ascending.
+        returns: return of each evaluation.
     """
     last = len(frames) - 1
     half = (returns[0] + returns[last]) / 2
@@ -184,7 +188,7 @@ def choose(frames: Sequence[int], returns: Sequence[float]) -> list[int]:
 
 
 def read_frames(path: Path, count: int) -> tuple[list[np.ndarray], list[float]]:
-    """Return `count` frames of a video evenly spread in time, uint8 [H, W, 3], and their times in seconds."""
+    """Return `count` frames of a video, uint8 [H, W, 3], evenly spaced in time, and their times in seconds."""
     total, _ = imageio_ffmpeg.count_frames_and_secs(str(path))
     wanted = np.linspace(0, total - 1, count).round().astype(int)
     reader = imageio_ffmpeg.read_frames(str(path))
@@ -195,15 +199,15 @@ def read_frames(path: Path, count: int) -> tuple[list[np.ndarray], list[float]]:
 
 
 def draw_strip(out: Path, run_dir: Path, task: str) -> None:
-    """Draw frames of three evaluation videos, a row each, into `out/frames.png`.
+    """Draw frames of three evaluation videos, one per row, to `out/frames.png`.
 
     Args:
-        out: holds eval.csv.
-        run_dir: of the run, holds eval_video/FRAME.mp4.
-        task: name, shown.
+        out: directory with eval.csv.
+        run_dir: run directory with eval_video/FRAME.mp4.
+        task: name of the task, for the title.
 
     Raises:
-        ValueError: there is no video of an evaluation in eval.csv.
+        ValueError: no evaluation in eval.csv has a video.
     """
     columns = read_columns(out / "eval.csv", "frame", "episode_reward")
     rows = [
@@ -212,7 +216,7 @@ def draw_strip(out: Path, run_dir: Path, task: str) -> None:
         if (path := run_dir / "eval_video" / f"{int(frame)}.mp4").exists()
     ]
     if not rows:
-        raise ValueError(f"{run_dir / 'eval_video'} holds no video of an evaluation in eval.csv")
+        raise ValueError(f"{run_dir / 'eval_video'} has no video of an evaluation in eval.csv")
     rows = [rows[i] for i in choose([r[0] for r in rows], [r[1] for r in rows])]
     videos = [read_frames(path, FRAMES_SHOWN) for _, _, path in rows]
 
@@ -246,13 +250,13 @@ def draw_strip(out: Path, run_dir: Path, task: str) -> None:
 
 
 def title(figure: Figure, text: str, below: str, left: float, height: float, scale: float = 1.0) -> None:
-    """Write a title and a line below it at the figure's top; `height` in inches, `left` as a share of the width."""
+    """Add a title and a subtitle; `height` is the figure's in inches, `left` a fraction of its width."""
     figure.text(left, 1 - 0.16 * scale / height, text, size=13 * scale, weight="bold", color=INK, va="top")
     figure.text(left, 1 - 0.44 * scale / height, below, size=9.5 * scale, color=SOFT, va="top")
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> None:
-    """Write the figure as a PNG of 256 colours, which is a third of the size and looks the same."""
+    """Save the figure as a PNG with 256 colours, a third of the size without a visible difference."""
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=dpi, facecolor="white")
     plt.close(figure)
@@ -264,15 +268,15 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Copy the tables and draw the pictures."""
+    """Copy the tables and draw the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run_dir", type=Path, help="directory of the run")
-    parser.add_argument("--out", type=Path, required=True, help="where tables and pictures go")
-    parser.add_argument("--videos", action="store_true", help="draw frames.png from eval_video/ too")
+    parser.add_argument("run_dir", type=Path, help="run directory")
+    parser.add_argument("--out", type=Path, required=True, help="output directory")
+    parser.add_argument("--videos", action="store_true", help="also draw frames.png from eval_video/")
     parser.add_argument("--published", type=Path, help="CSV of published curves: task,frame,mean,std,min,max,n_seeds")
-    parser.add_argument("--label", default="evaluation", help="what the run's curve is called")
+    parser.add_argument("--label", default="evaluation", help="legend of the run's curve")
     parser.add_argument("--beside", action="append", default=[], metavar="LABEL=EVAL.CSV", help="another run's curve")
-    parser.add_argument("--task", help="the task's name in --published (default: the run's own)")
+    parser.add_argument("--task", help="name of the task in --published (default: the run's task)")
     args = parser.parse_args(argv)
     task = args.task or settings(args.run_dir)[0]
     try:

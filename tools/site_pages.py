@@ -1,4 +1,4 @@
-"""For mkdocs: the site's pages are the repository's own, where they are, so that their links hold in both places."""
+"""MkDocs hook: build the site from the repository's own pages, so that their links work in both places."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-SHOWN = [
+PAGES = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -22,11 +22,11 @@ SHOWN = [
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Return the site's files: what git knows of `SHOWN`, and what the theme brings."""
+    """Return the site's files: those of `PAGES` that git tracks, and the theme's."""
     root = Path(config.config_file_path).parent
-    listed = subprocess.run(
-        ["git", "ls-files", "--", *SHOWN], cwd=root, check=True, capture_output=True, text=True
+    tracked = subprocess.run(
+        ["git", "ls-files", "--", *PAGES], cwd=root, check=True, capture_output=True, text=True
     ).stdout.splitlines()
-    shown = [File(name, str(root), config.site_dir, config.use_directory_urls) for name in listed]
-    theirs = [file for file in files if not file.is_documentation_page()]
-    return Files([*shown, *theirs])
+    pages = [File(name, str(root), config.site_dir, config.use_directory_urls) for name in tracked]
+    theme = [file for file in files if not file.is_documentation_page()]
+    return Files([*pages, *theme])

@@ -1,4 +1,4 @@
-"""The learner: eager fp32, shifts by interpolation, one plain Adam a network, metrics as Python numbers."""
+"""The learner: eager fp32, shifts by interpolation, one Adam optimizer per network, metrics as Python numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-INIT_STDDEV, FINAL_STDDEV, DURATION = 1.0, 0.1, 100_000  # of the noise; agent steps
+INIT_STDDEV, FINAL_STDDEV, DURATION = 1.0, 0.1, 100_000  # noise schedule; duration in agent steps
 NUM_EXPL_STEPS = 2000  # agent steps
 
 
@@ -48,7 +48,7 @@ def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 class Actor(nn.Module):
-    """Features to the mean action."""
+    """Maps features to the mean action."""
 
     def __init__(self, repr_dim: int, actions: int, feature_dim: int, hidden_dim: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Two values of an action."""
+    """Two Q-functions."""
 
     def __init__(self, repr_dim: int, actions: int, feature_dim: int, hidden_dim: int) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ class Critic(nn.Module):
 
 
 def random_shift(obs: Tensor, pad: int) -> Tensor:
-    """Pad float images [B, C, H, W] with their border and interpolate a random window of the old size in each."""
+    """Pad float images [B, C, H, W] by replication and interpolate a random crop of the original size from each."""
     offsets = torch.randint(0, 2 * pad + 1, (len(obs), 2), device=obs.device)  # (right, down)
     return shifted(obs, pad, offsets)
 
 
 def shifted(obs: Tensor, pad: int, offsets: Tensor) -> Tensor:
-    """Return the windows at `offsets`, int64 [B, 2] (right, down), of the padded images."""
+    """Return the crops of the padded images at `offsets`, int64 [B, 2] (right, down)."""
     n, _, h, w = obs.shape
     padded = F.pad(obs, (pad, pad, pad, pad), mode="replicate")
     right, down = offsets.to(obs.dtype).T
@@ -94,7 +94,7 @@ def shifted(obs: Tensor, pad: int, offsets: Tensor) -> Tensor:
 
 
 def noisy(mean: Tensor, stddev: float, clip: float | None) -> Tensor:
-    """Return `mean` plus clipped noise, kept inside (-1, 1) with a straight-through gradient."""
+    """Return `mean` plus clipped noise, clamped to (-1, 1) with a straight-through gradient."""
     noise = torch.randn_like(mean) * stddev
     if clip is not None:
         noise = noise.clamp(-clip, clip)
@@ -103,19 +103,19 @@ def noisy(mean: Tensor, stddev: float, clip: float | None) -> Tensor:
 
 
 class PlainDrQV2:
-    """The agent.
+    """The DrQ-v2 agent.
 
     Args:
         obs_shape: (C, H, W).
-        actions: dimensions of an action.
-        device: where it lives.
+        actions: number of action dimensions.
+        device: the agent's device.
         feature_dim: width of the trunks.
         hidden_dim: width of the hidden layers.
-        lr: of Adam.
-        tau: share of the way that the target moves at each update.
-        stddev: of the noise; None for the schedule linear(1.0,0.1,100000).
+        lr: learning rate.
+        tau: soft update rate of the target critic.
+        stddev: standard deviation of the noise; None for the schedule linear(1.0,0.1,100000).
         clip: bound of the noise in updates.
-        pad: greatest shift, pixels.
+        pad: maximum shift in pixels.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PlainDrQV2:
         )
 
     def act(self, obs: np.ndarray, step: int) -> np.ndarray:
-        """Return an exploring action, float32 [A], for uint8 [C, H, W] at an agent step."""
+        """Return an exploratory action, float32 [A], for an observation, uint8 [C, H, W], at an agent step."""
         with torch.no_grad():
             mean = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)[None].float()))
             action = noisy(mean, self.stddev_at(step), None)

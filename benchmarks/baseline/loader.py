@@ -1,4 +1,4 @@
-"""The replay: whole episodes of stacked images in memory, one sample at a time, put together by torch's own collate."""
+"""The replay: episodes of stacked images in memory, sampled one transition at a time, batched by torch's collate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 Episode = dict[str, np.ndarray]
 Sample = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-LOOK_EVERY = 1000  # samples from one look at the directory to the next
+FETCH_EVERY = 1000  # samples between two scans of the directory
 
 
 def save_episode(path: Path, episode: Episode) -> None:
@@ -23,12 +23,12 @@ def save_episode(path: Path, episode: Episode) -> None:
 
 
 class EpisodeStream(IterableDataset[Sample]):
-    """Samples without end from the episodes in a directory; of several workers each has its share of them.
+    """Infinite stream of samples from the episodes in a directory, which are divided among the workers.
 
     Args:
-        replay_dir: holds `*.npz`; at least one for each worker.
-        nstep: agent steps in a return.
-        gamma: discount of an agent step.
+        replay_dir: directory of `*.npz` files, at least one for each worker.
+        nstep: agent steps per return.
+        gamma: discount factor per agent step.
     """
 
     def __init__(self, replay_dir: Path, nstep: int = 3, gamma: float = 0.99) -> None:
@@ -36,18 +36,18 @@ class EpisodeStream(IterableDataset[Sample]):
         self.episodes: dict[Path, Episode] = {}
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield samples, an episode and a step in it drawn for each."""
+        """Yield samples, each from a random step of a random episode."""
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         rng = np.random.default_rng(number)
         for n in count():
-            if n % LOOK_EVERY == 0:
+            if n % FETCH_EVERY == 0:
                 self.load(number, workers)
             episode = list(self.episodes.values())[rng.integers(len(self.episodes))]
             yield self.sample(episode, int(rng.integers(len(episode["reward"]) - self.nstep)))
 
     def load(self, number: int, workers: int) -> None:
-        """Read the new episodes of worker `number` of `workers`."""
+        """Load the new episodes of worker `number` of `workers`."""
         for path in sorted(self.replay_dir.glob("*.npz"))[number::workers]:
             if path not in self.episodes:
                 with np.load(path) as arrays:

@@ -1,4 +1,4 @@
-"""The loop: environment, replay and learner put together, one after another in one process."""
+"""The training loop: environment, replay and learner in sequence, in one process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ UPDATE_EVERY = 2  # agent steps
 def train(
     env: FrameStack, agent: PlainDrQV2, replay_dir: Path, batch_size: int, workers: int, seed_steps: int
 ) -> Iterator[int]:
-    """Learn without end; yield the agent steps so far after each one that may bring an update.
+    """Train forever; yield the number of agent steps after each one, once updates have begun.
 
     Args:
         env: the environment.
-        agent: learns and acts.
-        replay_dir: where episodes go.
-        batch_size: of an update.
-        workers: of the loader.
+        agent: the agent.
+        replay_dir: directory for episodes.
+        batch_size: transitions per update.
+        workers: loader workers.
         seed_steps: agent steps before the first update; at least one episode for each worker.
     """
     zero = np.zeros(env.action_spec().shape, np.float32)

@@ -1,4 +1,4 @@
-"""The environment: dm_control's own pixels wrapper over an action repeat, under a stack of frames."""
+"""The environment: action repeat, dm_control's pixels wrapper, frame stack."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dm_control import manipulation, suite
 from dm_control.suite.wrappers import action_scale, pixels
 
 SIZE, STACK, REPEAT = 84, 3, 2
-EPISODE = 100  # frames of a short episode
+EPISODE = 100  # frames per short episode
 
 
 class ActionRepeat(dm_env.Environment):
-    """Takes each action REPEAT times and sums the reward."""
+    """Repeats each action REPEAT times and sums the rewards."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
 
     @property
     def physics(self) -> Any:
-        """The simulation that is drawn; dm_control's composer makes a new one at every reset."""
+        """The simulation; dm_control's composer creates a new one at every reset."""
         return self._env.physics
 
     def reset(self) -> dm_env.TimeStep:
@@ -41,20 +41,20 @@ class ActionRepeat(dm_env.Environment):
         return time_step._replace(reward=reward)
 
     def observation_spec(self) -> Any:
-        """Return the observations' spec."""
+        """Return the observation spec."""
         return self._env.observation_spec()
 
     def action_spec(self) -> Any:
-        """Return the actions' spec."""
+        """Return the action spec."""
         return self._env.action_spec()
 
 
 class FrameStack:
-    """What the agent sees: the latest STACK images along the channels, uint8 [3 * STACK, H, W], as the observation.
+    """Stacks the latest STACK images along the channels, uint8 [3 * STACK, H, W].
 
     Args:
-        env: its observations hold `pixels`.
-        base: dm_control's environment beneath it.
+        env: environment whose observations contain `pixels`.
+        base: the unwrapped dm_control environment.
     """
 
     def __init__(self, env: Any, base: Any) -> None:
@@ -89,7 +89,7 @@ def load(task: str, seed: int) -> tuple[Any, int | str]:
     if task == "reach_duplo":
         env = manipulation.load("reach_duplo_vision", seed=seed)
         for observable in env.task.observables.values():
-            observable.enabled = False  # or else its own camera would draw once for each repeat
+            observable.enabled = False  # otherwise its camera renders in every repeat
         return env, "front_close"
     domain, name = task.split("_", 1)
     env = suite.load({"cup": "ball_in_cup"}.get(domain, domain), name, task_kwargs={"random": seed})
@@ -97,7 +97,7 @@ def load(task: str, seed: int) -> tuple[Any, int | str]:
 
 
 def free(env: Any) -> None:
-    """Free the simulation of one of dm_control's environments; the suite leaves it to others, the composer does not."""
+    """Free the simulation of a dm_control environment, which the suite's `close` does not do."""
     physics = env.physics
     env.close()
     if not isinstance(physics, weakref.ProxyType):
@@ -105,17 +105,17 @@ def free(env: Any) -> None:
 
 
 def wrap(env: Any, camera: int | str) -> FrameStack:
-    """Return `env` as the agent sees it: actions in [-1, 1], stacked pixels of SIZE."""
+    """Wrap `env` for the agent: actions in [-1, 1], stacked images of SIZE pixels."""
     scaled = action_scale.Wrapper(ActionRepeat(env), minimum=-1.0, maximum=1.0)
     render = {"height": SIZE, "width": SIZE, "camera_id": camera}
     return FrameStack(pixels.Wrapper(scaled, pixels_only=True, render_kwargs=render), env)
 
 
 def make(task: str, seed: int) -> FrameStack:
-    """Return one of the paper's tasks as the agent sees it."""
+    """Return one of the paper's tasks, wrapped."""
     return wrap(*load(task, seed))
 
 
 def short_cartpole() -> Any:
-    """Return cartpole_balance_sparse with episodes of EPISODE frames (0.01 s each), so that a few take seconds."""
+    """Return cartpole_balance_sparse with short episodes of EPISODE frames (0.01 s each)."""
     return suite.load("cartpole", "balance_sparse", task_kwargs={"time_limit": EPISODE * 0.01, "random": 1})

@@ -79,8 +79,8 @@ def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
     from drqv2.system import machine
 
     shape, batch = (3 * cfg["frame_stack"], cfg["image_size"], cfg["image_size"]), cfg["batch_size"]
-    own = {"_target_", "obs_shape", "action_shape", "device"}
-    keys = {name: value for name, value in cfg["agent"].items() if name not in own}
+    set_below = {"_target_", "obs_shape", "action_shape", "device"}
+    keys = {name: value for name, value in cfg["agent"].items() if name not in set_below}
     if device == "cpu":
         utils.keep_freed_memory()  # as train.py does
     agent = DrQV2Agent(

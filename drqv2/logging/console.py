@@ -113,7 +113,7 @@ class Dashboard:
     ) -> None:
         self._title, self._status, self._machine = title, status, machine
         self._rows: dict[str, Mapping[str, float]] = {}
-        self._begun = (time.monotonic(), 0)
+        self._start = (time.monotonic(), 0)
         self._terminal = terminal
         self._live: Any = None
         self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []  # with their original streams
@@ -127,7 +127,7 @@ class Dashboard:
         from rich.live import Live
 
         outputs = (sys.stdout, sys.stderr)
-        self._begun = (time.monotonic(), self._status().frame)
+        self._start = (time.monotonic(), self._status().frame)
         self._live = Live(
             get_renderable=self._render_or_error,
             console=self._terminal or Terminal(),
@@ -185,8 +185,8 @@ class Dashboard:
 
     def _pace(self, status: Status) -> tuple[float, datetime.timedelta | None]:
         """Return frames per second since the process started, pauses included, and the remaining time."""
-        begun, frame = self._begun
-        seconds = time.monotonic() - begun
+        start, frame = self._start
+        seconds = time.monotonic() - start
         if status.frame <= frame or seconds <= 0:
             return 0.0, None
         fps = (status.frame - frame) / seconds

@@ -20,20 +20,20 @@ class TimeShares:
 
     def __init__(self, *names: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._begun: float | None = None
+        self._start: float | None = None
         self._seconds = dict.fromkeys(names, 0.0)
         self._open: list[tuple[str, float, list[float]]] = []  # name, start, seconds of finished inner activities
 
     @contextmanager
     def spent_on(self, name: str) -> Iterator[None]:
         """Count the time inside the context for `name`."""
-        begun = self._clock()
-        self._begun = begun if self._begun is None else self._begun
-        self._open.append((name, begun, []))
+        start = self._clock()
+        self._start = start if self._start is None else self._start
+        self._open.append((name, start, []))
         try:
             yield
         finally:
-            taken = self._clock() - begun
+            taken = self._clock() - start
             inner = sum(self._open.pop()[2])
             self._seconds[name] = self._seconds.get(name, 0.0) + taken - inner
             if self._open:
@@ -51,12 +51,12 @@ class TimeShares:
 
         Activities in progress count. Empty before the first activity. May be called from another thread.
         """
-        if self._begun is None:
+        if self._start is None:
             return {}
         seconds, now, inside = dict(self._seconds), self._clock(), 0.0
-        for name, begun, inner in reversed(list(self._open)):
-            seconds[name] = seconds.get(name, 0.0) + now - begun - inside - sum(inner)
-            inside = now - begun
-        total = max(now - self._begun, 1e-9)
+        for name, start, inner in reversed(list(self._open)):
+            seconds[name] = seconds.get(name, 0.0) + now - start - inside - sum(inner)
+            inside = now - start
+        total = max(now - self._start, 1e-9)
         known = {name: max(0.0, spent / total) for name, spent in seconds.items()}
         return known | {"other": max(0.0, 1 - sum(known.values()))}

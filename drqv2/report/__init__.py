@@ -1,1 +1,1 @@
-"""Run directories as one page: curves, tables, videos."""
+"""An HTML report over run directories: curves, tables, videos."""

@@ -1,4 +1,4 @@
-"""The page itself: self-contained HTML."""
+"""The report: one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def page(
     history: Mapping[str, Sequence[tuple[str, float]]] | None = None,
     refresh: int | None = None,
 ) -> str:
-    """Return the page about some runs.
+    """Return the page as HTML.
 
     Args:
         found: the runs.
-        published: the published curves by task.
-        videos: "embed" the newest video of each run, "link" them as files, or "none".
-        folder: of the page: links start there.
-        unreadable: what is left out, and why.
-        history: of benchmarks: times and ratios by name.
-        refresh: seconds after which a browser looks for a newer page.
+        published: published curves by task.
+        videos: "embed" the newest video of each run, "link" to it, or "none".
+        folder: folder of the page; links are relative to it.
+        unreadable: what is omitted, and why.
+        history: benchmark ratios over time, by name.
+        refresh: interval in seconds at which a browser checks for a newer page.
     """
     from jinja2 import Environment, select_autoescape
     from plotly.offline import get_plotlyjs
@@ -79,28 +79,28 @@ def _task(
         rows.append({"label": "DrQ-v2, published (mean)", "seeds": seeds, "cells": cells, "best": "", "newest": ""})
     every = [run for group in members for run in group.runs]
     faults: list[str] = []
-    chart = _drawn(lambda: figures.interactive_figure(members, published), "chart", faults)
-    image = _drawn(lambda: figures.static_figure(members, published), "picture for browsers without scripts", faults)
-    shown = [video for run in every for video in _videos(run, videos, folder)]  # before the runs' faults are told
+    chart = _try_draw(lambda: figures.interactive_figure(members, published), "chart", faults)
+    image = _try_draw(lambda: figures.static_figure(members, published), "image for browsers without scripts", faults)
+    shown = [video for run in every for video in _videos(run, videos, folder)]  # first: it adds to the runs' faults
     return {
         "name": name,
         "chart": chart or "",
         "image": base64.b64encode(image or b"").decode(),
         "rows": rows,
-        "warnings": [("all runs", words) for words in faults]
-        + [(g.label, words) for g in members for words in groups.warnings(g, published)],
+        "warnings": [("all runs", message) for message in faults]
+        + [(g.label, message) for g in members for message in groups.warnings(g, published)],
         "videos": shown,
         "runs": [_run(run) for run in every],
         "configs": _configs(every),
     }
 
 
-def _drawn(draw: Callable[[], _T], what: str, faults: list[str]) -> _T | None:
-    """Return `draw()`; None where the library refuses these values, and that is said: the other tasks are drawn."""
+def _try_draw(draw: Callable[[], _T], what: str, faults: list[str]) -> _T | None:
+    """Return `draw()`. If the plotting library rejects the values, add a fault and return None."""
     try:
         return draw()
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as e:
-        faults.append(f"the {what} is left out ({type(e).__name__}: {' '.join(str(e).split())[:100]})")
+        faults.append(f"the {what} is omitted ({type(e).__name__}: {' '.join(str(e).split())[:100]})")
         return None
 
 
@@ -111,18 +111,18 @@ def _row(group: Group) -> dict[str, Any]:
     for frame in _FRAMES:
         values = groups.returns_at(group.runs, frame)
         cells.append(
-            _figures(values) + (f" ({len(values)} of {len(group.runs)})" if 0 < len(values) < len(group.runs) else "")
+            _summary(values) + (f" ({len(values)} of {len(group.runs)})" if 0 < len(values) < len(group.runs) else "")
         )
     return {
         "label": group.label,
         "seeds": str(len(group.runs)),
         "cells": cells,
-        "newest": _figures(newest),
+        "newest": _summary(newest),
         "best": f"{max(best):.0f}" if best else "",
     }
 
 
-def _figures(values: np.ndarray) -> str:
+def _summary(values: np.ndarray) -> str:
     if not len(values):
         return ""
     if len(values) == 1:
@@ -138,8 +138,8 @@ def _videos(run: Run, how: str, folder: Path) -> list[dict[str, str]]:
     if how == "embed":
         try:
             source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
-        except OSError as e:  # deleted meanwhile, or no file
-            run.faults.append(f"{path.name} is left out ({e.strerror})")
+        except OSError as e:  # just deleted, or not a file
+            run.faults.append(f"{path.name} is omitted ({e.strerror})")
             return []
     else:
         source = quote(os.fsencode(os.path.relpath(path.resolve(), folder.resolve())))
@@ -151,7 +151,7 @@ def _run(run: Run) -> dict[str, Any]:
     return {
         "path": str(run.path),
         "seed": run.seed,
-        "state": "finished" if run.finished else "going on, or stopped",
+        "state": "finished" if run.finished else "running or stopped",
         "frame": f"{int(run.frames[-1]):,}" if len(run.frames) else "",
         "newest": f"{run.returns[-1]:.1f}" if len(run.frames) else "",
         "hours": f"{run.hours[-1]:.2f}" if len(run.frames) else "",
@@ -171,7 +171,7 @@ def _configs(every: Sequence[Run]) -> dict[str, Any]:
 
 
 def _read_history(path: Path, faults: list[str]) -> dict[str, list[tuple[str, float]]]:
-    """Return times and ratios of benchmarks by name; lines that cannot be read are left out, and that is said."""
+    """Return (time, ratio) pairs by benchmark. Unreadable lines are skipped and added to `faults`."""
     series: dict[str, list[tuple[str, float]]] = {}
     bad = 0
     try:
@@ -179,7 +179,7 @@ def _read_history(path: Path, faults: list[str]) -> dict[str, list[tuple[str, fl
     except FileNotFoundError:  # no benchmark has been run
         return {}
     except OSError as e:
-        faults.append(f"{path}: it cannot be read ({e.strerror})")
+        faults.append(f"{path}: cannot be read ({e.strerror})")
         return {}
     for line in lines:
         try:
@@ -187,7 +187,7 @@ def _read_history(path: Path, faults: list[str]) -> dict[str, list[tuple[str, fl
             ratios = {utf8_safe(str(name)): float(value) for name, value in entry["ratios"].items()}
             when = utf8_safe(str(entry.get("time", "")))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            bad += 1  # half a line, or another program's
+            bad += 1  # half a line, or another format
             continue
         bad += not all(map(is_plausible, ratios.values()))
         for name, value in ratios.items():
@@ -199,7 +199,7 @@ def _read_history(path: Path, faults: list[str]) -> dict[str, list[tuple[str, fl
 
 
 def _history(series: Mapping[str, Sequence[tuple[str, float]]]) -> str:
-    """Return a chart of the benchmarks' ratios, as an HTML fragment."""
+    """Return a chart of the benchmark ratios as an HTML fragment."""
     import plotly.graph_objects as go
 
     traces = [
@@ -216,26 +216,28 @@ def _history(series: Mapping[str, Sequence[tuple[str, float]]]) -> str:
 def write(
     roots: list[Path], out: Path, published: Path | None, videos: str, history: Path | None, refresh: int | None = None
 ) -> tuple[int, list[str]]:
-    """Read the runs below `roots` and write the page about them; return how many there are, and what is left out.
+    """Read the runs below `roots` and write the page; return the number of runs, and what is omitted.
 
     Raises:
-        UserError: `published` is no such table, or there is no run, and none is waited for.
+        UserError: `published` is invalid, or there is no run and `refresh` is None.
         OSError: the page cannot be written.
     """
     found: list[Run] = []
-    left_out: list[str] = []
+    omitted: list[str] = []
     for path in runs.find(roots):
         try:
             found.append(runs.read(path))
         except UserError as e:
-            left_out.append(f"{path}: {e}")
+            omitted.append(f"{path}: {e}")
     if not found and refresh is None:
         where = ", ".join(map(str, roots))
-        damaged = f"; {len(left_out)} cannot be read, {left_out[0]}" if left_out else ""
-        raise UserError(f"{where}: no run below it, a directory with config.yaml and train.csv or eval.csv{damaged}")
-    known = groups.read_published(published, left_out) if published else {}
-    speed = _read_history(history, left_out) if history else {}
-    left_out = [utf8_safe(words) for words in left_out]
-    text = page(found, known, videos, out.parent, left_out, speed, refresh)
-    write_atomically(out, text.encode(errors="replace"))  # a name may be no UTF-8
-    return len(found), left_out
+        damaged = f"\n{len(omitted)} cannot be read: {omitted[0]}" if omitted else ""
+        raise UserError(
+            f"{where}: contains no run, that is, a directory with config.yaml and train.csv or eval.csv{damaged}"
+        )
+    curves = groups.read_published(published, omitted) if published else {}
+    speed = _read_history(history, omitted) if history else {}
+    omitted = [utf8_safe(message) for message in omitted]
+    text = page(found, curves, videos, out.parent, omitted, speed, refresh)
+    write_atomically(out, text.encode(errors="replace"))  # file names may not be valid UTF-8
+    return len(found), omitted

@@ -1,4 +1,4 @@
-"""What lies in run directories: read from outside, whether a run has finished, goes on or was killed."""
+"""Read run directories from the outside, whether a run has finished, is running or was killed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from drqv2.config.schema import FREE
 from drqv2.errors import UserError
 
 _NEEDED = ("frame", "episode_reward", "total_time")
-_LARGEST = 1e15  # no frame, return or time is larger; near a float's end sums overflow, and charts have no axis for it
-# What differs between runs of one setting.
-_OWN = FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
+_LARGEST = 1e15  # larger values are damage: sums could overflow, and charts cannot show them
+# Keys that may differ between runs of the same group.
+_IGNORED = FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
 
 
 @dataclass
@@ -30,15 +30,15 @@ class Run:
     """One run.
 
     Attributes:
-        path: its directory.
-        config: its configuration by dotted names.
-        frames: environment frames of its evaluations, [N].
-        returns: their mean returns, [N].
-        hours: hours of training at each, [N].
-        fps: frames a second of its newest training episodes, NaN before the first.
-        starts: what starts.jsonl says, a dict for each start.
-        videos: of its evaluations, oldest first.
-        faults: what could not be read, in words.
+        path: the run directory.
+        config: configuration by dotted name.
+        frames: environment frame of each evaluation, [N].
+        returns: mean return of each evaluation, [N].
+        hours: hours of training at each evaluation, [N].
+        fps: frames per second of the latest training episodes; NaN before the first.
+        starts: the entries of starts.jsonl, one per start or resume.
+        videos: evaluation videos, oldest first.
+        faults: messages about what could not be read.
     """
 
     path: Path
@@ -53,42 +53,42 @@ class Run:
 
     @property
     def task(self) -> str:
-        """Name of its task."""
+        """Name of the task."""
         return str(self.config.get("task_name"))
 
     @property
     def seed(self) -> Any:
-        """Its seed."""
+        """The run's seed."""
         return self.config.get("seed")
 
     @property
     def finished(self) -> bool:
-        """Whether it has had all its frames."""
-        return len(self.frames) > 0 and self.frames[-1] >= self.config["num_train_frames"] - self.round
+        """Whether the run has reached num_train_frames."""
+        return len(self.frames) > 0 and self.frames[-1] >= self.config["num_train_frames"] - self.frames_per_step
 
     @property
-    def round(self) -> int:
-        """Environment frames from one look at the clock to the next: all environments step once."""
+    def frames_per_step(self) -> int:
+        """Environment frames of one step in all environments."""
         return int(self.config["action_repeat"] * self.config["num_envs"])
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Return the keys that make it learn as it does: all but seed and what moves no curve."""
-        return {name: value for name, value in self.config.items() if name not in _OWN}
+        """The keys that affect learning, without the seed."""
+        return {name: value for name, value in self.config.items() if name not in _IGNORED}
 
 
 def is_plausible(value: Any) -> bool:
-    """Return whether a value is a number that can be counted and drawn: finite, and not near a float's end."""
-    return isinstance(value, int | float) and abs(value) <= _LARGEST  # NaN compares as false
+    """Return whether a value is a finite number of plausible size."""
+    return isinstance(value, int | float) and abs(value) <= _LARGEST  # false for NaN
 
 
 def utf8_safe(text: str) -> str:
-    """Return a text that can be written as UTF-8: bytes of a file's name that are not, for one, as question marks."""
+    """Replace what cannot be encoded as UTF-8, such as bytes of a file name, by question marks."""
     return text.encode(errors="replace").decode()
 
 
 def find(roots: list[Path]) -> Iterator[Path]:
-    """Yield the run directories in and below some folders, each once, in the order of their paths."""
+    """Yield each run directory in and below `roots` once, ordered by path."""
     seen: set[Path] = set()
     for root in roots:
         for folder, below, names in os.walk(root, followlinks=True):
@@ -114,13 +114,13 @@ def read(path: Path) -> Run:
     except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as e:
         raise UserError(f"config.yaml cannot be read ({' '.join(str(e).split())[:100]})") from e
     if not isinstance(config, dict):
-        raise UserError("config.yaml is no configuration")
+        raise UserError("config.yaml is not a configuration")
     config = {"num_envs": 1} | leaves(config)
     for name in ("num_train_frames", "action_repeat", "num_envs"):
         if not is_plausible(config.get(name)):
             raise UserError(f"config.yaml is damaged ({name}={config.get(name)})")
     if not isinstance(config.get("task_name"), str):
-        raise UserError("config.yaml is damaged (it names no task)")
+        raise UserError("config.yaml is damaged (no task_name)")
     faults: list[str] = []
     table = _columns(path / "eval.csv", _NEEDED, faults)
     order = np.argsort(table[:, 0], kind="stable")
@@ -140,7 +140,7 @@ def read(path: Path) -> Run:
 
 
 def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarray:
-    """Return columns, float64 [rows, len(names)]; rows that cannot be read are left out, and that is said."""
+    """Return columns, float64 [rows, len(names)]. Unreadable rows are skipped and added to `faults`."""
     rows, bad = [], 0
     try:
         with path.open(newline="", encoding="utf-8", errors="replace") as f:
@@ -152,7 +152,7 @@ def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarra
                 except (KeyError, TypeError, ValueError):
                     bad += 1
     except FileNotFoundError:
-        pass  # it has only begun
+        pass  # the run has just started
     except (OSError, csv.Error) as e:
         faults.append(f"{path.name} cannot be read ({e})")
     if bad:
@@ -163,7 +163,7 @@ def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarra
 def _starts(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
-    except FileNotFoundError:  # a run of an older version
+    except FileNotFoundError:  # from an older version
         return
     except OSError as e:
         faults.append(f"{path.name} cannot be read ({e.strerror})")

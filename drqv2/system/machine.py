@@ -134,7 +134,7 @@ def _memory_cgroup() -> Path:
     """Return the cgroup folder with this process's memory limit, inside a container or on the host."""
     root = Path("/sys/fs/cgroup")
     # 0::/path is the single hierarchy of cgroup v2; N:memory:/path is the memory controller of v1.
-    own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
-    base = root / "memory" if "memory" in own else root
-    inside = base / own.get("memory", own.get("", "/")).lstrip("/")
+    cgroups = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    base = root / "memory" if "memory" in cgroups else root
+    inside = base / cgroups.get("memory", cgroups.get("", "/")).lstrip("/")
     return inside if inside.is_dir() else base

@@ -153,7 +153,7 @@ def test_a_directory_with_the_same_names_gets_its_own(tmp_path: Path) -> None:
     assert "utils" not in sys.modules
 
 
-def test_own_drqv2_beside_what_is_offered_here(tmp_path: Path) -> None:
+def test_own_drqv2_module_besides_the_aliases(tmp_path: Path) -> None:
     """The commonest fork of all: drqv2.py changed, the rest taken as it is, which itself imports this project's."""
     write(
         tmp_path,
@@ -209,7 +209,7 @@ def test_packages(tmp_path: Path) -> None:
     assert load(tmp_path, "agents.sac.SAC").x == (70, 7)
 
 
-def test_a_plain_folder_hides_no_module(tmp_path: Path) -> None:
+def test_a_plain_folder_hides_no_package(tmp_path: Path) -> None:
     """Forks have output folders called wandb and folders of settings called hydra."""
     for name in ("hydra", "torch", "email", "drqv2", "utils"):
         (tmp_path / name).mkdir()
@@ -238,7 +238,7 @@ def test_without_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert load(None, "my_agent_on_the_path.agent")() == (utils, dmc)
 
 
-def test_names_asked_for_by_text(tmp_path: Path) -> None:
+def test_names_resolved_by_hydra(tmp_path: Path) -> None:
     """Old agents build their parts with hydra.utils.instantiate(cfg), long after they were imported."""
     text = "import hydra\ndef agent(name): return hydra.utils.get_object(name)\n"
     agent = load(write(tmp_path, my=text, parts="import utils\nclass Part: utils = utils\n"), "my.agent")
@@ -267,7 +267,7 @@ def test_arguments_stay_plain(tmp_path: Path) -> None:
         ("my.NUMBER", "my.NUMBER"),
     ],
 )
-def test_mistakes_are_told(tmp_path: Path, target: str, said: str) -> None:
+def test_errors_name_the_cause(tmp_path: Path, target: str, said: str) -> None:
     write(
         tmp_path,
         my="NUMBER = 1\nclass Agent: pass\n",
@@ -281,7 +281,7 @@ def test_mistakes_are_told(tmp_path: Path, target: str, said: str) -> None:
     assert "agent_dir_" not in str(error.value)
 
 
-def test_a_file_may_be_fixed_and_tried_again(tmp_path: Path) -> None:
+def test_a_file_can_be_fixed_and_reloaded(tmp_path: Path) -> None:
     with pytest.raises(UserError):
         load(write(tmp_path, my="import nothing_of_this_name\n"), "my.Agent")
     importlib.invalidate_caches()

@@ -1,4 +1,4 @@
-"""The doctor: sound machines pass, and each thing that is wrong is named with what mends it, without a traceback."""
+"""The doctor: working machines pass; each problem is reported with its fix and without a traceback."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_this_machine_is_fit(tmp_path):
+def test_this_machine_passes(tmp_path):
     done = run("--dir", str(tmp_path / "not" / "made" / "yet"))
     assert (done.returncode, done.stderr) == (0, "")
     rows = re.findall(r"^(ok|warn|fail) +(\S.*?)  +(\S.*)$", done.stdout, re.M)
@@ -79,7 +79,7 @@ def test_a_renderer_that_does_not_work_fails_with_advice(monkeypatch):
     assert line.advice
 
 
-def test_a_driver_that_crashes_is_survived(monkeypatch, tmp_path):
+def test_crashing_driver_is_reported(monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import os\nos.kill(os.getpid(), 11)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (line,) = doctor.rendering(cfg(), {})
@@ -87,7 +87,7 @@ def test_a_driver_that_crashes_is_survived(monkeypatch, tmp_path):
     assert "status -11" in line.text
 
 
-def test_what_draws_is_measured():
+def test_rendering_is_measured():
     found: dict = {}
     lines = {line.name: line for line in doctor.rendering(cfg(), found)}
     assert "error" not in found, found
@@ -177,7 +177,7 @@ def test_versions_outside_their_bounds_fail(monkeypatch, tmp_path):
     ("given", "expected"),
     [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],
 )
-def test_openmp_is_calmed_before_torch_is_loaded(given: dict[str, str], expected: str) -> None:
+def test_openmp_spinning_is_limited_before_torch_is_loaded(given: dict[str, str], expected: str) -> None:
     code = (
         "import os, sys; from drqv2.system.machine import limit_openmp_spinning; limit_openmp_spinning(); "
         "print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"

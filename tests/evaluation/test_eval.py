@@ -150,9 +150,7 @@ def test_the_best_episode_is_filmed(
         assert {episode for episode, _ in filmed} == {values.index(pick(values))}
 
 
-def test_a_file_from_outside_the_run_runs_no_code(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_untrusted_file_runs_no_code(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Code that a file from outside the run names, wherever in its agent or environment: only with trust=true."""
     exported = tmp_path / "policy.safetensors"
     snapshot_tool.export(trained, exported)
@@ -207,7 +205,7 @@ def test_incomplete_weights_are_not_played(trained: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"x": 1}, "agent=null: must hold _target_"),
+        ({"x": 1}, "agent=null must have _target_"),
         ([1], "config=[1]"),
         ("a\nb\nc", "config=a b c"),
         (3, "config=3"),
@@ -220,9 +218,7 @@ def test_incomplete_weights_are_not_played(trained: Path, tmp_path: Path, capsys
         ({"agent": {"_target_": AGENT}, "env": DM_CONTROL, "task_name": "cup_catch"}, "is missing"),
     ],
 )
-def test_odd_configurations_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Any, told: str
-) -> None:
+def test_invalid_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Any, told: str) -> None:
     odd = tmp_path / "odd.safetensors"
     save_file({"actor.x": torch.zeros(1)}, odd, {"frame": "0", "config": json.dumps(config)})
     assert told in refusal(capsys, odd, "episodes=1", "film=none")
@@ -268,9 +264,7 @@ def test_a_snapshot_of_a_gpu_plays_on_a_cpu(trained: Path, tmp_path: Path, capsy
     assert returns(lines) == returns(said(capsys, trained, "episodes=1", "film=none", f"out={tmp_path}"))
 
 
-def test_the_newest_milestone_stands_in_for_a_snapshot(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_newest_milestone_without_a_snapshot(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in trained.glob("weights_*.pt"):
         shutil.copy(path, tmp_path)
     assert "weights_480.pt, frame 480" in said(capsys, tmp_path, "episodes=1", "film=none")[0]
@@ -299,7 +293,7 @@ def test_label_and_grid() -> None:
         (["RUN", "episodes=0"], "episodes=0: must be"),
         (["RUN", "episodes=1e30"], "100000"),
         (["RUN", "fps=1e-9"], "0.1"),
-        (["RUN", "out=RUN/snapshot.pt/below"], "cannot be made"),
+        (["RUN", "out=RUN/snapshot.pt/below"], "cannot be created"),
         (["RUN", "film=7", "episodes=3"], "from 0 to 2"),
         (["RUN", "film=all"], "best, worst, none"),
         (["RUN", "snapshot=weights_7.pt"], "snapshot.pt, "),
@@ -308,16 +302,16 @@ def test_label_and_grid() -> None:
         (["EMPTY"], "no snapshot"),
         (["EMPTY", "snapshot=snapshot.pt"], "none"),
         (["RUN/train.csv"], "Give a run's snapshot.pt or weights_FRAME.pt"),
-        (["EPISODE"], "no weights that python -m drqv2.snapshot export has written (it holds no config)"),
+        (["EPISODE"], "not written by python -m drqv2.snapshot export (it contains no config)"),
         (["RUN", "live=true"], "there is no display here"),
-        (["RUN", "live=true", "film=none"], "there is nothing to show"),
-        (["RUN", "out=RUN/train.csv"], "cannot be made"),
+        (["RUN", "live=true", "film=none"], "nothing to show"),
+        (["RUN", "out=RUN/train.csv"], "cannot be created"),
         (["RUN", "camera=9"], "camera=9"),
         (["RUN", "camera=²"], "camera='²'"),
         (["RUN", "camera=--1"], "camera='--1'"),
     ],
 )
-def test_mistakes_are_told(
+def test_user_errors(
     trained: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -68,7 +68,7 @@ def test_dashboard_before_anything_has_happened() -> None:
     assert "left" not in out.getvalue()
 
 
-def test_shares_count_the_inner_alone_and_add_up() -> None:
+def test_nested_time_counts_for_the_inner_activity() -> None:
     now = 0.0
     shares = TimeShares("act", "update", "data", clock=lambda: now)
     assert shares.shares() == {}
@@ -84,7 +84,7 @@ def test_shares_count_the_inner_alone_and_add_up() -> None:
     assert shares.shares() == {"act": 0.3, "update": 0.3, "data": 0.0, "other": 0.4}
 
 
-def test_what_is_going_on_counts_too() -> None:
+def test_activities_in_progress_count() -> None:
     now = 0.0
     shares = TimeShares(clock=lambda: now)
     with shares.spent_on("evaluation"):
@@ -95,7 +95,7 @@ def test_what_is_going_on_counts_too() -> None:
     assert shares.shares() == {"evaluation": 0.25, "act": 0.75, "other": 0.0}
 
 
-def test_warnings_stand_above_the_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_appear_above_the_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of handlers that were bound to the output before the dashboard took it over."""
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
@@ -115,7 +115,7 @@ def test_warnings_stand_above_the_dashboard(monkeypatch: pytest.MonkeyPatch) -> 
     assert said.rindex("frames") > said.index("something is wrong")  # drawn anew below it
 
 
-def test_a_dashboard_that_cannot_be_drawn_costs_no_run() -> None:
+def test_dashboard_error_does_not_stop_the_run() -> None:
     def broken() -> dict[str, str]:
         raise ValueError("no status")
 

@@ -152,7 +152,7 @@ def test_a_tensor_of_several_elements_is_refused(tmp_path):
         Logger(tmp_path, use_tb=False).log("train/x", torch.zeros(3), 0)
 
 
-def test_rows_are_on_file_at_once(tmp_path):
+def test_rows_are_written_immediately(tmp_path):
     code = (
         "import os, sys\nfrom drqv2.logging.logger import Logger\nlogger = Logger(sys.argv[1], use_tb=False)\n"
         "for frame in (2, 4):\n    logger.log('train/x', frame, frame)\n    logger.dump(frame)\n"
@@ -195,7 +195,7 @@ def test_resumed_files_equal_uninterrupted_ones(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"frame,step\n1,2\n", b"\xff\x00\n", b'"'])
-def test_a_damaged_file_is_made_anew(tmp_path, caplog, damage):
+def test_damaged_file_is_restored(tmp_path, caplog, damage):
     logger = Logger(tmp_path, use_tb=False)
     for frame in (1000, 2000):
         log_episode(logger, frame)
@@ -210,7 +210,7 @@ def test_a_damaged_file_is_made_anew(tmp_path, caplog, damage):
         assert "train.csv: does not match what was logged; restored from the snapshot; moved to" in caplog.text
 
 
-def test_a_column_that_came_later_is_no_damage(tmp_path, caplog):
+def test_a_later_column_is_not_damage(tmp_path, caplog):
     logger = Logger(tmp_path, use_tb=False)
     log_episode(logger, 1000)
     state, whole = logger.state_dict(), (tmp_path / "train.csv").read_bytes()
@@ -244,7 +244,7 @@ def test_starting_again_in_the_same_folder_replaces_superseded_rows(tmp_path, ca
     assert "2 of 3 rows replaced" in caplog.text
 
 
-def test_what_becomes_of_a_file_during_a_run_is_not_taken_into_a_snapshot(tmp_path):
+def test_damage_during_a_run_does_not_reach_the_snapshot(tmp_path):
     logger = Logger(tmp_path, use_tb=False)
     log_episode(logger, 1000, loss=2.5)
     written = (tmp_path / "train.csv").read_text()
@@ -255,7 +255,7 @@ def test_what_becomes_of_a_file_during_a_run_is_not_taken_into_a_snapshot(tmp_pa
 
 
 @pytest.mark.parametrize("content", [b"a" * 200_000 + b"\n1\n", b"\xff\xfe,x\n1,2\n", b"name,x\nme,1\n"])
-def test_a_file_that_is_no_log_is_moved_aside(tmp_path, caplog, content):
+def test_foreign_file_is_quarantined(tmp_path, caplog, content):
     (tmp_path / "train.csv").write_bytes(content)
     log_episode(Logger(tmp_path, use_tb=False), 1000, loss=2.5)
     assert [row["loss"] for row in rows(tmp_path / "train.csv")] == ["2.5"]

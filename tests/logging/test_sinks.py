@@ -68,7 +68,7 @@ def test_json_lines_hold_every_metric(tmp_path: Path) -> None:
     ]
 
 
-def test_json_lines_go_back_to_a_snapshot(tmp_path: Path) -> None:
+def test_json_lines_restore_a_snapshot(tmp_path: Path) -> None:
     logger = Logger(tmp_path, use_tb=False)
     log(logger, 1000, loss=1.0)
     state = logger.state_dict()
@@ -82,7 +82,7 @@ def test_json_lines_go_back_to_a_snapshot(tmp_path: Path) -> None:
     assert [(line["frame"], line["train/loss"]) for line in lines(tmp_path)] == [(1000, 1.0), (2000, 2.0)]
 
 
-def test_damaged_json_lines_are_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_json_lines_are_quarantined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logger = Logger(tmp_path, use_tb=False)
     log(logger, 1000, loss=1.0)
     state = logger.state_dict()
@@ -97,7 +97,7 @@ def test_damaged_json_lines_are_moved_aside(tmp_path: Path, caplog: pytest.LogCa
     assert "does not match what was logged" in caplog.text
 
 
-def test_json_lines_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_lines_are_kept_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append = Appender.append
 
     def full(self: Appender, data: bytes) -> None:
@@ -144,7 +144,7 @@ def test_a_sink_that_fails_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureF
     assert told == ["a broken sink is disabled; the CSV files are not affected (RuntimeError: no connection)."]
 
 
-def test_a_sink_that_was_dropped_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_sink_works_again_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -188,8 +188,8 @@ def resumed(run_dir: Path, state: dict[str, Any], **size: int) -> EventAccumulat
     return events
 
 
-@pytest.mark.parametrize("content", [None, b"no video"])
-def test_tensorboard_does_without_a_lost_video(
+@pytest.mark.parametrize("content", [None, b"", b"no video"])
+def test_tensorboard_skips_a_missing_video(
     tmp_path: Path, mp4: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
 ) -> None:
     state = evaluated(tmp_path, mp4)

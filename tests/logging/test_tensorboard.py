@@ -41,7 +41,7 @@ def test_tensorboard_points_stand_at_frames(tmp_path):
     logger.close()
 
 
-def test_tensorboard_forgets_what_came_after_the_snapshot(tmp_path):
+def test_tensorboard_drops_points_after_the_snapshot(tmp_path):
     logger = Logger(tmp_path, use_tb=True)
     for frame in (1000, 2000):
         log_episode(logger, frame, loss=frame)
@@ -60,7 +60,7 @@ def test_tensorboard_forgets_what_came_after_the_snapshot(tmp_path):
     assert points(tmp_path, "eval/episode_reward") == [(2000, 812.25)]
 
 
-def test_without_tensorboard_one_warning_and_csv_goes_on(tmp_path, monkeypatch, caplog):
+def test_without_tensorboard_warns_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)  # importing it now fails
     logger = Logger(tmp_path, use_tb=True)
     log_episode(logger, 1000)
@@ -79,7 +79,7 @@ def test_tensorboard_keeps_all_episodes_that_ended_together(tmp_path):
     assert points(tmp_path, "train/loss") == [(1000, 1.0), (1000, 2.0), (1000, 3.0), (2000, 4.0)]
 
 
-def test_tensorboard_catches_up_when_there_is_room_again(tmp_path, monkeypatch, caplog):
+def test_tensorboard_catches_up_after_a_full_disk(tmp_path, monkeypatch, caplog):
     append = Appender.append
 
     def full(self, data):

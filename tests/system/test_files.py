@@ -35,7 +35,7 @@ def holder(folder: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_second_process_is_refused_and_a_dead_one_forgotten(tmp_path):
+def test_lock_excludes_a_second_process_until_the_first_dies(tmp_path):
     first = holder(tmp_path)
     with pytest.raises(UserError, match=rf"in use by process {first.pid} on .*, started 20"), files.locked(tmp_path):
         pass
@@ -46,7 +46,7 @@ def test_a_second_process_is_refused_and_a_dead_one_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\x00garbage", b"[1, 2]", b'{"pid": "x"}'])
-def test_a_lock_that_says_nothing_still_locks(tmp_path, content):
+def test_lock_without_content_still_locks(tmp_path, content):
     first = holder(tmp_path)
     (tmp_path / files.LOCK).write_bytes(content)
     with pytest.raises(UserError, match="in use by another process"), files.locked(tmp_path):
@@ -91,7 +91,7 @@ def test_a_child_does_not_hold_the_lock(tmp_path):
         child.wait()
 
 
-def test_a_full_disk_is_tried_again(tmp_path, monkeypatch, caplog):
+def test_full_disk_is_retried(tmp_path, monkeypatch, caplog):
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     left = iter([OSError(errno.ENOSPC, "No space left on device")] * 2)
@@ -107,7 +107,7 @@ def test_a_full_disk_is_tried_again(tmp_path, monkeypatch, caplog):
     assert "x.csv cannot be written (No space left on device); retrying in 1 s." in caplog.text
 
 
-def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
+def test_permanently_full_disk_raises(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
 
     def write() -> None:
@@ -118,7 +118,7 @@ def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
     assert error.value.code == 74
 
 
-def test_what_waiting_does_not_mend_ends_the_run_at_once(monkeypatch):
+def test_permanent_errors_are_not_retried(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
 
     def write() -> None:
@@ -128,7 +128,7 @@ def test_what_waiting_does_not_mend_ends_the_run_at_once(monkeypatch):
         files.retry_on_full_disk(write, "x.csv")
 
 
-def test_the_old_file_is_kept_aside(tmp_path):
+def test_replacing_keeps_the_old_file(tmp_path):
     path, keep = tmp_path / "file", tmp_path / "older"
     for data in (b"1", b"2", b"3"):
         with files.replacing(path, keep) as f:

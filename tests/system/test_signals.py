@@ -1,4 +1,4 @@
-"""Leaving when told to, in real processes."""
+"""Stopping on signals, in real processes."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_a_signal_waits_for_the_safe_point(number, code):
     assert process.returncode == code
 
 
-def test_without_a_safe_point_the_process_leaves_all_the_same():
+def test_exits_without_a_safe_point():
     process = busy(PATIENCE)
     process.send_signal(signal.SIGTERM)
     assert "no safe point" in process.communicate()[0]
     assert process.returncode == 75
 
 
-def test_a_second_interrupt_leaves_at_once():
+def test_a_second_interrupt_exits_immediately():
     process = busy(PATIENCE)
     for _ in range(2):
         process.send_signal(signal.SIGINT)
@@ -71,7 +71,7 @@ def test_a_second_interrupt_leaves_at_once():
     assert process.returncode == 130
 
 
-def test_other_signals_in_a_row_are_one():
+def test_repeated_signals_count_once():
     process = busy(1.0)
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
         process.send_signal(number)
@@ -80,7 +80,7 @@ def test_other_signals_in_a_row_are_one():
     assert process.returncode == 75
 
 
-def test_it_leaves_though_what_it_says_is_not_taken():
+def test_exits_although_the_pipe_is_full():
     process = busy(PATIENCE)
     assert process.stdout is not None
     fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
@@ -110,7 +110,7 @@ with signals.StopSignals(Path("run")) as stop:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 3.0])
-def test_a_scheduler_s_handlers_decide(seconds):
+def test_scheduler_handlers_take_precedence(seconds):
     process = subprocess.Popen(
         [sys.executable, "-c", SCHEDULED, str(seconds)],
         cwd=ROOT,
@@ -129,7 +129,7 @@ def test_a_scheduler_s_handlers_decide(seconds):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR2, 75), (signal.SIGINT, 130)])
-def test_before_there_is_a_run_it_leaves_with_the_same_code(number, code):
+def test_exit_codes_before_there_is_a_run(number, code):
     setting_up = (
         "import signal, time\nfrom drqv2.system import signals\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job's children ignore it
@@ -144,8 +144,8 @@ def test_before_there_is_a_run_it_leaves_with_the_same_code(number, code):
     assert process.returncode == code
 
 
-@pytest.mark.parametrize("words", ["report.py --help", "-m drqv2.snapshot WHOLE"])
-def test_tools_whose_output_nobody_reads(words, tmp_path):
+@pytest.mark.parametrize("words", ["eval.py --help", "report.py --help", "-m drqv2.snapshot WHOLE"])
+def test_tools_with_a_closed_pipe(words, tmp_path):
     for name in ("snapshot.pt", "snapshot_previous.pt", "weights_0.pt"):
         (tmp_path / name).write_bytes(b"")
     command = [sys.executable, *words.replace("WHOLE", str(tmp_path)).split()]

@@ -1,0 +1,93 @@
+"""Alternating measurements: each side of a comparison runs in its own process, one at a time."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+Side = Callable[[], Iterator[Any]]
+
+
+def timed_ms(call: Callable[[], Any], times: int = 1) -> float:
+    """Return the milliseconds per call, averaged over `times` calls."""
+    begin = time.perf_counter()
+    for _ in range(times):
+        call()
+    return 1000 * (time.perf_counter() - begin) / times
+
+
+def alternate(sides: Mapping[str, Side], seconds: float, *, warm_up: int = 1, least: int = 3) -> dict[str, list[Any]]:
+    """Measure several sides alternately, so that a temporary slow-down of the machine affects all of them.
+
+    Each side has its own process, allocator, threads and OpenGL context, and measures while the others wait.
+
+    Args:
+        sides: by name, a picklable function that returns an iterator of measurements. The code before the first one is
+            the set-up.
+        seconds: duration without set-up and warm-up. It ends earlier if a side's iterator is exhausted.
+        warm_up: rounds to discard.
+        least: minimum number of rounds.
+
+    Returns:
+        The measurements of each side, one per round.
+
+    Raises:
+        RuntimeError: a side fails; its traceback is on stderr.
+    """
+    context = mp.get_context("spawn")
+    processes, pipes = [], {}
+    try:
+        for name, side in sides.items():
+            pipes[name], child_pipe = context.Pipe()
+            processes.append(context.Process(target=_serve, args=(side, child_pipe)))
+            processes[-1].start()
+            child_pipe.close()  # otherwise there is no EOF when the process exits
+        for name, pipe in pipes.items():
+            _receive(name, pipe)  # wait until all processes have finished importing
+        for _ in range(warm_up):
+            _round(pipes)
+        rounds: list[list[Any]] = []
+        stop = time.perf_counter() + seconds
+        while len(rounds) < least or time.perf_counter() < stop:
+            figures = _round(pipes)
+            if any(figure is None for figure in figures):
+                break
+            rounds.append(figures)
+        return {name: [figures[i] for figures in rounds] for i, name in enumerate(sides)}
+    finally:
+        for pipe in pipes.values():
+            pipe.close()
+        for process in processes:
+            process.join()
+
+
+def _round(pipes: Mapping[str, Connection]) -> list[Any]:
+    figures = []
+    for name, pipe in pipes.items():
+        pipe.send(None)
+        figures.append(_receive(name, pipe))
+    return figures
+
+
+def _receive(name: str, pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise RuntimeError(f"{name}: its process has failed; see its output on stderr") from None
+
+
+def _serve(side: Side, pipe: Connection) -> None:
+    figures = side()
+    pipe.send("ready")
+    try:
+        while True:
+            pipe.recv()
+            pipe.send(next(figures, None))
+    except (EOFError, BrokenPipeError):
+        pass  # the benchmark is over
+    finally:
+        if isinstance(figures, Generator):
+            figures.close()
