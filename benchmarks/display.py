@@ -28,7 +28,7 @@ METRICS = "batch_reward critic_target_q critic_q1 critic_q2 critic_loss actor_lo
 
 def measure(quick: bool = False) -> list[Row]:
     """Return a row for each kind of output, and one for the total."""
-    repetitions = 20 if quick else 200
+    repetitions = 2 if quick else 200
     status = Status(412_000, 1_100_000, 812.3, dict.fromkeys(("environment", "act", "data", "update"), 1 / 6))
     terminal = Terminal(file=io.StringIO(), force_terminal=True, width=120)
     usage = Usage(torch.device("cpu"), every=0.0)
@@ -67,7 +67,7 @@ def measure(quick: bool = False) -> list[Row]:
         }
         rows = []
         for name, (work, rate, updates) in parts.items():
-            times = 10 if work is clip else repetitions
+            times = min(10, repetitions) if work is clip else repetitions
             found = quartiles(_times(work, times, partial(_repeat, update, updates)), "ms")
             shares = {f"share_at_{fps}_fps": found["ms"] * rate(fps) / 10 for fps in SPEEDS}
             rows.append({"part": name, **found, **shares, "repetitions": times})
@@ -95,7 +95,7 @@ def _repeat(work: Callable[[], object], number: int) -> None:
 
 
 def _times(work: Callable[[], object], repetitions: int, before: Callable[[], object]) -> list[float]:
-    _repeat(work, 5)
+    _repeat(work, min(5, repetitions))
     times = []
     for _ in range(repetitions):
         before()

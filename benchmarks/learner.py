@@ -42,7 +42,7 @@ PRODUCT = 2048  # rows and columns
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for the baseline and for each precision, on CUDA for each precision as a graph too.
+    """Return a row for the baseline and for each precision; on CUDA, also for each precision as a CUDA graph.
 
     A CPU that would emulate bf16 is measured in fp32 alone.
     """

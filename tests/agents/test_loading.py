@@ -1,56 +1,26 @@
-"""Agent files written for the public DrQ-v2 implementation: found, imported by its names, called as it calls them."""
+"""Agent files written for the public DrQ-v2 implementation are found and import the modules that they name."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import os
-import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import drqv2
 import replay_buffer
-import train
 import video
 from drqv2 import utils
 from drqv2.agents import loading as agent_files
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.envs import dmc
-from drqv2.launch.command_line import launch
 from drqv2.logging import logger
-from drqv2.snapshot import file as snapshot
 from drqv2.utils import UserError
-from tests.compare import assert_equal
 
 ROOT = Path(__file__).resolve().parents[2]
-THIRD_PARTY = ROOT / "tests" / "third_party"
-SHORT = [
-    *("preset=debug", "env._target_=tests.dot_env.make", "action_repeat=2", "image_size=32", "batch_size=8"),
-    *("num_train_frames=240", "num_seed_frames=120", "eval_every_frames=60", "diagnostics_every_frames=60"),
-    *("replay_buffer_num_workers=0", "snapshot_every_seconds=0", "agent.num_expl_steps=20"),
-    *("use_tb=false", "agent.use_tb=true", "save_video=false", "save_train_video=false"),
-]
-LEAN = [
-    *("~agent.critic_target_tau", "~agent.update_every_steps", "~agent.use_tb", "~agent.hidden_dim"),
-    *("~agent.feature_dim", "~agent.stddev_schedule", "~agent.stddev_clip"),
-]
-AGENTS = {
-    "huber": [f"agent_dir={THIRD_PARTY}", "agent._target_=huber.HuberAgent", "+agent.huber_delta=0.5"],
-    "regression": [f"agent_dir={THIRD_PARTY}", "agent._target_=regression.RegressionAgent", *LEAN],
-    "own_names": [
-        f"agent_dir={THIRD_PARTY / 'own_names'}",
-        "agent._target_=drqv2.DrQV2Agent",
-        *LEAN,
-        "~agent.num_expl_steps",
-    ],
-}
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -68,7 +38,7 @@ def load(folder: Path | None, target: str) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_notices(monkeypatch: pytest.MonkeyPatch) -> Any:
+def _modules_stay_as_they_were(monkeypatch: pytest.MonkeyPatch) -> Any:
     """After each test, the modules that were there before are the very same, and how Python imports is as it was."""
     before = dict(sys.modules)
     monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
@@ -79,8 +49,6 @@ def _nobody_notices(monkeypatch: pytest.MonkeyPatch) -> Any:
         if name in ("utils", "dmc", "logger") or name.startswith("agent_dir_"):
             del sys.modules[name]
 
-
-# --- names offered ---------------------------------------------------------------------------------------------
 
 PUBLIC = {
     "utils.eval_mode": "*models",
@@ -174,9 +142,6 @@ def test_all_ways_to_import(tmp_path: Path) -> None:
     )
 
 
-# --- whose names win -------------------------------------------------------------------------------------------
-
-
 def test_a_directory_with_the_same_names_gets_its_own(tmp_path: Path) -> None:
     own = "WHERE = __file__\n"
     write(tmp_path, **dict.fromkeys(("utils", "dmc", "logger", "replay_buffer", "video", "train", "random"), own))
@@ -256,12 +221,6 @@ def test_a_plain_folder_hides_no_package(tmp_path: Path) -> None:
     assert load(tmp_path, "your.A") is DrQV2Agent
 
 
-def test_a_file_that_imports_this_projects_modules_by_their_own_names(tmp_path: Path) -> None:
-    write(tmp_path, my="from drqv2.utils import schedule\nfrom drqv2.agents.drqv2 import DrQV2Agent\n")
-    assert load(tmp_path, "my.DrQV2Agent") is DrQV2Agent
-    assert load(tmp_path, "my.schedule") is utils.schedule
-
-
 def test_this_projects_own_directory_as_the_directory() -> None:
     assert load(ROOT, "drqv2.agents.drqv2.DrQV2Agent") is DrQV2Agent
     assert load(ROOT, "drqv2.DrQV2Agent") is DrQV2Agent
@@ -287,11 +246,6 @@ def test_names_resolved_by_hydra(tmp_path: Path) -> None:
     assert agent("utils.schedule") is utils.schedule
     assert agent("drqv2.Encoder") is drqv2.Encoder
     del sys.modules["parts"]
-
-
-def test_classes_pickle(tmp_path: Path) -> None:
-    agent = load(write(tmp_path, drqv2="class Agent: pass"), "drqv2.Agent")
-    assert type(pickle.loads(pickle.dumps(agent()))) is agent
 
 
 def test_arguments_stay_plain(tmp_path: Path) -> None:
@@ -332,184 +286,3 @@ def test_a_file_can_be_fixed_and_reloaded(tmp_path: Path) -> None:
         load(write(tmp_path, my="import nothing_of_this_name\n"), "my.Agent")
     importlib.invalidate_caches()
     assert load(write(tmp_path, my="class Agent: pass\n"), "my.Agent")
-
-
-# --- in the loop -----------------------------------------------------------------------------------------------
-
-
-def run(run_dir: Path, *overrides: str) -> Path:
-    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}", *overrides])
-    return run_dir
-
-
-PROBE = """
-import numpy as np
-import torch
-
-CALLS = []
-
-
-class Probe:
-    def __init__(self, obs_shape, action_shape, device, x=0):
-        assert type(obs_shape) is tuple and type(action_shape) is tuple, (obs_shape, action_shape)
-        torch.zeros(obs_shape), torch.zeros(action_shape)
-        self.args = obs_shape, action_shape, device, x
-        CALLS.append(("made", self.args))
-        self.train()
-
-    def train(self, training=True):
-        self.training = training
-
-    def act(self, obs, step, eval_mode):
-        CALLS.append(("act", type(obs), obs.dtype, obs.shape, step, eval_mode, torch.is_grad_enabled(), self.training))
-        return np.zeros(self.args[1], np.float32)
-
-    def update(self, replay_iter, step, /):
-        CALLS.append(("update", step, self.training, torch.is_grad_enabled()))
-        CALLS.append(("batch", [(type(x), x.dtype, tuple(x.shape)) for x in next(replay_iter)]))
-        return {}
-"""
-
-
-def test_how_an_agent_is_made_and_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path / "agents", probe=PROBE)
-    taken_away = [*LEAN, "~agent.lr", "~agent.num_expl_steps"]
-    run(tmp_path / "run", f"agent_dir={folder}", "agent._target_=probe.Probe", "+agent.x=1", *taken_away)
-    assert str(folder / "probe.py") in capsys.readouterr().out
-
-    (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".probe")]
-    made, *calls = module.CALLS
-    assert made == ("made", ((9, 32, 32), (1,), "cpu" if not torch.cuda.is_available() else "cuda", 1))
-    acts = [call for call in calls if call[0] == "act"]
-    assert {call[1:4] for call in acts} == {(np.ndarray, np.dtype(np.uint8), (9, 32, 32))}
-    assert {call[6:] for call in acts} == {(False, False)}
-    assert [call[4] for call in acts if call[5] is False] == list(range(120))
-    assert all(type(call[4]) is int and type(call[5]) is bool for call in acts)
-    assert [call for call in calls if call[0] == "update"] == [("update", step, True, True) for step in range(60, 120)]
-    u8, f32 = (torch.Tensor, torch.uint8, (8, 9, 32, 32)), torch.float32
-    numbers = [(torch.Tensor, f32, (8, 1))] * 3
-    assert {str(call[1]) for call in calls if call[0] == "batch"} == {str([u8, *numbers, u8])}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["+agent.x=1"], "agent.x"),
-        (["~agent.stddev_clip"], "agent.stddev_clip is missing"),
-        (["agent._target_=drqv2.DrQV2Agnt"], "nearest: DrQV2Agent"),
-        ([*AGENTS["huber"][:2], "+agent.huber_dleta=1"], "nearest: huber_delta"),
-        (AGENTS["regression"][:2], "critic_target_tau"),
-    ],
-)
-def test_wrong_keys_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], said: str
-) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        run(tmp_path / "run", *overrides)
-    assert leaving.value.code == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: agent.")
-    assert said in message
-
-
-def test_removed_and_added_keys(tmp_path: Path) -> None:
-    text = (
-        "from drqv2 import DrQV2Agent\n"
-        "class A(DrQV2Agent):\n"
-        "    def __init__(self, x, **kwargs):\n"
-        "        assert 'stddev_clip' not in kwargs and 'seed' not in kwargs\n"
-        "        super().__init__(stddev_clip=0.1 * x, **kwargs)\n"
-    )
-    folder = write(tmp_path / "agents", my=text)
-    lean = ["~agent.stddev_clip", "+agent.x=2", "num_train_frames=180"]
-    run(tmp_path / "run", f"agent_dir={folder}", "agent._target_=my.A", *lean)
-    assert snapshot.load(tmp_path / "run" / "snapshot.pt")["agent"]["value"]["stddev_clip"] == 0.2
-
-
-def public_agent(**attributes: Any) -> DrQV2Agent:
-    agent = DrQV2Agent((3, 20, 20), (2,), "cpu", 1e-3, 5, 8, 0.1, 3, 2, "linear(1.0,0.1,10)", 0.3, True)
-    vars(agent).update(attributes)
-    return agent
-
-
-def some_batches() -> Any:
-    while True:
-        obs, next_obs = torch.randint(0, 256, (2, 4, 3, 20, 20), dtype=torch.uint8)
-        yield obs, torch.rand(4, 2) * 2 - 1, torch.rand(4, 1), torch.full((4, 1), 0.97), next_obs
-
-
-def test_public_attributes() -> None:
-    agent = public_agent()
-    plain = {"device": "cpu", "use_tb": True, "critic_target_tau": 0.1, "update_every_steps": 2, "num_expl_steps": 3}
-    plain |= {"stddev_schedule": "linear(1.0,0.1,10)", "stddev_clip": 0.3, "training": True}
-    assert {name: getattr(agent, name) for name in plain} == plain
-    for name in ("encoder", "actor", "critic", "critic_target", "aug"):
-        assert isinstance(getattr(agent, name), torch.nn.Module)
-    for name in ("encoder", "actor", "critic"):
-        parameters = list(getattr(agent, name).parameters())
-        (group,) = getattr(agent, f"{name}_opt").param_groups
-        assert all(a is b for a, b in zip(group["params"], parameters, strict=True))
-        assert group["lr"] == 1e-3
-    with utils.eval_mode(agent):
-        assert not agent.training
-        assert not agent.encoder.training
-    assert agent.training
-    assert agent.encoder.training
-
-
-@pytest.mark.parametrize("base", [torch.nn.Module, drqv2.RandomShiftsAug])
-def test_a_replaced_augmentation_gets_floats(base: Any) -> None:
-    class Noise(base):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + torch.randn_like(x)
-
-    agent = public_agent(aug=Noise(*([4] if base is drqv2.RandomShiftsAug else [])))
-    assert agent.update(some_batches(), 0).keys() > {"critic_loss", "actor_loss"}
-
-
-def test_public_attributes_are_looked_at_when_they_are_needed() -> None:
-    agent = public_agent(stddev_schedule=0.0, use_tb=False, update_every_steps=3)
-    obs = np.zeros((3, 20, 20), np.uint8)
-    assert np.abs(agent.act(obs, 100, False) - agent.act(obs, 100, True)).max() < 1e-5
-    two = iter([next(some_batches()), next(some_batches())])
-    assert [agent.update(two, step) for step in range(6)] == [{}] * 6
-    assert next(two, None) is None
-    agent.critic_target_tau = 0.0
-    before = [p.clone() for p in agent.critic_target.parameters()]
-    agent.update(some_batches(), 6)
-    assert all(torch.equal(a, b) for a, b in zip(before, agent.critic_target.parameters(), strict=True))
-
-
-def agent_state(run_dir: Path) -> dict[str, Any]:
-    return dict(snapshot.load(run_dir / "snapshot.pt")["agent"])
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_an_interrupted_agent_ends_as_one_that_ran_through(tmp_path: Path, name: str) -> None:
-    straight = run(tmp_path / "straight", *AGENTS[name])
-    parts = run(tmp_path / "parts", *AGENTS[name], "num_train_frames=180")  # evaluates there, as the other does
-    before = agent_state(parts)
-    launch(train.main, "cfgs", argv=[f"resume={parts}", "num_train_frames=240"])
-    assert_equal(agent_state(parts), agent_state(straight), name)
-    with pytest.raises(AssertionError):
-        assert_equal(agent_state(parts), before, name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "updates"), [("huber", [62, 125]), ("regression", [125, 250]), ("own_names", [62, 125])]
-)
-def test_agents_train_and_resume_in_real_processes(tmp_path: Path, name: str, updates: list[int]) -> None:
-    run_dir = tmp_path / "run"
-    first = ["preset=debug", f"hydra.run.dir={run_dir}", "num_train_frames=2000", *AGENTS[name]]
-    outputs, counts = [], []
-    for overrides in (first, [f"resume={run_dir}", "num_train_frames=3000"]):
-        command = [sys.executable, "train.py", *overrides]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        outputs.append(done.stdout)
-        state = agent_state(run_dir)
-        counts.append((state["value"] if state["kind"] == "object" else state["attributes"][""])["num_updates"])
-    assert counts == updates  # of 125 agent steps past the seed frames, then of 250 in both processes together
-    assert all(str(THIRD_PARTY) in output for output in outputs)
-    assert f"resumed {run_dir} at frame 2000" in outputs[1]

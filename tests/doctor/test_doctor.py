@@ -13,8 +13,14 @@ import pytest
 from drqv2.doctor import checks as doctor
 from drqv2.doctor import measure
 from drqv2.system import machine
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_TIMEOUT", PATIENCE)
 
 
 def cfg(**changes: object) -> dict:
@@ -29,7 +35,7 @@ def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -46,19 +52,6 @@ def test_this_machine_passes(tmp_path):
     assert "fail" not in {status for status, _, _ in rows}
     assert "GL_RENDERER" in done.stdout
     assert re.search(r"Ready: python train.py task=cartpole_balance_sparse preset=(paper|cpu)\n$", done.stdout)
-
-
-@pytest.mark.slow
-def test_without_mujoco_it_reports_the_rest(tmp_path):
-    (tmp_path / "mujoco.py").write_text("raise ModuleNotFoundError(\"No module named 'mujoco'\")")
-    done = run(PYTHONPATH=str(tmp_path))
-    assert (done.returncode, done.stderr) == (1, "")
-    renderer = next(line for line in done.stdout.splitlines() if "renderer" in line)
-    assert renderer.startswith("fail")
-    assert "mujoco" in renderer
-    assert "-> make setup" in done.stdout
-    assert re.search(r"^(ok|warn) +update", done.stdout, re.M)
-    assert "Not ready" in done.stdout
 
 
 def test_without_torch_and_hydra_it_still_reports(tmp_path):
@@ -111,11 +104,8 @@ def test_rendering_is_measured():
     ("renderer", "software"),
     [
         ("llvmpipe (LLVM 15.0.6, 256 bits)", True),
-        ("softpipe", True),
         ("Software Rasterizer", True),
-        ("Mesa DRI swrast", True),
         ("NVIDIA H100 80GB HBM3/PCIe/SSE2", False),
-        ("AMD Radeon RX 7900 XTX (radeonsi, navi31)", False),
     ],
 )
 def test_software_renderers_are_known(renderer, software):
@@ -137,10 +127,6 @@ def test_a_broken_ffmpeg_is_a_warning(tmp_path, monkeypatch, script, words):
     assert line.advice[0] == "unset IMAGEIO_FFMPEG_EXE"
 
 
-def test_ffmpeg_encodes_here():
-    assert measure.encode()
-
-
 def test_replay_counts_each_frame_once():
     assert doctor.replay_bytes(doctor.compose("humanoid_walk", "paper")) == 1_000_000 * 3 * 84 * 84
     assert doctor.replay_bytes(doctor.compose("cartpole_balance_sparse", "paper")) == 550_000 * 3 * 84 * 84  # its end
@@ -157,7 +143,7 @@ def test_a_disk_too_small_fails_with_advice(tmp_path):
     assert {line.name: line.status for line in doctor.space(cfg(), tmp_path)}["disk"] in ("ok", "warn")
 
 
-def test_a_check_that_breaks_is_a_finding(capsys):
+def test_a_check_that_raises_is_a_finding(capsys):
     def broken():
         yield doctor.Finding("ok", "first", "fine")
         raise AttributeError("module has no attribute x\nsecond line")
@@ -185,15 +171,6 @@ def test_versions_outside_their_bounds_fail(monkeypatch, tmp_path):
     }
     assert 'pip install "numpy>=99"' in lines["numpy"].advice[0]
     assert lines["no-such-package"].text == "not installed"
-
-
-def test_the_machine_has_memory_and_cores():
-    total, available = machine.memory()
-    assert total >= available > 0
-    assert machine.cores() > 0
-    name, native = machine.processor()
-    assert name
-    assert isinstance(native, bool)
 
 
 @pytest.mark.parametrize(

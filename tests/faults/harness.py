@@ -114,7 +114,12 @@ def differences(a: Path, b: Path) -> list[str]:
         found.append("TensorBoard")
     if json_lines(a) != json_lines(b):
         found.append("metrics.jsonl")
-    episodes = [{p.name: p.read_bytes() for p in (run_dir / "buffer").iterdir()} for run_dir in (a, b)]
+    # How many older ones are kept besides depends on when the snapshot before the newest was written.
+    first = ours["replay_storage"]["first"]
+    episodes = [
+        {p.name: p.read_bytes() for p in run_dir.glob("buffer/episode_*.safetensors") if int(p.stem[8:]) >= first}
+        for run_dir in (a, b)
+    ]
     if episodes[0] != episodes[1]:
         found.append("episodes")
     left = [str(path) for path in b.rglob("*") if re.search(r"\.tmp$|^\.tmp-", path.name) or "quarantine" in str(path)]

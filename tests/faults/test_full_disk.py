@@ -69,7 +69,7 @@ def test_a_disk_that_is_full_for_a_moment_costs_nothing(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(monkeypatch, list(MOMENTS), 1, 2)
-    assert_same(reference, run(tmp_path / "run"), same_files=False)
+    assert_same(reference, run(tmp_path / "run"))
     told = [line for line in capsys.readouterr().out.splitlines() if "No space left on device" in line]
     for site, name in MOMENTS.items():
         assert any(name in line for line in told), site
@@ -108,7 +108,7 @@ def test_a_disk_that_stays_full_ends_the_run_which_can_be_resumed(
     assert "No space left on device" in (said.err if code else said.out)
     assert "Traceback" not in said.out + said.err
     assert torn(tmp_path / "run") == []
-    assert_same(reference, run(tmp_path / "run"), same_files=False)  # there is room again
+    assert_same(reference, run(tmp_path / "run"))  # there is room again
     assert scalars(reference) == scalars(tmp_path / "run")
     assert json_lines(reference) == json_lines(tmp_path / "run")
 
@@ -144,4 +144,4 @@ def test_on_a_small_disk(
     assert "Traceback" not in err
     assert torn(disk / "run") == []
     resize(disk, "64m")
-    assert_same(reference, run(disk / "run"), same_files=False)
+    assert_same(reference, run(disk / "run"))

@@ -1,9 +1,8 @@
-"""Logger: files, columns, means, console lines, TensorBoard, and going back to a snapshot."""
+"""Logger: files, columns, means, console lines, and the return to a snapshot."""
 
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import os
 import subprocess
@@ -12,13 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drqv2.logging.logger import Logger
-from drqv2.system.files import Appender
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
 TRAIN = ["frame", "step", "episode", "episode_length", "episode_reward", "buffer_size", "fps", "total_time"]
+
+
 EVAL = ["frame", "step", "episode", "episode_length", "episode_reward", "total_time"]
 
 
@@ -167,15 +168,6 @@ def through_file(state: dict, folder: Path) -> dict:
     return torch.load(folder / "state.pt", weights_only=True)
 
 
-def resumed(logger: Logger, folder: Path) -> Logger:
-    """Close the logger; return another one in its folder that goes on from its state."""
-    state = through_file(logger.state_dict(), folder)
-    logger.close()
-    again = Logger(folder, use_tb=True)
-    again.load_state_dict(state)
-    return again
-
-
 def test_resumed_files_equal_uninterrupted_ones(tmp_path):
     def run(logger: Logger, frames: range) -> None:
         for frame in frames:
@@ -200,15 +192,6 @@ def test_resumed_files_equal_uninterrupted_ones(tmp_path):
     run(logger, range(6, 13))
     for name in ("train.csv", "eval.csv"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
-
-
-def test_restoring_into_an_empty_folder(tmp_path):
-    logger = Logger(tmp_path / "old", use_tb=False)
-    log_episode(logger, 1000)
-    other = Logger(tmp_path / "new", use_tb=False)
-    other.load_state_dict(logger.state_dict())
-    log_episode(other, 2000)
-    assert [row["frame"] for row in rows(tmp_path / "new" / "train.csv")] == ["1000", "2000"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"frame,step\n1,2\n", b"\xff\x00\n", b'"'])
@@ -279,110 +262,3 @@ def test_foreign_file_is_quarantined(tmp_path, caplog, content):
     (moved,) = (tmp_path / "quarantine").glob("train.csv*")
     assert moved.read_bytes() == content
     assert "is not a log of this project" in caplog.text
-
-
-@pytest.mark.parametrize("lost", ["missing", "empty"])
-def test_missing_file_is_restored_with_a_warning(tmp_path, caplog, lost):
-    logger = Logger(tmp_path, use_tb=False)
-    log_episode(logger, 1000, loss=2.5)
-    state = logger.state_dict()
-    logger.close()
-    (tmp_path / "train.csv").unlink() if lost == "missing" else (tmp_path / "train.csv").write_bytes(b"")
-    Logger(tmp_path, use_tb=False).load_state_dict(state)
-    assert f"train.csv is {lost}; restored from the snapshot" in caplog.text
-    assert len(rows(tmp_path / "train.csv")) == 1
-
-
-def test_event_file_of_another_program(tmp_path, caplog):
-    (tmp_path / "tb").mkdir()
-    (tmp_path / "tb" / "events.out.tfevents.mine").write_bytes(b"")
-    logger = Logger(tmp_path, use_tb=True)
-    log_episode(logger, 1000, loss=2.5)
-    logger.close()
-    assert len(list((tmp_path / "tb").iterdir())) == 2
-    assert "is off" not in caplog.text
-
-
-def points(folder: Path, tag: str) -> list[tuple[int, float]]:
-    accumulator = EventAccumulator(str(folder / "tb"), size_guidance={"scalars": 0})
-    accumulator.Reload()
-    return [(event.step, event.value) for event in accumulator.Scalars(tag)]
-
-
-def test_tensorboard_points_stand_at_frames(tmp_path):
-    logger = Logger(tmp_path, use_tb=True)
-    assert not (tmp_path / "tb").exists()  # opened with the first point
-    log_episode(logger, 1000, loss=torch.tensor(0.5))
-    log_evaluation(logger, 1000)
-    log_episode(logger, 2000, loss=torch.tensor(0.25))
-    assert points(tmp_path, "train/loss") == [(1000, 0.5), (2000, 0.25)]  # on file before close
-    assert points(tmp_path, "eval/episode_reward") == [(1000, 812.25)]
-    logger.close()
-
-
-def test_tensorboard_drops_points_after_the_snapshot(tmp_path):
-    logger = Logger(tmp_path, use_tb=True)
-    for frame in (1000, 2000):
-        log_episode(logger, frame, loss=frame)
-    state = through_file(logger.state_dict(), tmp_path)
-    log_evaluation(logger, 2000)  # at the snapshot's very frame, yet after it
-    log_episode(logger, 3000, loss=-3000)
-    log_episode(logger, 4000, loss=-4000)
-    logger.close()
-
-    logger = Logger(tmp_path, use_tb=True)
-    logger.load_state_dict(state)
-    log_evaluation(logger, 2000)
-    log_episode(logger, 3000, loss=3000)
-    logger.close()
-    assert points(tmp_path, "train/loss") == [(1000, 1000.0), (2000, 2000.0), (3000, 3000.0)]
-    assert points(tmp_path, "eval/episode_reward") == [(2000, 812.25)]
-
-
-def test_without_tensorboard_warns_once(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)  # importing it now fails
-    logger = Logger(tmp_path, use_tb=True)
-    log_episode(logger, 1000)
-    log_episode(logger, 2000)
-    assert len(rows(tmp_path / "train.csv")) == 2
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-
-
-def test_tensorboard_that_cannot_open_warns(tmp_path, caplog):
-    (tmp_path / "tb").write_text("a file where the folder should be")
-    logger = Logger(tmp_path, use_tb=True)
-    log_episode(logger, 1000)
-    log_episode(logger, 2000)
-    assert len(rows(tmp_path / "train.csv")) == 2
-    assert sum("TensorBoard is off" in record.message for record in caplog.records) == 1
-
-
-def test_tensorboard_keeps_all_episodes_that_ended_together(tmp_path):
-    logger = Logger(tmp_path, use_tb=True)
-    for loss in (1.0, 2.0, 3.0):
-        log_episode(logger, 1000, loss=loss)
-    logger = resumed(logger, tmp_path)
-    log_episode(logger, 2000, loss=4.0)
-    logger.close()
-    assert points(tmp_path, "train/loss") == [(1000, 1.0), (1000, 2.0), (1000, 3.0), (2000, 4.0)]
-
-
-def test_tensorboard_catches_up_after_a_full_disk(tmp_path, monkeypatch, caplog):
-    append = Appender.append
-
-    def full(self, data):
-        if b"train/loss" in data and not data.startswith(b"{"):  # the events
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(self, data)
-
-    logger = Logger(tmp_path, use_tb=True)
-    log_episode(logger, 1000, loss=1.0)
-    with monkeypatch.context() as m:
-        m.setattr(Appender, "append", full)
-        for frame in (2000, 3000):
-            log_episode(logger, frame, loss=frame)
-    logger = resumed(logger, tmp_path)
-    log_episode(logger, 4000, loss=4.0)
-    logger.close()
-    assert points(tmp_path, "train/loss") == [(1000, 1.0), (2000, 2000.0), (3000, 3000.0), (4000, 4.0)]
-    assert sum("retrying with the next row" in record.message for record in caplog.records) == 1

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import report
+from tests.patience import PATIENCE
 from tests.report.made_runs import ROOT, make_run
 from video import Mp4
 
@@ -62,8 +63,8 @@ def show(browser: Any, page: Path) -> None:
     until(lambda: (found := browser.execute_script(charts))[0] > 0 and found[0] == found[1])
 
 
-def until(condition: Any, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
+def until(condition: Any) -> None:
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "it has not happened"
         time.sleep(0.1)
@@ -164,7 +165,7 @@ def test_watch(tmp_path: Path) -> None:
         assert f"http://127.0.0.1:{watch.port}" in watch.told[1]
 
         def get(name: str) -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{watch.port}/{name}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{watch.port}/{name}", timeout=PATIENCE) as answer:
                 return str(answer.read().decode())
 
         assert "cheetah_run" in get("")

@@ -83,7 +83,7 @@ def test_groups_by_task_and_setting(tmp_path: Path) -> None:
     ]
     found = groups.group(read(*made))
     assert [(g.task, g.label, [run.path.name for run in g.runs]) for g in found] == [
-        ("cheetah_run", "as most", ["a1", "a2"]),
+        ("cheetah_run", "default settings", ["a1", "a2"]),
         ("cheetah_run", "lr=0.0003", ["b"]),
         ("cheetah_run", "agent.hidden_dim=256", ["c"]),
         ("walker_walk", "all runs", ["d"]),
@@ -95,7 +95,7 @@ def test_seeds_are_in_the_order_of_numbers(tmp_path: Path) -> None:
     found = read(*(make_run(tmp_path / str(i), [1], seed=seed) for i, seed in enumerate(seeds)))
     (group,) = groups.group(found)
     assert [run.seed for run in group.runs] == [1, 2, 2, 10, 10, None, "x"]
-    assert "seed 2, 10 is there more than once" in groups.warnings(group, None)
+    assert any("seed 2, 10" in words for words in groups.warnings(group, None))
 
 
 def test_curve_over_seeds(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 # argv: how long until a safe point.
 BUSY = """
@@ -53,17 +55,15 @@ def test_a_signal_waits_for_the_safe_point(number, code):
     assert process.returncode == code
 
 
-def test_exits_without_a_safe_point_after_the_deadline():
-    process = busy(15)
-    begin = time.monotonic()
+def test_exits_without_a_safe_point():
+    process = busy(PATIENCE)
     process.send_signal(signal.SIGTERM)
     assert "no safe point" in process.communicate()[0]
     assert process.returncode == 75
-    assert time.monotonic() - begin < 10
 
 
-def test_second_interrupt_exits_immediately():
-    process = busy(15)
+def test_a_second_interrupt_exits_immediately():
+    process = busy(PATIENCE)
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
@@ -80,18 +80,8 @@ def test_repeated_signals_count_once():
     assert process.returncode == 75
 
 
-def test_exits_although_the_pipe_is_closed():
-    process = busy(15)
-    assert process.stdout is not None
-    process.stdout.close()  # tee is gone, say
-    begin = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 75
-    assert time.monotonic() - begin < 10
-
-
 def test_exits_although_the_pipe_is_full():
-    process = busy(15)
+    process = busy(PATIENCE)
     assert process.stdout is not None
     fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
     blocked = os.open(f"/proc/{process.pid}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
@@ -99,7 +89,7 @@ def test_exits_although_the_pipe_is_full():
         while True:
             os.write(blocked, b"x" * 4096)  # a pager is paused, say
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 75
+    assert process.wait(PATIENCE) == 75
     os.close(blocked)
 
 
