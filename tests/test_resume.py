@@ -55,7 +55,7 @@ def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_sam
     class Interrupted(Exception):
         pass
 
-    save = train.Workspace._save_snapshot_if_due
+    save = train.Workspace.save_snapshot_if_due
 
     def save_and_break(self: train.Workspace, now: bool = False) -> None:
         save(self, now=now or self.global_step == 119)  # updates come at even steps, a diagnosis at step 120
@@ -63,7 +63,7 @@ def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_sam
             raise Interrupted
 
     with monkeypatch.context() as m:
-        m.setattr(train.Workspace, "_save_snapshot_if_due", save_and_break)
+        m.setattr(train.Workspace, "save_snapshot_if_due", save_and_break)
         with pytest.raises(Interrupted):
             run(tmp_path / "run")
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 238
@@ -115,7 +115,7 @@ def test_a_forced_resume_takes_other_settings(tmp_path: Path) -> None:
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
-@pytest.mark.parametrize("at", ["save_snapshot", "_act"])
+@pytest.mark.parametrize("at", ["save_snapshot", "act"])
 def test_a_forced_setting_is_not_asked_for_again_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -216,7 +216,7 @@ def test_a_lost_replay_is_named(
 ) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=120")
     with monkeypatch.context() as m:  # stopped before its end
-        m.setattr(train.Workspace, "_update", lambda self: os.kill(os.getpid(), signal.SIGTERM))
+        m.setattr(train.Workspace, "update", lambda self: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(SystemExit):
             run(run_dir, "num_train_frames=480")
     shutil.rmtree(run_dir / "buffer")
