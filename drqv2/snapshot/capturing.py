@@ -188,10 +188,11 @@ def _is_plain_object(value: Any) -> bool:
     if type(value).__module__.partition(".")[0] in sys.stdlib_module_names:
         return False
     try:
-        _, made_of, state, *items = object.__reduce_ex__(value, 2)
+        recipe: Any = (*object.__reduce_ex__(value, 2), None)  # a class may leave out all but the first two
     except Exception:  # whatever a class raises to say that it cannot be pickled
         return False
-    return made_of == (type(value),) and isinstance(state, dict | None) and items == [None, None]
+    made_of, state, *items = recipe[1:]
+    return made_of == (type(value),) and isinstance(state, dict | None) and not any(items)
 
 
 def _beside(module: nn.Module) -> dict[str, Any]:

@@ -139,7 +139,8 @@ def not_finite(state: Any, root: str = "", own: bool = False) -> str | None:
     """
     if not isinstance(state, dict):
         return None
-    kind, value, names = state["kind"], state.get("value"), [root, state.get("name", "")]
+    kind, names = state["kind"], [root, state.get("name", "")]
+    value: Any = state.get("value")
     if kind == "module":
         for key, tensor in value.items():
             if not _is_finite(tensor, infinite=key in state["buffers"]):

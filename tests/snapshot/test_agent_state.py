@@ -149,7 +149,7 @@ class RMS:
 
     def __init__(self, depth: int = 2) -> None:
         self.mean, self.var, self.count = np.zeros(2), torch.ones(2), 1e-4
-        self.parts = [RMS(depth - 1), {"a": (RMS(depth - 1),)}] if depth else []
+        self.parts: list[Any] = [RMS(depth - 1), {"a": (RMS(depth - 1),)}] if depth else []
 
     def learn(self) -> None:
         self.mean, self.var, self.count = self.mean + 1.5, self.var * 2, self.count + 1
@@ -329,16 +329,13 @@ def test_drqv2_resumes_to_the_same_bits() -> None:
 class Net(nn.Module):
     def __init__(self, value: float) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), nn.BatchNorm1d(2))
+        self.body: Any = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), nn.BatchNorm1d(2))
         self.tied = nn.Linear(2, 2)
-        self.tied.weight = self.body[0].weight  # type: ignore[assignment]
+        self.tied.weight = self.body.get_parameter("0.weight")
+        self.running: torch.Tensor
         self.register_buffer("running", torch.full((2,), value), persistent=False)
-        self.count, self.history, self.plain, self.rms = (
-            int(value),
-            [np.float64(value)],
-            torch.full((2,), value),
-            RMS(0),
-        )
+        self.count, self.history = int(value), [np.float64(value)]
+        self.plain, self.rms = torch.full((2,), value), RMS(0)
         self.opt = torch.optim.SGD(self.parameters(), lr=value, momentum=0.9)
 
 
@@ -347,13 +344,14 @@ def test_modules_keep_all_that_is_theirs(place: str) -> None:
     def net_of(agent: Any) -> Any:
         return agent if place == "root" else agent.net if place == "attribute" else agent.net._orig_mod
 
-    old, new = (Net(value) for value in (3.0, 4.0))
+    old, new = Net(3.0), Net(4.0)
+    layer, dropout, norm = old.body
     old.rms.learn()
-    old.body[0].bias.requires_grad_(False)
+    layer.bias.requires_grad_(False)
     new.tied.bias.requires_grad_(False)
-    old.body[1].eval()
-    old.body[1].p, old.body[2].momentum, old.body[0].usage = 0.4, None, torch.ones(3)
-    old.body[2].running_mean += 1
+    dropout.eval()
+    dropout.p, norm.momentum, layer.usage = 0.4, None, torch.ones(3)
+    norm.running_mean += 1
     agents: list[Any] = [old, new]
     if place != "root":
         wrap: Any = functools.partial(torch.compile, backend="eager") if place == "compiled" else lambda net: net
