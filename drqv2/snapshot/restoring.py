@@ -20,7 +20,7 @@ _DEVICE_SWITCHES = ("foreach", "fused", "capturable")  # of an optimizer; they f
 
 
 class Restore:
-    """One restoration, into an agent or, by default, from nothing.
+    """One restoration, into an agent, or of what a `state_dict` returned.
 
     Args:
         device: of new tensors and generators that were not on the CPU.
@@ -68,7 +68,7 @@ class Restore:
         self._attributes(current, node["value"])
 
     def _restore_stateful(self, current: Any, node: State) -> None:
-        current.load_state_dict(Restore().restore(None, node["value"]))
+        current.load_state_dict(Restore(self._device).restore(None, node["value"]))
 
     def _restore_module(self, module: nn.Module, node: State) -> None:
         module.load_state_dict(node["value"])
@@ -86,7 +86,7 @@ class Restore:
     def _restore_optimizer(self, optimizer: torch.optim.Optimizer, node: State) -> None:
         if type(optimizer).__name__ != node["of"]:
             raise RuntimeError(f"{node['name']} is {type(optimizer).__name__}, in the snapshot {node['of']}")
-        state = Restore().restore(None, node["value"])
+        state = Restore(self._device).restore(None, node["value"])
         for group, saved, held in zip(optimizer.param_groups, state["param_groups"], node["params"], strict=False):
             known = self.restore(group["params"], held)
             if len(known) == len(group["params"]) and any(map(operator.is_not, known, group["params"])):
@@ -158,7 +158,7 @@ class Restore:
         return current
 
     def _tensor(self, current: Any, node: State) -> Tensor:
-        value, there = node["value"], isinstance(current, Tensor)
+        value, there = node["value"], isinstance(current, Tensor) and current.layout is torch.strided
         fits = there and (current.shape, current.dtype) == (value.shape, value.dtype)
         learns = there and current.is_leaf and current.requires_grad
         if learns and not fits:

@@ -109,11 +109,7 @@ LEAVES = st.one_of(
 NESTS = st.recursive(
     LEAVES,
     lambda inside: st.one_of(
-        *(
-            st.lists(inside, max_size=3),
-            st.lists(inside, max_size=3).map(tuple),
-            st.lists(inside, max_size=3).map(deque),
-        ),
+        *(st.lists(inside, max_size=3).map(kind) for kind in (list, tuple, deque)),
         st.dictionaries(KEYS, inside, max_size=3),
     ),
     max_leaves=12,
@@ -213,25 +209,13 @@ def test_constants_of_the_code_are_left_in_silence() -> None:
     def cached(x: int) -> int:
         return x
 
+    constants = [Mode.A, RMS, cached, functools.partial(max, 1), np, np.exp, str.upper, "a".upper, torch.relu]
+    constants += [re.compile("a"), Path("x"), slice(1), range(3), np.dtype("i4"), torch.compile(lambda x: x)]
+
     def make() -> Agent:
-        return Agent(
-            **{"mode": Mode.A, "kind": RMS, "f": cached, "g": functools.partial(max, 1), "module": np, "h": str.upper},
-            **{
-                "regex": re.compile("a"),
-                "path": Path("x"),
-                "part": slice(1),
-                "range": range(3),
-                "dtype": np.dtype("i4"),
-            },
-            **{
-                "settings": Settings(3),
-                "modes": [Mode.A, 1],
-                "table": {Mode.A: len},
-                "ufunc": np.exp,
-                "log": "a".upper,
-            },
-            **{"compiled": torch.compile(lambda x: x), "set": {len, max}},
-        )
+        agent = Agent(settings=Settings(3), modes=[Mode.A, 1], table={Mode.A: len}, functions={len, max})
+        vars(agent).update({f"x{i}": value for i, value in enumerate(constants)})
+        return agent
 
     agent = make()
     before = {**vars(agent), "modes": list(agent.modes)}
