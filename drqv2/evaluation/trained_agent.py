@@ -180,7 +180,7 @@ def agent_with(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -
     """Return the agent with its weights.
 
     Raises:
-        UserError: they do not fit, or some are missing: nobody wants to see what a random network plays.
+        UserError: they do not fit, or some are missing: a network without them would play at random.
     """
     agent = parts.make_agent(cfg, env, torch.device(cfg.device))
     captured = isinstance(weights.get("kind"), str)

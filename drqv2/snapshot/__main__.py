@@ -5,7 +5,7 @@ python -m drqv2.snapshot export RUN_DIR out.safetensors   # the newest snapshot'
 python -m drqv2.snapshot import weights.pt out.pt         # the public DrQ-v2's networks, for init_from=out.pt
 
 `import` reads a plain state dict: {"encoder": {...}, "actor": {...}, "critic": {...}, "critic_target": {...}}, or flat
-with dotted names. A pickled agent is not read: it could run any code. Where the public code is at hand, make one with
+with dotted names. A pickled agent is not read: it could run any code. Where the public code is available, make one with
 torch.save({name: getattr(agent, name).state_dict() for name in ("encoder", "actor", "critic", "critic_target")}, path).
 """
 

@@ -1,4 +1,4 @@
-"""A new agent given what a snapshot holds of one: all of its state, or its weights alone."""
+"""An agent restored from a snapshot, as a whole or its weights alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_THIS_START = ("device", "precision", "compile")
 
 
 def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path) -> None:
-    """Bring an agent to where a snapshot was taken, but for what this start has changed.
+    """Restore an agent from a snapshot, except for what this start has changed.
 
     Args:
         agent: a new one, of the configuration.
@@ -33,13 +33,13 @@ def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path
         run_dir: the run's directory.
 
     Raises:
-        UserError: the snapshot is of another agent.
+        UserError: the snapshot does not fit the agent.
     """
     fresh = dict(getattr(agent, "__dict__", {}))
     try:
         agent_state.restore(agent, saved)
     except (RuntimeError, AttributeError, TypeError, ValueError, KeyError) as e:  # what agents' own code raises, too
-        raise UserError(f"the snapshot in {run_dir} is of another agent than the configuration's: {misfit(e)}") from e
+        raise UserError(f"the snapshot in {run_dir} does not fit the agent: {misfit(e)}") from e
     apply(agent, fresh, changed)
 
 
@@ -151,7 +151,7 @@ def children(state: State) -> Iterator[tuple[str, State]]:
 
 
 def misfit(error: Exception) -> str:
-    """Return in a line what torch, or an agent's own code, has said about weights that do not fit."""
+    """Return in one line what torch, or an agent's own code, said about a state that does not fit."""
     size = r"size mismatch for (\S+): copying a param with shape torch.Size\((.*?)\) from checkpoint, "
     size += r"the shape in current model is torch.Size\((.*?)\)"
     said = " ".join(str(error).split())

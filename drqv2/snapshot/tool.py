@@ -46,7 +46,7 @@ def describe(run_dir: Path) -> Iterator[str]:
         except UserError as e:
             yield f"{path.name}: DAMAGED, {str(e).partition(': ')[2]}"
             continue
-        # An agent with a state_dict of its own cannot be taken apart: its whole state stands for its parameters.
+        # Of an agent with a state_dict of its own, the whole state stands for the parameters.
         of = parameters(state) if state["agent"]["kind"] != "stateful" else state["agent"]
         yield f"{path.name}: whole, frame {state['frame']}, parameters sha256 {fingerprint(of)}"
         if "progress" in state:
@@ -108,7 +108,7 @@ def _logs(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
     for ty, text in state["logger"]["texts"].items():
         path = run_dir / f"{ty}.csv"
         there = path.read_bytes() if path.exists() else b""
-        # Rows that came after the snapshot are no damage; nor is a column, which has the file written anew.
+        # Rows after the snapshot are no damage; nor is a new column, for which the file is rewritten.
         fits = there.startswith(text.encode()) or len(there.splitlines()) > len(text.splitlines())
         yield (
             f"{path.name}: {state['logger']['rows'][ty]} rows in the snapshot, without times sha256 "
@@ -127,7 +127,7 @@ def parameters(state: dict[str, Any]) -> dict[str, Tensor]:
     """Return the parameters and buffers of the networks in a loaded snapshot, by dotted name.
 
     Raises:
-        UserError: the agent has a `state_dict` of its own, which no one else can take apart.
+        UserError: the agent has a `state_dict` of its own, in which networks cannot be told from the rest.
     """
     if state["agent"]["kind"] == "stateful":
         raise UserError("the agent has a state_dict of its own: its networks cannot be told from the rest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch import nn
 
 from drqv2.config.schema import keys
 from drqv2.errors import UserError
-from drqv2.snapshot.agent_weights import apply
+from drqv2.snapshot.agent_state import capture
+from drqv2.snapshot.agent_weights import apply, restore_agent
 from drqv2.snapshot.resume import changed_keys
 
 OLD = {"seed": 1, "lr": 0.5, "num_train_frames": 10, "image_size": 84, "agent": {"lr": 0.5, "x": 1}, "resume": None}
@@ -74,3 +76,27 @@ def test_apply():
     apply(agent, {"device": "cpu", "x": 2, "y": 2}, {"agent.x": 2, "agent.lr": 0.1, "batch_size": 3})
     assert (agent.device, agent.x, agent.y) == ("cpu", 2, 1)
     assert agent.opt.param_groups[0]["lr"] == 0.1
+
+
+def test_a_changed_learning_rate_reaches_all_optimizers():
+    def adam() -> torch.optim.Adam:
+        return torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1)
+
+    agent = SimpleNamespace(opts={"a": adam(), "b": [adam()]}, opt=adam())
+    apply(agent, {}, {"agent.lr": 0.5})
+    assert {o.param_groups[0]["lr"] for o in (agent.opt, agent.opts["a"], agent.opts["b"][0])} == {0.5}
+
+
+def test_what_follows_the_machine_are_words_not_numbers():
+    agent = SimpleNamespace(precision=7.5, device="cuda:3")
+    apply(agent, {"precision": 1.0, "device": "cpu"}, {})
+    assert vars(agent) == {"precision": 7.5, "device": "cpu"}
+
+
+def test_a_snapshot_that_does_not_fit_is_refused_in_a_line():
+    saved = capture(SimpleNamespace(net=nn.Linear(2, 2), target=nn.Linear(2, 2), x=nn.Linear(2, 3)))
+    net = nn.Linear(2, 2)
+    with pytest.raises(UserError, match=r"^the snapshot in run does not fit the agent: target is shared .*$"):
+        restore_agent(SimpleNamespace(net=net, target=net), saved, {}, RUN)
+    with pytest.raises(UserError, match=r"does not fit the agent: weight is \[3, 2\] there and \[4, 2\] here$"):
+        restore_agent(SimpleNamespace(x=nn.Linear(2, 4)), {**saved, "value": {"x": saved["value"]["x"]}}, {}, RUN)
