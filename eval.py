@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
-from drqv2 import utils
+from drqv2 import envs, utils
 from drqv2.agents.acting import choose_actions
 from drqv2.config.checks import settle
 from drqv2.config.schema import Key
@@ -105,6 +105,7 @@ def evaluate(
     Raises:
         UserError: there are no weights, or they do not fit the task.
     """
+    envs.choose_backend()  # before an environment's own module imports dm_control
     chosen = _numbers(film, episodes)
     if live:
         _check_window(chosen)

@@ -3,4 +3,6 @@
 It shares no algorithm's code with the project, and computes the same: tests/test_benchmarks.py holds the two together.
 """
 
-import drqv2.envs  # noqa: F401 (settles which OpenGL draws, which has to come before dm_control)
+from drqv2 import envs
+
+envs.choose_backend()  # before dm_control is imported

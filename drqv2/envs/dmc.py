@@ -13,7 +13,7 @@ import dm_env
 from drqv2.envs import custom
 from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera, has_pixels
 from drqv2.envs.episode import Environment
-from drqv2.envs.render import require_backend
+from drqv2.envs.render import choose_backend, require_backend
 from drqv2.envs.wrappers import (
     ActionDTypeWrapper,
     ActionRepeatWrapper,
@@ -177,6 +177,7 @@ def make(
             raise UserError(f"{key}={value}: must be at least 1")
     if render not in RENDERS:
         raise UserError(f"render={render!r}: must be one of {', '.join(RENDERS)}")
+    choose_backend()  # where the program has not
     if factory is None:
         check_task(name)
         require_backend()

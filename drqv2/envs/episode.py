@@ -1,12 +1,12 @@
-"""Episodes by number: each is seeded by its own name, and its state is that name and the actions so far."""
+"""Numbered episodes: each is seeded by its number, and its state is that number and the actions so far."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import dm_env
 import numpy as np
@@ -59,6 +59,21 @@ def _warn_unseeded(kind: str) -> None:
         "Its episodes may differ from run to run, and a resumed run cannot return to where it was.",
         kind,
     )
+
+
+class EpisodeProgress(NamedTuple):
+    """What a step changes in the state of an environment."""
+
+    index: int
+    episode: int
+    num_actions: int
+    last_action: np.ndarray | None  # None at the start of an episode
+
+
+def episode_state(index: int, episode: int, actions: Sequence[np.ndarray], action_spec: Any) -> dict[str, Any]:
+    """Return {"index": int, "episode": int, "actions": tensor [t, *action shape] of the episode so far}."""
+    stacked = np.stack(actions) if actions else np.zeros((0, *action_spec.shape), action_spec.dtype)
+    return {"index": index, "episode": episode, "actions": torch.from_numpy(stacked)}
 
 
 class Environment(Wrapper):
@@ -134,7 +149,7 @@ class Environment(Wrapper):
         """
         if self._over:
             return self.reset()
-        action = np.array(action, np.float32)
+        action = np.array(action, self.action_spec().dtype)
         if action.shape != self.action_spec().shape:
             raise ValueError(f"action of shape {action.shape}: must be {self.action_spec().shape}")
         self._actions.append(action)
@@ -143,9 +158,13 @@ class Environment(Wrapper):
         return time_step
 
     def state(self) -> dict[str, Any]:
-        """Return {"index": int, "episode": int, "actions": float32 tensor [t, A] of the episode so far}."""
-        actions = np.stack(self._actions) if self._actions else np.zeros((0, *self.action_spec().shape), np.float32)
-        return {"index": self.index, "episode": self.episode, "actions": torch.from_numpy(actions)}
+        """Return the whole state, which `restore` takes; see `episode_state`."""
+        return episode_state(self.index, self.episode, self._actions, self.action_spec())
+
+    def progress(self) -> EpisodeProgress:
+        """Return the state in short."""
+        last = self._actions[-1] if self._actions else None
+        return EpisodeProgress(self.index, self.episode, len(self._actions), last)
 
     def restore(self, state: dict[str, Any]) -> ExtendedTimeStep:
         """Return to `state` by playing its episode again and return the time step it was in.

@@ -24,7 +24,7 @@ def play(
     how many environments there are.
 
     Args:
-        envs: `InProcess` or `Worker` environments.
+        envs: handles on environments, see `drqv2.envs.handles`.
         evaluation: number of the evaluation, which seeds its episodes.
         episodes: how many.
         act: an observation, uint8 [C, H, W], to an action, float32 [A].
