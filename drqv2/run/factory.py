@@ -150,10 +150,10 @@ def make_replay(
     )
     storage = ReplayBufferStorage(data_specs, work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
+    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec(), cfg.frame_stack)
     cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
     transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
-    most = needed_bytes(transitions, env.observation_spec().shape, cfg.frame_stack)
+    most = needed_bytes(transitions, env.observation_spec(), cfg.frame_stack)
     room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
     print(f"replay: {cfg.replay_device} ({why}); {room}")
     loader = make_replay_loader(

@@ -1,4 +1,4 @@
-"""Batches in places that are used again: never while somebody refers to them."""
+"""Batches in slots that are used again: never while anything refers to them."""
 
 from __future__ import annotations
 
