@@ -412,7 +412,7 @@ def main(cfg: DictConfig, work_dir: Path) -> float:
     for name in ("agent_dir", "init_from"):
         if cfg[name]:
             cfg[name] = str(Path(cfg[name]).resolve())  # to be found when the run is resumed from elsewhere
-    renderer = envs.require_backend() if cfg.env._target_ is None else "the environment's own"
+    renderer = parts.require_renderer(cfg)
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")

@@ -11,24 +11,24 @@ from drqv2.errors import NotFiniteError
 from drqv2.utils import eval_mode as as_in_evaluation
 
 
-def choose_actions(agent: Any, observations: Sequence[np.ndarray], step: int, eval_mode: bool) -> Sequence[np.ndarray]:
-    """Return an action for each observation: by the agent's `act_batch` where it has one, else one by one by its `act`.
+def choose_actions(agent: Any, observations: Sequence[Any], step: int, eval_mode: bool) -> Sequence[np.ndarray]:
+    """Return an action for each observation, from the agent's `act_batch` if it has one, else one by one from `act`.
 
     Args:
-        agent: has `act`; its networks are put into evaluation mode meanwhile.
-        observations: uint8 [C, H, W] each.
+        agent: has `act`; its networks are in evaluation mode meanwhile.
+        observations: an array each, uint8 [C, H, W] or float32 [N], or a dict of arrays.
         step: agent steps so far.
         eval_mode: without exploration.
 
     Returns:
-        float32 [A] each.
+        float32 [A] each, or a discrete action.
 
     Raises:
-        NotFiniteError: one is NaN or infinite. A simulation would end in an error of its own, or go on with nonsense.
+        NotFiniteError: one is NaN or infinite. A simulation would fail with an error of its own, or produce nonsense.
     """
     with as_in_evaluation(agent):
         if len(observations) > 1 and acts_on_batches(agent):
-            actions: Sequence[np.ndarray] = agent.act_batch(np.stack(observations), step, eval_mode=eval_mode)
+            actions: Sequence[np.ndarray] = agent.act_batch(_batch(observations), step, eval_mode=eval_mode)
         else:
             actions = [agent.act(obs, step, eval_mode=eval_mode) for obs in observations]
     for action in actions:
@@ -37,7 +37,13 @@ def choose_actions(agent: Any, observations: Sequence[np.ndarray], step: int, ev
     return actions
 
 
+def _batch(observations: Sequence[Any]) -> Any:
+    if isinstance(observations[0], dict):
+        return {key: np.stack([obs[key] for obs in observations]) for key in observations[0]}
+    return np.stack(observations)
+
+
 def acts_on_batches(agent: Any) -> bool:
-    """Return whether the agent's `act_batch` is that of its `act`, not one inherited from a class below it."""
+    """Return whether the agent's `act_batch` belongs to its `act`: not if a subclass has replaced `act` alone."""
     owners = [{"act", "act_batch"} & vars(kind).keys() for kind in type(agent).__mro__]
     return "act_batch" in next(filter(None, owners), set())

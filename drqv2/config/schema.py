@@ -80,6 +80,12 @@ class Key:
 GROUPS: dict[str, tuple[Key, ...]] = {
     "Task": (
         Key("task_name", "text", "Task, set by task=NAME."),
+        Key(
+            "obs_type",
+            "choice",
+            "What the agent observes: stacked images, or the task's own numbers as one vector.",
+            choices=("pixels", "state"),
+        ),
         Key("frame_stack", "int", "Images stacked into one observation, newest last.", "images", 1),
         Key("action_repeat", "int", "Environment frames for which each action is held.", "frames", 1),
         Key("image_size", "int", "Side of the square images that the agent sees.", "pixels", SMALLEST_IMAGE),

@@ -136,20 +136,14 @@ class ReplayBuffer(Dataset[Batch]):
     def gather(self, request: Request, out: Sequence[np.ndarray]) -> None:
         """Write a batch into contiguous arrays of its `layout`."""
         self.forget(request.first)
-        self._episode(int(request.episode[0]))  # for `stored`
+        episodes = [self._episode(number) for number in request.episode.tolist()]
+        starts = request.start.tolist()
+        ends = [min(t + self._nstep, len(episode.reward)) for episode, t in zip(episodes, starts, strict=True)]
+        observations = list(zip(*(episode.observation for episode in episodes), strict=True))
+        pieces = [_stacks(arrays, depth, starts) for arrays, depth in zip(observations, self._depths, strict=True)]
+        pieces += [_stacks(arrays, 1, starts) for arrays in list(zip(*episodes, strict=True))[2:]]
+        pieces += [_stacks(arrays, depth, ends) for arrays, depth in zip(observations, self._depths, strict=True)]
         # One concatenation of slices for each array: a copy of memory and little else for each sample.
-        pieces: list[list[np.ndarray]] = [[] for _ in out]
-        depths, n = self._depths, len(self.stored)
-        action, reward, discount = pieces[n:-n]
-        for number, t in zip(request.episode.tolist(), request.start.tolist(), strict=True):
-            episode = self._episode(number)
-            after = min(t + self._nstep, len(episode.reward))
-            for i, array in enumerate(episode.observation):
-                _stack(array, depths[i], t, pieces[i])
-                _stack(array, depths[i], after, pieces[i - n])
-            action.append(episode.action[t : t + 1])
-            reward.append(episode.reward[t : t + 1])
-            discount.append(episode.discount[t : t + 1])
         for place, rows in zip(out, pieces, strict=True):
             np.concatenate(rows, out=place.reshape(-1, *rows[0].shape[1:]))  # [B * frame_stack, C, H, W] or [B, ...]
 
@@ -180,13 +174,16 @@ class ReplayBuffer(Dataset[Batch]):
         return episode
 
 
-def _stack(frames: np.ndarray, depth: int, t: int, pieces: list[np.ndarray]) -> None:
-    """Append the `depth` frames of the observation of agent step t; the episode's first stands for those before it."""
-    first = t + 1 - depth
-    if first < 0:
-        pieces += [frames[:1]] * -first
-        first = 0
-    pieces.append(frames[first : t + 1])
+def _stacks(arrays: Sequence[np.ndarray], depth: int, steps: Sequence[int]) -> list[np.ndarray]:
+    """Return, as slices, the `depth` rows up to a step of each array; its first row stands for those before it."""
+    slices = []
+    for array, t in zip(arrays, steps, strict=True):
+        first = t + 1 - depth
+        if first < 0:
+            slices += [array[:1]] * -first
+            first = 0
+        slices.append(array[first : t + 1])
+    return slices
 
 
 def _disable_read_ahead(mapped: np.ndarray) -> None:

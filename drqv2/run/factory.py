@@ -68,6 +68,19 @@ def _take_turns() -> None:
             os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(job % gpus))
 
 
+def require_renderer(cfg: DictConfig) -> str:
+    """Return, for the user, what renders; check that it works if anything is to be rendered by dm_control.
+
+    Raises:
+        UserError: it does not.
+    """
+    if cfg.env._target_ is not None:
+        return "the environment's own"
+    if cfg.get("obs_type", "pixels") == "pixels" or cfg.save_video or cfg.save_train_video:
+        return envs.require_backend()
+    return "none needed"
+
+
 def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
     """Return environment `index` of a stream; a process of its own where it can step while others do something.
 
@@ -90,6 +103,7 @@ def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
         factory=factory,
         stream=stream,
         index=index,
+        obs_type=cfg.get("obs_type", "pixels"),
     )
     training = stream == utils.TRAIN_ENV
     number = cfg.num_envs if training else cfg.num_eval_envs
