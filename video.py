@@ -334,7 +334,7 @@ def make_recorders(cfg: DictConfig, env: Any, work_dir: Path) -> tuple[VideoReco
         work_dir: the run's directory.
     """
     fps = 1 / env.step_seconds if env.step_seconds else 20.0
-    shape = getattr(env.observation_spec(), "shape", ())  # of a dict there is none
+    shape: tuple[int, ...] = getattr(env.observation_spec(), "shape", ())  # of a dict there is none
     pixels = len(shape) == 3
     channels = shape[0] // cfg.frame_stack if pixels else 3
     return (

@@ -64,9 +64,9 @@ def _warn_unseeded(kind: str) -> None:
 
 
 class EpisodeProgress(NamedTuple):
-    """What a step changes in the state of an environment."""
+    """What a step changes in the state of an environment, `env_index` being the environment's number."""
 
-    index: int
+    env_index: int
     episode: int
     num_actions: int
     last_action: np.ndarray | None  # None at the start of an episode

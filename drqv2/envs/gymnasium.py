@@ -63,9 +63,9 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def step(self, action: np.ndarray) -> TimeStep:
         """Take one step."""
-        if isinstance(self._actions, gymnasium.spaces.Discrete):
-            action = np.int64(action + self._actions.start)
-        observation, reward, terminated, truncated, _ = self._env.step(action)
+        discrete = isinstance(self._actions, gymnasium.spaces.Discrete)
+        taken = np.int64(action + self._actions.start) if discrete else action
+        observation, reward, terminated, truncated, _ = self._env.step(taken)
         if terminated:
             return dm_env.termination(float(reward), observation)
         if truncated:

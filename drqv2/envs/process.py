@@ -114,7 +114,7 @@ class ProcessEnv:
     def state(self) -> dict[str, Any]:
         """Return the environment's state after the last `finish`, see `Environment.state`."""
         assert self._progress is not None
-        return episode_state(self._progress.index, self._progress.episode, self._actions, self._action_spec)
+        return episode_state(self._progress.env_index, self._progress.episode, self._actions, self._action_spec)
 
     def close(self) -> None:
         """End the process."""

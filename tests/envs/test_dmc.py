@@ -73,7 +73,9 @@ def test_state(name, monkeypatch):
         time_steps = [env.reset(), env.step(np.zeros(env.action_spec().shape))]
         assert (env.restore(env.state()).observation == time_steps[-1].observation).all()
     stock, _ = dmc.load(name, spawn_seed(1), "state")
-    find_seeder(stock)(spawn_seed(1, TRAIN_ENV, 0, 0))
+    seeder = find_seeder(stock)
+    assert seeder is not None
+    seeder(spawn_seed(1, TRAIN_ENV, 0, 0))
     rest = (stock.action_spec().minimum + stock.action_spec().maximum) / 2
     expected = [stock.reset(), [stock.step(rest) for _ in range(2)][-1]]
     for ours, theirs in zip(time_steps, expected, strict=True):

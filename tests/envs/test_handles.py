@@ -206,7 +206,7 @@ class Mixed(dm_env.Environment):
 
 class Unwrapped(envs.Environment):
     def __init__(self) -> None:
-        self._base = self._camera = self._seeder = None
+        self._base = self._seeder = None
         self._env = ExtendedTimeStepWrapper(Mixed())
         self.index, self.episode, self.step_seconds, self._over, self._actions = 0, -1, None, True, []
 
@@ -214,7 +214,8 @@ class Unwrapped(envs.Environment):
 @pytest.mark.parametrize("shared_bytes", [1000, 40])  # not all of them fit
 def test_dicts_of_any_dtype_and_discrete_actions(shared_bytes: int) -> None:
     env, local = ProcessEnv(Unwrapped, shared_bytes), LocalEnv(Unwrapped)
-    for request in (("reset",), *(("step", np.int64(n)) for n in range(4))):
+    requests: list[Any] = [("reset",), *(("step", np.int64(n)) for n in range(4))]
+    for request in requests:
         ours, theirs = env.call(*request), local.call(*request)
         assert env.observation_spec() == local.observation_spec()
         for key, value in theirs.observation.items():

@@ -211,13 +211,6 @@ def test_files_are_read_once_and_all_are_written(replay_dir, monkeypatch):
     assert len(read) == len(set(read)) > 20
 
 
-@pytest.mark.parametrize(("asked", "learner", "expected"), [("cpu", None, "cpu"), ("cpu", "cpu", "cpu")])
-def test_device_number_is_the_learners(replay_dir, asked, learner, expected):
-    loader = make_replay_loader(replay_dir, 10, 8, 0, False, 3, 0.99, replay_device=asked, device=learner)
-    source: Any = loader._source
-    assert source._device == torch.device(expected)
-
-
 @pytest.mark.parametrize(
     ("replay_device", "device", "free", "needed", "expected", "reason"),
     [

@@ -30,7 +30,7 @@ from replay_buffer import (
     episode_path,
     make_replay_loader,
 )
-from tests.naive_replay import HEIGHT, WIDTH, NaiveReplay, data_specs, make_episode, memory_dir, same, samples
+from tests.naive_replay import NaiveReplay, data_specs, make_episode, memory_dir, same, samples
 from tests.replay_run import FRAME_STACK, LONGEST, SCHEDULE, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,16 +61,6 @@ def test_the_public_signature(replay_dir):
         seen |= set(samples(batch))
     assert seen == set(naive.transitions())
     assert files(replay_dir) == [0, 1, 2, 3, 4]
-
-
-def test_shapes_and_dtypes(replay_dir):
-    run = Run(replay_dir, num_workers=1, batch_size=5)
-    run.add(20)
-    (batch,) = run.draw()
-    image = (5, FRAME_STACK * 3, HEIGHT, WIDTH)
-    assert [tuple(x.shape) for x in batch] == [image, (5, 2), (5, 1), (5, 1), image]
-    assert [x.dtype for x in batch] == [torch.uint8, torch.float32, torch.float32, torch.float32, torch.uint8]
-    run.loader.close()
 
 
 def test_nothing_to_sample_from_yet(replay_dir):
