@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
-from drqv2 import utils
+from drqv2 import envs, utils
 from drqv2.agents.acting import choose_actions
 from drqv2.config.checks import validate_in_place
 from drqv2.config.key import Key
@@ -107,6 +107,7 @@ def evaluate(
     Raises:
         UserError: there are no weights, or they do not fit the task.
     """
+    envs.choose_backend()  # before an environment's module imports dm_control
     chosen = _episodes_to_film(film, episodes)
     if live:
         _check_window(chosen)

@@ -2,8 +2,8 @@
 
 The storage is the only writer and alone decides what is sampled: a *window* is a range of consecutive episodes, and
 every batch is drawn uniformly from the transitions of one. Batch k depends on the seed, on k and on the window at the
-time batch k - LOOKAHEAD was taken, and on nothing else, so that neither the number of workers nor their timing moves an
-index. The parts are in drqv2/replay.
+time batch k - LOOKAHEAD was taken, and on nothing else: neither the number of workers nor their timing changes it. What
+is stored follows the environment's specs. The implementation is in drqv2/replay.
 """
 
 from drqv2.replay.device import choose_replay_device

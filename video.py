@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import cv2
 import numpy as np
 from omegaconf import DictConfig
 
+from drqv2.errors import UserError
 from drqv2.system.files import sync_folder
 
 _log = logging.getLogger(__name__)
@@ -192,6 +193,17 @@ class _Recording:
         except (OSError, RuntimeError, ImportError) as error:  # RuntimeError: imageio-ffmpeg finds no ffmpeg
             self.fail(error)
 
+    def add_rendered(self, render: Callable[[], np.ndarray | None]) -> None:
+        try:
+            frame = render()
+        except UserError as error:  # the environment renders nothing
+            self.fail(error)
+            return
+        if frame is None:
+            self.fail("the environment has neither render(height, width) nor physics")
+        else:
+            self.add(frame)
+
     def finish(self, file_name: str) -> None:
         if self._video is None:
             return
@@ -231,13 +243,8 @@ class VideoRecorder:
 
     def record(self, env: Any) -> None:
         """Add the current frame of `env`, from `env.render(height, width)`, `env.physics.render` or `env.render()`."""
-        if not self._recording.active:
-            return
-        frame = self._render(env)
-        if frame is None:
-            self._recording.fail("the environment has neither render(height, width) nor physics")
-        else:
-            self._recording.add(frame)
+        if self._recording.active:
+            self._recording.add_rendered(lambda: self._render(env))
 
     def save(self, file_name: str) -> None:
         """Finish the video as `eval_video/file_name`."""
@@ -263,34 +270,44 @@ def _accepts(function: Any, *names: str) -> bool:
 
 
 class TrainVideoRecorder:
-    """Records the agent's observations, enlarged, into `root_dir/train_video`.
+    """Records the agent's images, enlarged, into `root_dir/train_video`; its environment, if it learns from states.
 
     Args:
         root_dir: run directory; None disables recording.
         render_size: longer side of the frames in pixels.
         fps: frames per second. For real time: 1 / (control time step in seconds * action repeat).
         frame_channels: channels of one frame: 3 for RGB, 1 for grey.
+        env: record this environment through its camera instead of the observations.
     """
 
     def __init__(
-        self, root_dir: str | Path | None, render_size: int = 256, fps: float = 20, frame_channels: int = 3
+        self,
+        root_dir: str | Path | None,
+        render_size: int = 256,
+        fps: float = 20,
+        frame_channels: int = 3,
+        env: Any = None,
     ) -> None:
         self._recording = _Recording(None if root_dir is None else Path(root_dir) / "train_video", fps)
         self._size = render_size
         self._channels = frame_channels
+        self._env = env
 
     def close(self) -> None:
         """Discard an unsaved video and stop its encoder."""
         self._recording.start(False)
 
-    def init(self, obs: np.ndarray, enabled: bool = True) -> None:
+    def init(self, obs: Any, enabled: bool = True) -> None:
         """Start a video with `obs`; discard an unsaved video."""
         self._recording.start(enabled)
         self.record(obs)
 
-    def record(self, obs: np.ndarray) -> None:
-        """Add the newest frame of `obs`, uint8 [frame_stack * C, H, W], newest frame last."""
+    def record(self, obs: Any) -> None:
+        """Add the newest frame of `obs`, uint8 [frame_stack * C, H, W], newest frame last; or what the camera sees."""
         if not self._recording.active:
+            return
+        if self._env is not None:
+            self._recording.add_rendered(lambda: self._env.render(self._size, self._size))
             return
         frame = np.ascontiguousarray(obs[-self._channels :].transpose(1, 2, 0))  # [H, W, C]
         height, width, _ = frame.shape
@@ -313,8 +330,12 @@ def make_recorders(cfg: DictConfig, env: Any, work_dir: Path) -> tuple[VideoReco
         work_dir: the run's directory.
     """
     fps = 1 / env.step_seconds if env.step_seconds else 20.0
-    channels = env.observation_spec().shape[0] // cfg.frame_stack
+    shape: tuple[int, ...] = getattr(env.observation_spec(), "shape", ())  # of a dict there is none
+    pixels = len(shape) == 3
+    channels = shape[0] // cfg.frame_stack if pixels else 3
     return (
         VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps),
-        TrainVideoRecorder(work_dir if cfg.save_train_video else None, cfg.render_size, fps, channels),
+        TrainVideoRecorder(
+            work_dir if cfg.save_train_video else None, cfg.render_size, fps, channels, None if pixels else env
+        ),
     )

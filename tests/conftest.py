@@ -10,6 +10,8 @@ import pytest
 from absl import logging as absl_logging
 from hypothesis import HealthCheck, settings
 
+from drqv2 import envs
+
 # No deadline: machines differ, and may be busy. In continuous integration the same examples each time.
 _busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("default", _busy)
@@ -19,6 +21,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 # Hydra closes every log handler that it finds, and absl's (dm_control's) closes its stream with it: that must not be
 # the one in which pytest captures what a test prints.
 absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
+
+envs.choose_backend()  # before a test imports dm_control; the processes it starts inherit the choice
 
 
 @pytest.fixture(scope="session")

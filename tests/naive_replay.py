@@ -1,14 +1,15 @@
-"""What the replay is held against: whole episodes with whole stacks in memory, one transition at a time."""
+"""What the replay is compared with: whole episodes with whole stacks in memory, one transition at a time."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,36 +28,58 @@ def memory_dir() -> Iterator[Path]:
         yield Path(folder)
 
 
-def data_specs(frame_stack: int = 3, channels: int = 3) -> tuple[specs.Array, ...]:
+OBSERVATIONS = ("pixels", "vector", "dict")
+ACTIONS = {"box": specs.Array((2,), np.float32), "discrete": specs.DiscreteArray(9999, np.int64)}
+ACTIONS["buttons"] = specs.BoundedArray((2,), np.int64, 0, 9999)
+
+
+def data_specs(
+    frame_stack: int = 3, channels: int = 3, observation: str = "pixels", action: str = "box"
+) -> tuple[Any, ...]:
+    image = specs.Array((frame_stack * channels, HEIGHT, WIDTH), np.uint8, "observation")
+    vector, numbers = specs.Array((3,), np.float64, "observation"), specs.Array((), np.int16)
+    both = {"pixels": image, "arm.pos": vector, "map": specs.Array((6, 2, 2), np.float32), "n": numbers}
     return (
-        specs.Array((frame_stack * channels, HEIGHT, WIDTH), np.uint8, "observation"),
-        specs.Array((2,), np.float32, "action"),
+        {"pixels": image, "vector": vector, "dict": both}[observation],
+        ACTIONS[action].replace(name="action"),
         specs.Array((1,), np.float32, "reward"),
         specs.Array((1,), np.float32, "discount"),
     )
 
 
 def make_episode(
-    number: int, length: int, *, frame_stack: int = 3, channels: int = 3, terminal: bool = False, seed: int = 0
+    number: int,
+    length: int,
+    *,
+    frame_stack: int = 3,
+    channels: int = 3,
+    observation: str = "pixels",
+    action: str = "box",
+    terminal: bool = False,
+    seed: int = 0,
 ) -> list[ExtendedTimeStep]:
     """An episode of `length` transitions. The action before time step t is (number, t): a sample says what it is."""
     rng = np.random.default_rng([seed, number, length])
     frames = rng.integers(0, 256, (length + 1, channels, HEIGHT, WIDTH), dtype=np.uint8)
     history = deque([frames[0]] * frame_stack, maxlen=frame_stack)
-    time_steps = [
-        ExtendedTimeStep(StepType.FIRST, 0.0, 1.0, np.concatenate(history), np.array([number, 0], np.float32))
-    ]
-    for t in range(1, length + 1):
+    time_steps = []
+    for t in range(length + 1):
         history.append(frames[t])
-        step_type, discount = StepType.MID, float(rng.uniform(0.5, 1.0))
-        if t == length:
-            step_type, discount = StepType.LAST, 0.0 if terminal else 1.0
-        action = np.array([number, t], np.float32)
-        time_steps.append(ExtendedTimeStep(step_type, float(rng.normal()), discount, np.concatenate(history), action))
+        image, vector = np.concatenate(history), np.array([number, t, frames[t, 0, 0, 0]], np.float64)
+        both = {"pixels": image, "arm.pos": vector, "map": np.full((6, 2, 2), 0.1 + t, np.float32), "n": np.int16(-t)}
+        taken = np.array(1000 * number + t) if action == "discrete" else np.array([number, t], ACTIONS[action].dtype)
+        step_type, reward, discount = StepType.FIRST, 0.0, 1.0
+        if t > 0:
+            step_type, discount = StepType.MID, float(rng.uniform(0.5, 1.0))
+            if t == length:
+                step_type, discount = StepType.LAST, 0.0 if terminal else 1.0
+            reward = float(rng.normal())
+        seen = {"pixels": image, "vector": vector, "dict": both}[observation]
+        time_steps.append(ExtendedTimeStep(step_type, reward, discount, seen, taken))
     return time_steps
 
 
-def endless(seed: int, longest: int = 12, **kwargs: int) -> Iterator[ExtendedTimeStep]:
+def endless(seed: int, longest: int = 12, **kwargs: Any) -> Iterator[ExtendedTimeStep]:
     """Episodes one after another, of 1 to `longest` transitions."""
     for number in count():
         length = int(np.random.default_rng([seed, number]).integers(1, longest + 1))
@@ -64,7 +87,7 @@ def endless(seed: int, longest: int = 12, **kwargs: int) -> Iterator[ExtendedTim
 
 
 class NaiveReplay:
-    """The replay's rules, written down as slowly as they are spoken."""
+    """The replay's rules, written down as plainly as possible."""
 
     def __init__(self, nstep: int = 3, gamma: float = 0.99, max_size: int | None = None) -> None:
         self.nstep, self.gamma, self.max_size = nstep, gamma, max_size
@@ -89,10 +112,10 @@ class NaiveReplay:
         return self.first, len(self.episodes)
 
     def transitions(self, window: tuple[int, int] | None = None) -> list[tuple[int, int]]:
-        """All (episode, agent step) of a window, the present one unless told."""
+        """All (episode, agent step) of a window, by default the current one."""
         return [(e, t) for e in range(*(window or self.window)) for t in range(len(self.episodes[e]) - 1)]
 
-    def transition(self, number: int, t: int) -> tuple[np.ndarray, np.ndarray, float, float, np.ndarray]:
+    def transition(self, number: int, t: int) -> tuple[Any, np.ndarray, float, float, Any]:
         episode = self.episodes[number]
         reward, discount = 0.0, 1.0
         after = t
@@ -106,21 +129,37 @@ class NaiveReplay:
 
     def check(self, batch: Batch) -> None:
         """Compare every sample of a batch with the transition that its action names."""
-        expected = zip(*(self.transition(number, t) for number, t in samples(batch)), strict=True)
-        obs, action, reward, discount, next_obs = map(np.stack, expected)
-        np.testing.assert_array_equal(batch[0].numpy(), obs)
-        np.testing.assert_array_equal(batch[1].numpy(), action)
+        expected = [self.transition(number, t) for number, t in samples(batch)]
+        obs, action, reward, discount, next_obs = zip(*expected, strict=True)
+        np.testing.assert_equal(as_numpy(batch[0]), stacked(obs))
+        np.testing.assert_array_equal(batch[1].numpy(), np.stack(action))
         np.testing.assert_allclose(batch[2][:, 0].numpy(), reward, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(batch[3][:, 0].numpy(), discount, rtol=1e-5, atol=1e-7)
-        np.testing.assert_array_equal(batch[4].numpy(), next_obs)
+        np.testing.assert_equal(as_numpy(batch[4]), stacked(next_obs))
+
+
+def as_numpy(obs: Any) -> Any:
+    return {key: x.numpy() for key, x in obs.items()} if isinstance(obs, dict) else obs.numpy()
+
+
+def stacked(observations: Sequence[Any]) -> Any:
+    if isinstance(observations[0], dict):
+        return {key: np.stack([obs[key] for obs in observations]) for key in observations[0]}
+    return np.stack(observations)
 
 
 def samples(batch: Batch) -> list[tuple[int, int]]:
     """The (episode, agent step) of each sample."""
-    return [(int(number), int(t) - 1) for number, t in batch[1]]
+    pairs = [divmod(int(x), 1000) if x.ndim == 0 else x.tolist() for x in batch[1]]
+    return [(int(number), int(t) - 1) for number, t in pairs]
+
+
+def flat(batch: Batch) -> list[torch.Tensor]:
+    """All tensors of a batch."""
+    return [x for part in batch for x in (part.values() if isinstance(part, dict) else [part])]
 
 
 def same(first: list[Batch], second: list[Batch]) -> bool:
     return len(first) == len(second) and all(
-        torch.equal(x, y) for a, b in zip(first, second, strict=True) for x, y in zip(a, b, strict=True)
+        torch.equal(x, y) for a, b in zip(first, second, strict=True) for x, y in zip(flat(a), flat(b), strict=True)
     )

@@ -29,8 +29,10 @@ class Run:
         world: int = 0,
         batch_size: int = 8,
         replay_device: str = "disk",
+        **layout: str,
     ) -> None:
-        self.storage = ReplayBufferStorage(data_specs(FRAME_STACK), replay_dir, 40, FRAME_STACK)
+        self.layout: dict[str, Any] = {"frame_stack": FRAME_STACK, **layout}
+        self.storage = ReplayBufferStorage(data_specs(**self.layout), replay_dir, 40, FRAME_STACK)
         self.loader = make_replay_loader(
             replay_dir,
             40,
@@ -46,7 +48,7 @@ class Run:
             replay_device=replay_device,
         )
         self.naive = NaiveReplay(3, 0.99, 40)
-        self.time_steps = endless(world, LONGEST, frame_stack=FRAME_STACK)
+        self.time_steps = endless(world, LONGEST, **self.layout)
         self.steps = 0
         self.windows: list[Window] = []  # when each batch was drawn
 
@@ -72,7 +74,7 @@ class Run:
         return batches
 
     def state(self) -> dict[str, Any]:
-        """As a run writes it: what a snapshot refers to is pinned, and the state goes through a file."""
+        """As a run saves it: what a snapshot refers to is pinned, and the state is written and read back."""
         self.storage.pin("snapshots", self.storage.first_needed)
         buffer = io.BytesIO()
         torch.save(
@@ -82,14 +84,14 @@ class Run:
         return torch.load(buffer, weights_only=True)
 
     def load(self, state: dict[str, Any], history: int, world: int) -> None:
-        """Go on from a state that was taken in the world `history`; in another one, with a new episode."""
+        """Continue from a state that was taken in the world `history`; in another world, with a new episode."""
         self.storage.load_state_dict(state["storage"])
         self.loader.load_state_dict(state["loader"])
         self.storage.pin("snapshots", self.storage.first_needed)
         self.naive = NaiveReplay(3, 0.99, 40)
-        for time_step in islice(endless(history, LONGEST, frame_stack=FRAME_STACK), state["steps"]):
+        for time_step in islice(endless(history, LONGEST, **self.layout), state["steps"]):
             self.naive.add(time_step)
-        self.time_steps = endless(world, LONGEST, frame_stack=FRAME_STACK)
+        self.time_steps = endless(world, LONGEST, **self.layout)
         if world == history:
             self.time_steps = islice(self.time_steps, state["steps"], None)
         else:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import video
+from drqv2.errors import UserError
 from video import TrainVideoRecorder, VideoRecorder
 
 RED, GREEN, BLUE, ORANGE = (220, 30, 20), (20, 200, 40), (30, 40, 210), (200, 100, 30)
@@ -118,6 +119,22 @@ def test_training_video_shows_the_newest_frame(tmp_path):
     assert first.shape == (128, 128, 3)
     np.testing.assert_allclose(corners(first), [RED, GREEN, BLUE, ORANGE], atol=12)
     assert second.max() < 25
+
+
+def test_training_video_of_states_shows_the_environment(tmp_path, caplog):
+    recorder, obs = TrainVideoRecorder(tmp_path, render_size=128, env=Env()), np.zeros(5, np.float32)
+    recorder.init(obs)
+    recorder.record(obs)
+    recorder.save("7.mp4")
+    first, _ = frames(tmp_path / "train_video" / "7.mp4")
+    np.testing.assert_allclose(corners(first), [RED, GREEN, BLUE, ORANGE], atol=12)
+
+    class Blind:
+        def render(self, height, width):
+            raise UserError("it cannot be filmed")
+
+    TrainVideoRecorder(tmp_path, env=Blind()).init(obs)
+    assert "dropped, the run goes on: it cannot be filmed" in caplog.text
 
 
 def test_grey_and_oblong_observations(tmp_path):

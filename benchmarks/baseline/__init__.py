@@ -1,6 +1,8 @@
-"""The benchmarks' baseline: DrQ-v2 as in the paper (arXiv 2107.09645), without optimisation.
+"""DrQ-v2 written straight from the paper (arXiv 2107.09645), with no thought of speed: the benchmarks' baseline.
 
-It shares no algorithm code with the project but computes the same, as tests/test_benchmarks.py checks.
+It shares no algorithm's code with the project, and computes the same: tests/test_benchmarks.py holds the two together.
 """
 
-import drqv2.envs  # noqa: F401 (chooses the OpenGL backend, which must happen before dm_control is imported)
+from drqv2 import envs
+
+envs.choose_backend()  # before dm_control is imported

@@ -1,4 +1,4 @@
-"""Choose actions for several environments with any agent."""
+"""Actions of any agent for several environments at once."""
 
 from __future__ import annotations
 
@@ -11,33 +11,39 @@ from drqv2.errors import NotFiniteError
 from drqv2.utils import eval_mode as as_in_evaluation
 
 
-def choose_actions(agent: Any, observations: Sequence[np.ndarray], step: int, eval_mode: bool) -> Sequence[np.ndarray]:
-    """Return an action for each observation, by the agent's `act_batch` if it has one, else by calling `act` for each.
+def choose_actions(agent: Any, observations: Sequence[Any], step: int, eval_mode: bool) -> Sequence[np.ndarray]:
+    """Return an action for each observation, from the agent's `act_batch` if it has one, else one by one from `act`.
 
     Args:
-        agent: has `act`; called with its networks in evaluation mode.
-        observations: uint8 [C, H, W] each.
+        agent: has `act`; its networks are in evaluation mode meanwhile.
+        observations: an array each, uint8 [C, H, W] or float32 [N], or a dict of arrays.
         step: agent steps so far.
-        eval_mode: act without exploration.
+        eval_mode: without exploration.
 
     Returns:
-        float32 [A] each.
+        float32 [A] each, or a discrete action.
 
     Raises:
-        NotFiniteError: an action is NaN or infinite, which would break the simulation.
+        NotFiniteError: one is NaN or infinite. A simulation would fail with an error of its own, or produce nonsense.
     """
     with as_in_evaluation(agent):
         if len(observations) > 1 and acts_on_batches(agent):
-            actions: Sequence[np.ndarray] = agent.act_batch(np.stack(observations), step, eval_mode=eval_mode)
+            actions: Sequence[np.ndarray] = agent.act_batch(_batch(observations), step, eval_mode=eval_mode)
         else:
             actions = [agent.act(obs, step, eval_mode=eval_mode) for obs in observations]
     for action in actions:
         if not np.isfinite(action).all():
-            raise NotFiniteError(f"the agent's action is {np.asarray(action).tolist()} at agent step {step}")
+            raise NotFiniteError(f"the agent's action is {np.asarray(action).tolist()} at its step {step}")
     return actions
 
 
+def _batch(observations: Sequence[Any]) -> Any:
+    if isinstance(observations[0], dict):
+        return {key: np.stack([obs[key] for obs in observations]) for key in observations[0]}
+    return np.stack(observations)
+
+
 def acts_on_batches(agent: Any) -> bool:
-    """Return whether `act_batch` is defined by the same class as `act`, not inherited while `act` is overridden."""
+    """Return whether the agent's `act_batch` belongs to its `act`: not if a subclass has replaced `act` alone."""
     owners = [{"act", "act_batch"} & vars(kind).keys() for kind in type(agent).__mro__]
     return "act_batch" in next(filter(None, owners), set())

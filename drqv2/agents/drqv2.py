@@ -2,10 +2,11 @@
 
 Deterministic policy gradients with clipped double Q-learning, n-step returns and exploration noise that shrinks on
 a schedule, on features of a convolutional encoder that learns from the critic's loss alone. What makes it learn
-from pixels is the random shift of every image drawn from replay.
+from pixels is the random shift of every image drawn from replay. From state vectors it learns likewise, with a small
+MLP as encoder and without augmentation.
 
-The code below is the algorithm in the paper's order. What makes it fast leaves that order alone: bf16 products under
-autocast (`precision`), features left in the convolutions' order, the whole update as one CUDA graph (`compile`, see
+The code below follows the paper's order. What makes it fast does not change that order: bf16 products under autocast
+(`precision`), features left in the convolutions' memory order, the whole update as one CUDA graph (`compile`, see
 `drqv2.nn.cuda_graph`). In fp32 without compile it is the reference.
 """
 
@@ -21,9 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2 import utils
+from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
-from drqv2.nn.networks import Actor, Critic, Encoder
+from drqv2.nn.networks import Actor, Critic, Encoder, StateEncoder
 
 Metrics = dict[str, Tensor]
 
@@ -32,13 +34,13 @@ class DrQV2Agent:
     """The DrQ-v2 agent.
 
     Args:
-        obs_shape: (C, H, W) of a uint8 observation, frames stacked along C.
+        obs_shape: (C, H, W) of a uint8 observation, frames stacked along C; or (N,) of a state, float32.
         action_shape: (A,); actions lie in [-1, 1].
         device: where the networks live.
         lr: learning rate of Adam, for encoder, actor and critic alike.
         feature_dim: width of the actor's and the critic's trunk.
         hidden_dim: width of their hidden layers.
-        critic_target_tau: share of the way the target critic moves at each update.
+        critic_target_tau: fraction of the way the target critic moves at each update.
         num_expl_steps: agent steps of uniformly random actions at the beginning.
         update_every_steps: agent steps from one update to the next.
         stddev_schedule: standard deviation of the exploration noise over agent steps, see `utils.schedule`.
@@ -49,6 +51,9 @@ class DrQV2Agent:
         compile: on CUDA, whether updates, and actions, are replayed as a graph each; elsewhere, whether torch compiles
             the networks.
         seed: seeds the agent's own generators (exploration, learning). Without it they are torch's global ones.
+
+    Raises:
+        UserError: the observation is neither an image nor a vector, or the actions are not one vector.
     """
 
     def __init__(
@@ -69,6 +74,12 @@ class DrQV2Agent:
         compile: bool = False,
         seed: int | None = None,
     ) -> None:
+        if len(action_shape) != 1:
+            raise UserError(f"DrQ-v2 needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
+        if len(obs_shape) not in (1, 3):
+            raise UserError(
+                f"DrQ-v2 observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)"
+            )
         self.device = device
         self.critic_target_tau = critic_target_tau
         self.update_every_steps = update_every_steps
@@ -79,7 +90,12 @@ class DrQV2Agent:
         self.precision = precision
         self.compile = compile
 
-        self.encoder = Encoder(obs_shape).to(device)
+        self.encoder: Encoder | StateEncoder
+        self.aug: torch.nn.Module
+        if len(obs_shape) == 3:
+            self.encoder, self.aug = Encoder(obs_shape).to(device), RandomShiftsAug(pad=4)
+        else:
+            self.encoder, self.aug = StateEncoder(obs_shape).to(device), torch.nn.Identity()
         self.actor = Actor(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
         self.critic = Critic(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
         self.critic_target = Critic(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
@@ -90,7 +106,6 @@ class DrQV2Agent:
         self.actor_opt = adam(self.actor.parameters())
         self.critic_opt = adam(self.critic.parameters())
 
-        self.aug: torch.nn.Module = RandomShiftsAug(pad=4)
         self.act_generator: torch.Generator | None = None
         self.update_generator: torch.Generator | None = None
         if seed is not None:
@@ -119,7 +134,7 @@ class DrQV2Agent:
         """Choose an action.
 
         Args:
-            obs: uint8 [C, H, W].
+            obs: uint8 [C, H, W], or float32 [N].
             step: agent steps so far.
             eval_mode: True for the mean action, False for exploration.
 
@@ -131,7 +146,7 @@ class DrQV2Agent:
 
     @torch.no_grad()
     def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
-        """Choose an action for each of several observations, uint8 [N, C, H, W]; see `act`. Returns float32 [N, A]."""
+        """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         if self._graphs:
             self._graphed_policy = self._graphed_policy or graphed_policy(self)
             mean = self._graphed_policy(torch.from_numpy(obs))
@@ -151,8 +166,8 @@ class DrQV2Agent:
         """Learn from one batch, every `update_every_steps` agent steps; otherwise do nothing.
 
         Args:
-            replay_iter: yields (obs uint8 [B, C, H, W], action float32 [B, A], n-step reward float32 [B, 1],
-                discount float32 [B, 1] with gamma^n in it, next_obs uint8 [B, C, H, W]).
+            replay_iter: yields (obs uint8 [B, C, H, W] or float32 [B, N], action float32 [B, A], n-step reward
+                float32 [B, 1], discount float32 [B, 1] with gamma^n in it, next_obs as obs).
             step: agent steps so far.
 
         Returns:
@@ -169,7 +184,7 @@ class DrQV2Agent:
 
     def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         obs, action, reward, discount, next_obs = batch
-        # Both before the convolutions: on a CPU one core shifts, another is free for the environment's process.
+        # Both before the convolutions: on a CPU one core shifts, another is free for the environment process.
         obs = self._shifted(obs)
         with torch.no_grad():
             next_obs = self._shifted(next_obs)
@@ -256,20 +271,23 @@ class DrQV2Agent:
         }
 
     def _shifted(self, obs: Tensor) -> Tensor:
-        # A replaced `aug` may know floats only, as in the public implementation.
+        # A replaced `aug` may take floats only, as in the public implementation.
         shifted: Tensor = self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float())
         return shifted
 
     def _encode(self, obs: Tensor) -> Tensor:
-        if self._as_published:
+        if type(self.encoder) is Encoder and self._as_published:
             return self.encoder(obs, as_maps=True)  # [B, 32, h, w]
         return self.encoder(obs)  # [B, repr_dim]
 
     @property
     def _as_published(self) -> bool:
-        """Whether nothing of the update has been replaced: what others wrote gets fp32 and flat features."""
+        """Whether nothing of the update has been replaced: replacements get fp32 and flat features."""
         methods = ("update", "update_critic", "update_actor")
-        parts = {"aug": RandomShiftsAug, "encoder": Encoder, "actor": Actor, "critic": Critic, "critic_target": Critic}
+        sees = {"encoder": Encoder, "aug": RandomShiftsAug}
+        if type(self.encoder) is StateEncoder:
+            sees = {"encoder": StateEncoder, "aug": torch.nn.Identity}
+        parts = {**sees, "actor": Actor, "critic": Critic, "critic_target": Critic}
         return all(getattr(type(self), name) is getattr(DrQV2Agent, name) for name in methods) and all(
             type(getattr(self, name)) is part for name, part in parts.items()
         )
@@ -279,15 +297,15 @@ class DrQV2Agent:
         return self.compile and self._as_published and torch.device(self.device).type == "cuda"
 
     def _autocast(self) -> torch.autocast:
-        # A context of its own for each pass: inside one, autocast goes on using a parameter's first bf16 copy.
+        # A new context for each pass: within one, autocast keeps using a parameter's first bf16 copy.
         bf16 = self.precision == "bf16" and self._as_published
         return torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=bf16)
 
     def _stddev(self, step: int) -> float | Tensor:
         """Return the noise's standard deviation; in a graph it is a tensor that is filled in before each replay.
 
-        A tensor for a compiled actor, too: it would be compiled again for each number, and after a few of them no more,
-        so that its bits would depend on how long the process has lived.
+        A compiled actor gets a tensor, too: it would be compiled again for each number, and after a few of them no
+        longer, so that its bits would depend on how long the process has been running.
         """
         if self.graph_stddev is not None:
             return self.graph_stddev

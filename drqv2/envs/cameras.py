@@ -28,7 +28,7 @@ class Camera(Protocol):
     def __call__(self, time_step: TimeStep) -> np.ndarray:
         """Return the image of `time_step`, the environment's current one, uint8 [H, W, C].
 
-        The next call may fill the same array anew.
+        The next call may overwrite the array.
         """
 
     def render(self, height: int, width: int) -> np.ndarray:
@@ -36,15 +36,15 @@ class Camera(Protocol):
 
 
 class PhysicsCamera:
-    """A camera of MuJoCo's. Its pixels are those of dm_control's `physics.render`, to the last bit, unless `fast`.
+    """A MuJoCo camera. Its pixels are those of dm_control's `physics.render`, to the last bit, unless `fast`.
 
     Args:
         env: has dm_control's `physics`.
         size: height and width of the image.
         camera: number or name.
         fast: draw shadows with less detail, see `make`.
-        own: nobody else draws with this physics: its off-screen buffer becomes as small as the pictures asked for, and
-            its floor may cast a smaller shadow, see `scene.Scene`.
+        own: no other code renders this physics, so that its off-screen buffer may be as small as the pictures asked
+            for, and its floor may cast a smaller shadow, see `scene.Scene`.
 
     Raises:
         UserError: there is no such camera.
@@ -62,10 +62,10 @@ class PhysicsCamera:
         self._own = own
         self._pixels = np.empty(self.shape, np.uint8)
         self._model: Callable[[], Any] = lambda: None
-        self._scene_now()  # before the first reset, at which some tasks open OpenGL
+        self._scene_now()  # before the first reset, at which some tasks open OpenGL themselves
 
     def __call__(self, time_step: TimeStep) -> np.ndarray:
-        """Return what the camera sees, uint8 [size, size, 3], in an array that the next call fills anew."""
+        """Return what the camera sees, uint8 [size, size, 3], in an array that the next call overwrites."""
         return self._scene_now().draw(self._env.physics, self._pixels)
 
     def render(self, height: int, width: int) -> np.ndarray:
@@ -84,12 +84,12 @@ class PhysicsCamera:
 
 
 class ObservationCamera:
-    """The pixels of the observation: an image, or a mapping's `pixels`; resized by area averaging where need be.
+    """The pixels of the observation: an image, or a mapping's `pixels`; resized by area averaging if necessary.
 
     Args:
         env: its observation spec holds pixels.
         size: height and width of the image.
-        film: the camera that gives a video's pictures; None to enlarge the pixels.
+        film: the camera that films videos; None to enlarge the pixels.
 
     Raises:
         UserError: the pixels are not uint8 [H, W, C].
@@ -113,14 +113,22 @@ class ObservationCamera:
 
 
 class RenderCamera:
-    """What a gymnasium.Env's `render()` shows, resized by area averaging where need be.
+    """What a gymnasium.Env's `render()` shows, resized by area averaging if necessary.
 
     Args:
-        env: has `picture()`, see `gymnasium.GymnasiumEnvironment`.
+        env: a `gymnasium.GymnasiumEnvironment`.
         size: height and width of the image.
+
+    Raises:
+        UserError: it renders no pictures.
     """
 
     def __init__(self, env: Any, size: int) -> None:
+        if env.render_mode != "rgb_array":
+            raise UserError(
+                f"the environment's observations are {env.observation_spec()} and its render_mode is "
+                f'{env.render_mode!r}: must be pixels, or gymnasium.make(..., render_mode="rgb_array")'
+            )
         self.shape = (size, size, 3)
         self._env = env
 

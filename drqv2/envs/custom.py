@@ -1,4 +1,4 @@
-"""Anyone's own environment: a factory's result, brought to the one form that `make` wraps."""
+"""Your own environment: makes a dm_env.Environment of what your factory returns, for `make` to wrap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def build(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     """Call `factory` and return its environment; a gymnasium.Env comes back under its adapter.
 
     Args:
-        factory: its signature decides which of `offered` it is given: those it names and that are not bound yet.
+        factory: it is given those of `offered` that its signature names and that are not bound yet.
         offered: task_name, image_size, seed, camera.
 
     Raises:
@@ -49,18 +49,19 @@ def build(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
 
 
 def check_action_spec(spec: Any) -> None:
-    """Check that actions are one vector of numbers between finite bounds.
+    """Check that actions are one vector of numbers between finite bounds, or discrete.
 
     Raises:
-        UserError: they are not.
+        UserError: they are neither.
     """
+    if isinstance(spec, specs.DiscreteArray):
+        return
     if (
         not isinstance(spec, specs.BoundedArray)
-        or isinstance(spec, specs.DiscreteArray)
         or not np.issubdtype(spec.dtype, np.floating)
         or len(spec.shape) != 1
         or not (np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all())
     ):
         raise UserError(
-            f"the environment's actions are {spec}: must be continuous, one vector of shape (A,) with finite bounds"
+            f"the environment's actions are {spec}: must be one vector of shape (A,) with finite bounds, or discrete"
         )

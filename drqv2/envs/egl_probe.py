@@ -1,7 +1,7 @@
-"""Exits with 0 where a headless EGL display with desktop OpenGL can be had, else with 1.
+"""A script that exits with 0 where a headless EGL display with desktop OpenGL is available, else with 1.
 
-Run as a script in a process of its own: a bad driver may crash, and EGL has one display for the whole process, so that
-opening and closing it here would close it for whoever else draws. Imports nothing outside the standard library.
+It runs in a process of its own: a bad driver may crash, and EGL has one display for the whole process, which opening
+and closing it here would close for other users. It imports nothing outside the standard library.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 _PLATFORM_DEVICE = 0x313F
 _OPENGL_API = 0x30A2
-# What mujoco's contexts ask for, as far as it can be wanting: a pbuffer surface, desktop OpenGL, 24 bits of depth.
+# What mujoco's contexts need and a driver may lack: a pbuffer surface, desktop OpenGL, 24 bits of depth.
 _CONFIG = (c_int32 * 7)(0x3033, 0x0001, 0x3040, 0x0008, 0x3025, 24, 0x3038)
 
 
 def load(*names: str) -> ctypes.CDLL | None:
-    """Return the first library of these names that there is."""
+    """Return the first of these libraries that is installed."""
     for name in names:
         try:
             return ctypes.CDLL(name)
@@ -65,4 +65,4 @@ def works() -> bool:
 
 
 if __name__ == "__main__":
-    os._exit(0 if works() else 1)  # past the driver's own farewells
+    os._exit(0 if works() else 1)  # skips the driver's own cleanup, which may crash

@@ -1,16 +1,17 @@
-"""Episodes by number: each is seeded by its own name, and its state is that name and the actions so far."""
+"""Numbered episodes: each is seeded by its number, and its state is that number and the actions so far."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import dm_env
 import numpy as np
 import torch
+from dm_env import specs
 
 from drqv2.envs.cameras import Camera, PhysicsCamera
 from drqv2.envs.wrappers import (
@@ -21,6 +22,7 @@ from drqv2.envs.wrappers import (
     ExtendedTimeStepWrapper,
     FrameStackWrapper,
     PixelsWrapper,
+    StateWrapper,
     Wrapper,
 )
 from drqv2.errors import UserError
@@ -34,7 +36,7 @@ def _reseed(bits: np.random.BitGenerator, seed: int) -> None:
 
 
 def find_seeder(env: Any) -> Callable[[int], Any] | None:
-    """Return the function that seeds what `env` draws at its next reset, None when there is no known way.
+    """Return the function that seeds what `env` draws at its next reset; None if none is known.
 
     Known are a method `seed(int)`, and a numpy generator named `random_state` (dm_control's composer) or
     `task.random` (its suite), in `env` or in the environment it wraps (`_env`, `_environment`).
@@ -61,16 +63,31 @@ def _warn_unseeded(kind: str) -> None:
     )
 
 
-class Environment(Wrapper):
-    """What `make` returns: a dm_env.Environment of ExtendedTimeStep whose episodes have numbers.
+class EpisodeProgress(NamedTuple):
+    """What a step changes in the state of an environment, `env_index` being the environment's number."""
 
-    Episode e of environment i is seeded from (seed, stream, i, e), whatever was played before, so that (i, e, actions
-    so far) is the environment's whole state: `state` and `restore`.
+    env_index: int
+    episode: int
+    num_actions: int
+    last_action: np.ndarray | None  # None at the start of an episode
+
+
+def episode_state(index: int, episode: int, actions: Sequence[np.ndarray], action_spec: Any) -> dict[str, Any]:
+    """Return {"index": int, "episode": int, "actions": tensor [t, *action shape] of the episode so far}."""
+    stacked = np.stack(actions) if actions else np.zeros((0, *action_spec.shape), action_spec.dtype)
+    return {"index": index, "episode": episode, "actions": torch.from_numpy(stacked)}
+
+
+class Environment(Wrapper):
+    """What `make` returns: a dm_env.Environment of ExtendedTimeStep whose episodes are numbered.
+
+    Episode e of environment i is seeded from (seed, stream, i, e), whatever was played before, so (i, e, actions so
+    far) is the environment's whole state: `state` and `restore`.
 
     Args:
-        env: the control environment, its actions one vector between finite bounds.
-        camera: how it is seen.
-        frame_stack: frames in one observation.
+        env: the control environment; its actions are one vector between finite bounds, or discrete.
+        make_camera: makes the camera that sees it: at once for pixels, else at the first `render`.
+        frame_stack: frames in one observation; None observes the state vector instead of pixels.
         action_repeat: environment frames in one agent step.
         seed: the run's seed.
         stream: the stream of random numbers (drqv2.utils).
@@ -85,30 +102,45 @@ class Environment(Wrapper):
     def __init__(
         self,
         env: dm_env.Environment,
-        camera: Camera,
-        frame_stack: int,
+        make_camera: Callable[[], Camera],
+        frame_stack: int | None,
         action_repeat: int,
         seed: int,
         stream: int,
         index: int,
     ) -> None:
         self._base: Any = env
-        repeated = ActionRepeatWrapper(ActionDTypeWrapper(env, np.float32), action_repeat)
-        self._pixels = PixelsWrapper(ActionScaleWrapper(repeated), camera)
-        super().__init__(ExtendedTimeStepWrapper(FrameStackWrapper(self._pixels, frame_stack)))
+        self._make_camera = make_camera
+        self._pixels: PixelsWrapper | None = None
+        discrete = isinstance(env.action_spec(), specs.DiscreteArray)
+        acting: Wrapper = ActionRepeatWrapper(
+            ActionDTypeWrapper(env, np.int64 if discrete else np.float32), action_repeat
+        )
+        if not discrete:
+            acting = ActionScaleWrapper(acting)
+        observing: Wrapper
+        if frame_stack is None:
+            observing = StateWrapper(acting)
+        else:
+            self._pixels = PixelsWrapper(acting, self._camera)
+            observing = FrameStackWrapper(self._pixels, frame_stack)
+        super().__init__(ExtendedTimeStepWrapper(observing))
         seconds = getattr(env, "control_timestep", lambda: None)()
         self.step_seconds = None if seconds is None else float(seconds) * action_repeat
         self.index = index
         self.episode = -1
-        self._camera = camera
         self._other: tuple[int | str, PhysicsCamera] | None = None  # another camera, for videos
-        self._frame_stack = frame_stack
+        self._frame_stack = frame_stack or 0
         self._seed = (seed, stream)
         self._seeder = find_seeder(env)
         if self._seeder is None:
             _warn_unseeded(type(env).__name__)
         self._actions: list[np.ndarray] = []
         self._over = True
+
+    @functools.cached_property
+    def _camera(self) -> Camera:
+        return self._make_camera()
 
     def reset(self) -> ExtendedTimeStep:
         """Start the next episode; the first is number 0."""
@@ -127,42 +159,48 @@ class Environment(Wrapper):
         """Take one agent step; after an episode's last, start the next episode instead.
 
         Args:
-            action: [A], cast to float32.
+            action: [A], cast to float32; or a discrete action, cast to int64.
 
         Raises:
-            ValueError: the action's shape is not the spec's.
+            ValueError: the action's shape is not the spec's, or a discrete action is out of range.
         """
         if self._over:
             return self.reset()
-        action = np.array(action, np.float32)
+        action = np.array(action, self.action_spec().dtype)
         if action.shape != self.action_spec().shape:
             raise ValueError(f"action of shape {action.shape}: must be {self.action_spec().shape}")
+        if isinstance(self.action_spec(), specs.DiscreteArray):
+            self.action_spec().validate(action)
         self._actions.append(action)
         time_step: ExtendedTimeStep = self._env.step(action)
         self._over = time_step.last()
         return time_step
 
     def state(self) -> dict[str, Any]:
-        """Return {"index": int, "episode": int, "actions": float32 tensor [t, A] of the episode so far}."""
-        actions = np.stack(self._actions) if self._actions else np.zeros((0, *self.action_spec().shape), np.float32)
-        return {"index": self.index, "episode": self.episode, "actions": torch.from_numpy(actions)}
+        """Return the whole state, which `restore` takes; see `episode_state`."""
+        return episode_state(self.index, self.episode, self._actions, self.action_spec())
+
+    def progress(self) -> EpisodeProgress:
+        """Return the state in short."""
+        last = self._actions[-1] if self._actions else None
+        return EpisodeProgress(self.index, self.episode, len(self._actions), last)
 
     def restore(self, state: dict[str, Any]) -> ExtendedTimeStep:
-        """Return to `state` by playing its episode again and return the time step it was in.
+        """Return to `state` by playing its episode again; return the time step of that state.
 
-        Only the frames that the last observation shows are rendered. A state from before the first reset restores
-        to the beginning of episode 0.
+        Only the frames that the last observation shows are rendered. A state from before the first reset is restored to
+        the beginning of episode 0.
 
         Args:
             state: from `state()` of an environment made with the same arguments.
 
         Raises:
-            UserError: the episode ends before the actions do, so it is another one.
+            UserError: the episode ends before the actions do, so it is a different one.
         """
-        actions = np.asarray(state["actions"], np.float32)
-        seen = len(actions) - self._frame_stack  # frames up to this one are seen by nobody
+        actions = np.asarray(state["actions"], self.action_spec().dtype)
+        unseen = len(actions) - self._frame_stack  # frames up to this one are not in the last observation
         try:
-            self._pixels.drawing = seen < 0
+            self._set_drawing(unseen < 0)
             time_step = self.begin(state["index"], max(state["episode"], 0))
             for t, action in enumerate(actions):
                 if self._over:
@@ -170,11 +208,15 @@ class Environment(Wrapper):
                         f"episode {self.episode} ends after {t} of the {len(actions)} steps that were played: the "
                         "task, action_repeat or seed has changed, or the environment cannot be seeded"
                     )
-                self._pixels.drawing = t >= seen
+                self._set_drawing(t >= unseen)
                 time_step = self.step(action)
         finally:
-            self._pixels.drawing = True
+            self._set_drawing(True)
         return time_step
+
+    def _set_drawing(self, drawing: bool) -> None:
+        if self._pixels is not None:
+            self._pixels.drawing = drawing
 
     def render(self, height: int, width: int, camera: int | str | None = None) -> np.ndarray:
         """Return the current picture, uint8 [height, width, 3].
@@ -185,22 +227,22 @@ class Environment(Wrapper):
             camera: MuJoCo camera, number or name; None for the environment's own.
 
         Raises:
-            UserError: there is no such camera.
+            UserError: there is no such camera, or the environment renders nothing.
         """
         if camera is None:
             return np.ascontiguousarray(self._camera.render(height, width))
         if not hasattr(self._base, "physics"):
-            raise UserError(f"camera={camera}: {type(self._base).__name__} is no simulation of MuJoCo's")
+            raise UserError(f"camera={camera}: {type(self._base).__name__} is not a MuJoCo simulation")
         if self._other is None or self._other[0] != camera:
             self._other = camera, PhysicsCamera(self._base, max(height, width), camera)
         return self._other[1].render(height, width)
 
     def close(self) -> None:
-        """Free the simulation and its OpenGL context. The environment is of no use afterwards."""
+        """Free the simulation and its OpenGL context; the environment cannot be used afterwards."""
         if self._base is None:
             return
         physics = getattr(self._base, "physics", None)
-        # dm_control's suite leaves its physics to be freed; its composer shows a proxy and frees the physics itself.
+        # dm_control's suite does not free its physics; its composer returns a proxy and frees the physics itself.
         leftover: Any = None if isinstance(physics, weakref.ProxyType) else physics
         self._base.close()
         if hasattr(leftover, "free"):

@@ -20,37 +20,36 @@ except ModuleNotFoundError as error:
 class GymnasiumEnvironment(dm_env.Environment):
     """Keeps an end (terminated: discount 0) apart from a time-out (truncated: discount 1).
 
-    Pixels come from the observation where it is an image or a dict with `pixels`, else from `env.render()`.
-
     Args:
-        env: a gymnasium.Env with a Box of actions.
+        env: a gymnasium.Env with Box or Discrete actions; its observations are a Box, or a Dict of Boxes, of which
+            anything else is left out.
 
     Attributes:
-        renders: whether pixels come from `env.render()`.
+        render_mode: what `env.render()` returns: pictures if "rgb_array".
 
     Raises:
-        UserError: `env` is no gymnasium.Env, its actions are no Box, or it has no pixels.
+        UserError: `env` is no gymnasium.Env, or its spaces are others.
     """
 
     def __init__(self, env: Any) -> None:
         if not isinstance(env, gymnasium.Env):
             raise UserError(f"{type(env).__name__}: must be a gymnasium.Env (the older gym is not supported)")
-        if not isinstance(env.action_space, gymnasium.spaces.Box):
-            raise UserError(f"the environment's actions are {env.action_space}: must be a Box with finite bounds")
+        if not isinstance(env.action_space, gymnasium.spaces.Box | gymnasium.spaces.Discrete):
+            raise UserError(f"the environment's actions are {env.action_space}: must be a Box or Discrete")
         self._env = env
-        self._box = env.action_space
+        self._actions: Any = env.action_space
         self._next_seed: int | None = None
+        self.render_mode = env.render_mode
         space: Any = env.observation_space
-        if isinstance(space, gymnasium.spaces.Dict):
-            space = space.spaces.get("pixels")
-        self.renders = not (isinstance(space, gymnasium.spaces.Box) and len(space.shape) in (2, 3))
-        if not self.renders:
-            self._observation_spec = specs.Array(space.shape, space.dtype, "pixels")
-        elif env.render_mode != "rgb_array":
-            raise UserError(
-                f"the environment's observations are {env.observation_space} and its render_mode is "
-                f'{env.render_mode!r}: must be pixels, or gymnasium.make(..., render_mode="rgb_array")'
-            )
+        parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {"observation": space}
+        boxes = {
+            key: specs.Array(part.shape, part.dtype, key)
+            for key, part in parts.items()
+            if isinstance(part, gymnasium.spaces.Box)
+        }
+        if not boxes:
+            raise UserError(f"the environment's observations are {space}: must be a Box or a Dict of Boxes")
+        self._observation_spec: Any = boxes if isinstance(space, gymnasium.spaces.Dict) else boxes["observation"]
 
     def seed(self, seed: int) -> None:
         """Seed the next reset."""
@@ -60,35 +59,35 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Start an episode."""
         seed, self._next_seed = self._next_seed, None
         observation, _ = self._env.reset(seed=seed)
-        return dm_env.restart(self._pixels(observation))
+        return dm_env.restart(observation)
 
     def step(self, action: np.ndarray) -> TimeStep:
         """Take one step."""
-        observation, reward, terminated, truncated, _ = self._env.step(action)
-        pixels = self._pixels(observation)
+        discrete = isinstance(self._actions, gymnasium.spaces.Discrete)
+        taken = np.int64(action + self._actions.start) if discrete else action
+        observation, reward, terminated, truncated, _ = self._env.step(taken)
         if terminated:
-            return dm_env.termination(float(reward), pixels)
+            return dm_env.termination(float(reward), observation)
         if truncated:
-            return dm_env.truncation(float(reward), pixels)
-        return dm_env.transition(float(reward), pixels)
-
-    def _pixels(self, observation: Any) -> dict[str, Any]:
-        if self.renders:
-            return {}
-        return {"pixels": observation["pixels"] if isinstance(observation, dict) else observation}
+            return dm_env.truncation(float(reward), observation)
+        return dm_env.transition(float(reward), observation)
 
     def picture(self) -> np.ndarray:
         """Return what `env.render()` shows, uint8 [H, W, C]."""
         image = np.asarray(self._env.render())
         return image.reshape(image_shape(image.shape, image.dtype, "what the environment's render() returns"))
 
-    def observation_spec(self) -> dict[str, specs.Array]:
-        """Return {"pixels": ...}, or {} where pixels come from `picture`."""
-        return {} if self.renders else {"pixels": self._observation_spec}
+    def observation_spec(self) -> Any:
+        """Return the spec of the Box of observations, or a dict of specs."""
+        return self._observation_spec
 
     def action_spec(self) -> specs.BoundedArray:
-        """Return the Box of actions."""
-        return specs.BoundedArray(self._box.shape, self._box.dtype, self._box.low, self._box.high, "action")
+        """Return the spec of the Box of actions, or of discrete actions from 0."""
+        if isinstance(self._actions, gymnasium.spaces.Discrete):
+            return specs.DiscreteArray(int(self._actions.n), np.int64, "action")
+        return specs.BoundedArray(
+            self._actions.shape, self._actions.dtype, self._actions.low, self._actions.high, "action"
+        )
 
     def control_timestep(self) -> float | None:
         """Return simulated seconds in one step, where the environment says how many frames a second are real time."""

@@ -1,6 +1,6 @@
-"""Which OpenGL draws off-screen. Decided before mujoco and dm_control are imported, which read it once and for all.
+"""Which OpenGL renders off-screen: to be chosen before mujoco and dm_control are imported, which read it only once.
 
-The user's MUJOCO_GL if set; else EGL (a GPU's, or Mesa's software) where it works; else OSMesa where it is installed.
+It is the user's MUJOCO_GL if set; else EGL (a GPU's, or Mesa's software) where it works; else OSMesa where installed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ APT_PACKAGES = ("libegl1", "libgl1", "libgl1-mesa-dri")
 
 
 def egl_works() -> bool:
-    """Return whether a headless EGL display with desktop OpenGL can be had here."""
+    """Return whether a headless EGL display with desktop OpenGL is available; a process of its own tries it."""
     command = [sys.executable, "-I", "-S", egl_probe.__file__]
     try:
         probe = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
@@ -32,10 +32,11 @@ def osmesa_works() -> bool:
 
 
 def choose_backend() -> str | None:
-    """Set MUJOCO_GL and PYOPENGL_PLATFORM where they are not set; return MUJOCO_GL, None when nothing can draw.
+    """Set MUJOCO_GL and PYOPENGL_PLATFORM where they are not set; return MUJOCO_GL, None when nothing can render.
 
-    Never overwrites what the user has set; PYOPENGL_PLATFORM set to egl or osmesa alone is a choice too. Without
-    effect once dm_control has been imported.
+    To be called at a program's start: it has no effect once dm_control has been imported. Processes that are started
+    later inherit the choice; further calls cost nothing. What the user has set is never overwritten, and
+    PYOPENGL_PLATFORM set to egl or osmesa alone is a choice too.
     """
     if "dm_control._render" in sys.modules:
         backend: str | None = sys.modules["dm_control._render"].BACKEND
@@ -55,10 +56,10 @@ def choose_backend() -> str | None:
 def gl_renderer() -> str:
     """Return OpenGL's GL_RENDERER, e.g. `llvmpipe (LLVM 15.0.6, 256 bits)`, which is software.
 
-    Makes an OpenGL context once and frees it, so that an answer proves that drawing works.
+    Makes an OpenGL context once and frees it: when this returns, rendering works.
 
     Raises:
-        UserError: nothing here can draw off-screen; says what to install.
+        UserError: nothing here can render off-screen; says what to install.
     """
     backend = choose_backend()
     sudo = "" if os.geteuid() == 0 else "sudo "
@@ -67,7 +68,7 @@ def gl_renderer() -> str:
         device = os.environ.get("MUJOCO_EGL_DEVICE_ID")
         tried = "EGL" + (f" on device MUJOCO_EGL_DEVICE_ID={device}" if device else "") + " and OSMesa"
         raise UserError(
-            f"no off-screen OpenGL works here (tried {tried}), and MuJoCo draws the observations with it.\n"
+            f"no off-screen OpenGL works here (tried {tried}), and MuJoCo needs it to render images.\n"
             f"Install it: {install}"
         )
     try:
@@ -83,16 +84,16 @@ def gl_renderer() -> str:
     except Exception as error:  # each back end fails in a way of its own
         raise UserError(
             f"MUJOCO_GL={backend} does not work here ({type(error).__name__}: {error}).\n"
-            f"Unset MUJOCO_GL and PYOPENGL_PLATFORM to have one chosen, or install it: {install}"
+            f"Unset MUJOCO_GL and PYOPENGL_PLATFORM to have one chosen for you, or install it: {install}"
         ) from error
     return str(name)
 
 
 def require_backend() -> str:
-    """Return MUJOCO_GL, after proof that it draws.
+    """Return MUJOCO_GL, after checking that it renders.
 
     Raises:
-        UserError: nothing here can draw off-screen; says what to install.
+        UserError: nothing here can render off-screen; says what to install.
     """
     gl_renderer()
     return str(choose_backend())

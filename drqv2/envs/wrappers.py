@@ -1,8 +1,10 @@
-"""Wrappers from a control environment to stacked pixels, one idea each, innermost first as `wrap` puts them on."""
+"""Wrappers from a control environment to stacked pixels or one state vector, one idea each, innermost first."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import dm_env
@@ -10,6 +12,7 @@ import numpy as np
 from dm_env import StepType, TimeStep, specs
 
 from drqv2.envs.cameras import Camera
+from drqv2.errors import UserError
 
 
 class ExtendedTimeStep(NamedTuple):
@@ -19,8 +22,8 @@ class ExtendedTimeStep(NamedTuple):
         step_type: FIRST, MID or LAST.
         reward: summed over the repeats of the action; 0.0 at FIRST.
         discount: 0.0 at a true end; 1.0 at a time-out and everywhere else.
-        observation: uint8 [frame_stack * C, H, W], newest frame last.
-        action: float32 [A] in [-1, 1]; zeros at FIRST.
+        observation: uint8 [frame_stack * C, H, W], newest frame last; or the state, float32 [N].
+        action: float32 [A] in [-1, 1], or a discrete one, int64 []; zero at FIRST.
     """
 
     step_type: Any
@@ -89,14 +92,18 @@ class ActionDTypeWrapper(Wrapper):
     """Takes actions of another dtype and casts them to the environment's own, inside its bounds.
 
     Args:
-        env: its action spec is a BoundedArray.
+        env: its action spec is a BoundedArray or DiscreteArray.
         dtype: of the actions taken.
     """
 
     def __init__(self, env: dm_env.Environment, dtype: Any) -> None:
         super().__init__(env)
         spec = self._inner_spec = env.action_spec()
-        self._action_spec = specs.BoundedArray(spec.shape, dtype, spec.minimum, spec.maximum, "action")
+        self._action_spec: specs.BoundedArray = (
+            specs.DiscreteArray(spec.num_values, dtype, "action")
+            if isinstance(spec, specs.DiscreteArray)
+            else specs.BoundedArray(spec.shape, dtype, spec.minimum, spec.maximum, "action")
+        )
 
     def step(self, action: Any) -> TimeStep:
         """Take one step with the action cast."""
@@ -170,7 +177,7 @@ class PixelsWrapper(Wrapper):
         camera: gives the image of a time step.
 
     Attributes:
-        drawing: while False, nothing is rendered and the image is black. For a replay, whose early frames nobody sees.
+        drawing: while False, nothing is rendered and the image is black: for replayed steps whose frames are not seen.
     """
 
     def __init__(self, env: dm_env.Environment, camera: Camera) -> None:
@@ -193,6 +200,45 @@ class PixelsWrapper(Wrapper):
     def observation_spec(self) -> dict[str, specs.BoundedArray]:
         """Return {"pixels": uint8 [H, W, C]}."""
         return {"pixels": specs.BoundedArray(self._camera.shape, np.uint8, 0, 255, "pixels")}
+
+
+class StateWrapper(Wrapper):
+    """Replaces the observation by one vector: its arrays, flattened and joined in order. Images are left out.
+
+    Args:
+        env: its observation is an array or a mapping of arrays and numbers.
+
+    Raises:
+        UserError: the observation has nothing but images.
+    """
+
+    def __init__(self, env: dm_env.Environment) -> None:
+        super().__init__(env)
+        spec = env.observation_spec()
+        parts = spec if isinstance(spec, Mapping) else {None: spec}
+        self._keys = [key for key, part in parts.items() if part.dtype != np.uint8 or len(part.shape) < 2]
+        size = sum(math.prod(parts[key].shape) for key in self._keys)
+        if not size:
+            raise UserError(
+                f"obs_type=state: the environment's observations are {spec}: images only; use obs_type=pixels"
+            )
+        self._observation_spec = specs.Array((size,), np.float32, "observation")
+
+    def _with_state(self, time_step: TimeStep) -> TimeStep:
+        values = [time_step.observation if key is None else time_step.observation[key] for key in self._keys]
+        return time_step._replace(observation=np.concatenate([np.ravel(v) for v in values], dtype=np.float32))
+
+    def reset(self) -> TimeStep:
+        """Start an episode."""
+        return self._with_state(self._env.reset())
+
+    def step(self, action: Any) -> TimeStep:
+        """Take one step."""
+        return self._with_state(self._env.step(action))
+
+    def observation_spec(self) -> specs.Array:
+        """Return float32 [N]."""
+        return self._observation_spec
 
 
 class FrameStackWrapper(Wrapper):

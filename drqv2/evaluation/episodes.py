@@ -24,10 +24,10 @@ def play(
     not on the number of environments.
 
     Args:
-        envs: `InProcess` or `Worker` environments.
+        envs: handles on environments, see `drqv2.envs.handles`.
         evaluation: index of the evaluation, which seeds its episodes.
         episodes: number of episodes.
-        act: maps an observation, uint8 [C, H, W], to an action, float32 [A].
+        act: maps an observation to an action, float32 [A].
         watch: called with (episode, environment, time_step) for every time step, including the first.
 
     Returns:

@@ -1,6 +1,6 @@
-"""Is the learner healthy? Figures taken now and then from a finished episode; they draw no random numbers.
+"""Is the learner healthy? Statistics taken at intervals from a finished episode; they draw no random numbers.
 
-They know the parts that a DrQ-v2 agent has (encoder, actor, critic); an agent built otherwise gives fewer of them.
+They need what a DrQ-v2 agent has (encoder, actor, critic); for other agents there are fewer of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from drqv2.utils import eval_mode
 
 MAX_OBSERVATIONS = 64
-DORMANT_BELOW = 0.025  # share of the layer's mean activation; Sokar et al., arXiv 2302.12902, definition 3.1
+DORMANT_BELOW = 0.025  # of the layer's mean activation; Sokar et al., arXiv 2302.12902, definition 3.1
 
 
 def diagnose(
@@ -26,8 +26,8 @@ def diagnose(
         try:
             with eval_mode(agent):
                 return episode_diagnostics(agent, episode, frame_stack, discount, device)
-        except Exception as e:  # whatever someone's networks raise, it is not worth a training run
-            warnings.warn(f"no diagnostics: the agent calls its networks in a way of its own ({e})", stacklevel=2)
+        except Exception as e:  # whatever the agent's networks raise, it must not stop a training run
+            warnings.warn(f"no diagnostics: the agent calls its networks differently ({e})", stacklevel=2)
     return {}
 
 
@@ -46,11 +46,12 @@ def gradient_norms(agent: Any) -> dict[str, Tensor]:
 def episode_diagnostics(
     agent: Any, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
 ) -> dict[str, float]:
-    """Compare the critic with what came of an episode, and count units that have died.
+    """Compare the critic with an episode's returns, and count dormant units.
 
     Args:
         agent: with `encoder`, `actor` and `critic` called as DrQ-v2 calls them.
-        episode: frame uint8 [T + 1, C, H, W], action [T + 1, A], reward and discount float32 [T + 1, 1].
+        episode: as in its file: `frame` uint8 [T + 1, C, H, W] or `observation` [T + 1, ...], `action` [T + 1, A],
+            `reward` and `discount` float32 [T + 1, 1].
         frame_stack: frames in one observation.
         discount: gamma of an agent step.
         device: where the agent lives.
@@ -59,15 +60,13 @@ def episode_diagnostics(
         q_mean: mean of min(Q1, Q2) at the actions taken, over observations spread evenly over the episode.
         mc_return_mean: mean of the discounted return that followed, bootstrapped with Q at the last observation unless
             the episode terminated there.
-        q_bias: mean of their difference; above zero the critic promises too much.
+        q_bias: mean of their difference; above zero the critic overestimates.
         dormant_share: share of the actor's and critic's hidden units whose mean activation is at most 2.5 % of their
             layer's mean.
     """
     length = len(episode["reward"]) - 1
     steps = np.unique(np.linspace(0, length, num=min(MAX_OBSERVATIONS, length) + 1).astype(int))  # the last is T
-    stacks = np.maximum(steps[:, None] + np.arange(1 - frame_stack, 1), 0)  # [N, frame_stack]
-    frames = episode["frame"][stacks]  # [N, frame_stack, C, H, W]
-    obs = torch.as_tensor(frames.reshape(len(steps), -1, *frames.shape[3:]), device=device)
+    obs = torch.as_tensor(_observations(episode, steps, frame_stack), device=device)
     taken = torch.as_tensor(episode["action"][steps[:-1] + 1], device=device)
 
     activations: list[Tensor] = []
@@ -102,3 +101,12 @@ def episode_diagnostics(
         dormant = torch.cat([a <= DORMANT_BELOW * a.mean() for a in activations])
         figures["dormant_share"] = float(dormant.float().mean())
     return figures
+
+
+def _observations(episode: dict[str, np.ndarray], steps: np.ndarray, frame_stack: int) -> np.ndarray:
+    """Return the observations of agent steps [N]: images as stacks of the stored frames, anything else as stored."""
+    if "frame" not in episode:
+        return episode["observation"][steps]
+    stacks = np.maximum(steps[:, None] + np.arange(1 - frame_stack, 1), 0)  # [N, frame_stack]
+    frames = episode["frame"][stacks]  # [N, frame_stack, C, H, W]
+    return frames.reshape(len(steps), -1, *frames.shape[3:])

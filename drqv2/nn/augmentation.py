@@ -11,14 +11,14 @@ from torch import Tensor, nn
 class RandomShiftsAug(nn.Module):
     """Shift each image of a batch by up to `pad` pixels along each axis, its border repeated outwards.
 
-    The paper's code interpolates at whole-pixel offsets, which picks pixels: here they are picked directly, so that
-    uint8 images stay uint8. All channels (the stacked frames) of a sample share one shift.
+    The paper's code interpolates at whole-pixel offsets, which selects pixels: here they are selected directly, so
+    that uint8 images stay uint8. All channels (the stacked frames) of a sample share one shift.
 
     Args:
         pad: greatest shift, pixels.
 
     Attributes:
-        generator: where the shifts are drawn from; torch's global generator of the images' device when None.
+        generator: draws the shifts; torch's global generator of the images' device when None.
     """
 
     def __init__(self, pad: int) -> None:
@@ -46,7 +46,7 @@ def _shifted_by_gather(x: Tensor, shift: Tensor) -> Tensor:
 def _shifted_by_slices(x: Tensor, shift: Tensor) -> Tensor:
     """Do the same by copying rectangles: on a CPU several times faster than a gather.
 
-    The copies are in channels-last order, in which convolutions are fastest: turned here, while a picture is in cache.
+    The copies are in channels-last order, which is fastest for convolutions: permuted here, while an image is in cache.
     """
     source = x.numpy()
     b, c, h, w = source.shape

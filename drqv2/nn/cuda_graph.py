@@ -32,7 +32,8 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
     """
     static = [x.clone() for x in batch]
     agent.graph_stddev = stddev = torch.zeros((), device=static[0].device)
-    generators = [g for g in (agent.update_generator, agent.aug.generator) if g is not None]
+    shift_generator = getattr(agent.aug, "generator", None)  # none for states
+    generators = [g for g in (agent.update_generator, shift_generator) if g is not None]
     modules = (agent.encoder, agent.actor, agent.critic, agent.critic_target)
     optimizers = (agent.encoder_opt, agent.actor_opt, agent.critic_opt)
     before = [{k: v.clone() for k, v in m.state_dict().items()} for m in modules]

@@ -1,4 +1,4 @@
-"""DrQ-v2's networks: convolutional encoder, actor, double critic (arXiv 2107.09645, section 3 and appendix)."""
+"""DrQ-v2's networks: encoders, actor, double critic (arXiv 2107.09645, section 3 and appendix)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Encoder(nn.Module):
         self.repr_dim = 32 * _conv_output(height) * _conv_output(width)
         layers: list[nn.Module] = []
         for in_channels, stride in zip((channels, 32, 32, 32), _STRIDES, strict=True):
-            # In place: a convolution's gradient does not need its own result.
+            # In place: a convolution's gradient does not need its own output.
             layers += [nn.Conv2d(in_channels, 32, 3, stride=stride), nn.ReLU(inplace=True)]
         self.convnet = nn.Sequential(*layers)
         self.apply(weight_init)
@@ -51,8 +51,30 @@ class Encoder(nn.Module):
         return h if as_maps else h.flatten(1)
 
 
+class StateEncoder(nn.Module):
+    """Two layers for observations that are a vector, in place of the convolutions.
+
+    Args:
+        obs_shape: (N,) of an observation.
+
+    Attributes:
+        repr_dim: features that come out of an observation; 256.
+    """
+
+    def __init__(self, obs_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.repr_dim = 256
+        self.mlp = nn.Sequential(nn.Linear(obs_shape[0], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
+        self.apply(weight_init)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features [B, repr_dim] of observations [B, N]; float32, and bfloat16 under bf16 autocast."""
+        features: Tensor = self.mlp(obs)
+        return features
+
+
 def _centred(obs: Tensor) -> Tensor:
-    """Return pixels as numbers in [-0.5, 0.5], in the type and the order that convolutions are fastest in."""
+    """Return pixels as numbers in [-0.5, 0.5], in the dtype and memory order that are fastest for convolutions."""
     device = obs.device.type
     if device != "cpu" or torch.compiler.is_compiling():
         return (obs.contiguous(memory_format=torch.channels_last) / 255.0).sub_(0.5)
@@ -62,7 +84,7 @@ def _centred(obs: Tensor) -> Tensor:
     b, c, h, w = obs.shape
     rows = obs.permute(0, 2, 3, 1).reshape(b * h, w * c)
     out = torch.empty(rows.shape, dtype=dtype, device=device)
-    # The 256 pixels there are, looked up: less than half the time of calculating. OpenCV knows no bf16.
+    # A lookup of the 256 possible values takes less than half the time of computing. OpenCV has no bf16.
     table = (torch.arange(256, dtype=torch.uint8, device=device) / 255.0).sub_(0.5).to(dtype)
     bits = {2: torch.uint16, 4: torch.float32, 8: torch.float64}[dtype.itemsize]
     cv2.LUT(rows.numpy(), table.view(bits).numpy(), dst=out.view(bits).numpy())
@@ -70,9 +92,9 @@ def _centred(obs: Tensor) -> Tensor:
 
 
 class _MapsLinear(nn.Linear):
-    """Takes features [B, C * h * w], or maps [B, C, h, w] in channels-last order, for which it turns its weights.
+    """Takes features [B, C * h * w], or maps [B, C, h, w] in channels-last order, for which it permutes its weights.
 
-    They are a fifth of a batch's maps in size.
+    The weights are a fifth of a batch's maps in size.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,7 +117,7 @@ class _Float32LayerNorm(nn.LayerNorm):
 
 
 class _Float32Linear(nn.Linear):
-    """Computes in fp32 under bf16 autocast too: bf16 knows whole numbers only up to 256, too coarse for a value."""
+    """Computes in fp32 under bf16 autocast too: bf16 is exact for integers only up to 256, too coarse for a value."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
@@ -139,7 +161,7 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Two action values on a shared trunk of their own.
+    """Two action values on a shared trunk.
 
     Args:
         repr_dim: the encoder's features.

@@ -1,1 +1,1 @@
-"""Replay on disk: episodes written once, batches gathered in the background."""
+"""Replay on disk: each episode is written once, batches are gathered in the background."""

@@ -1,69 +1,70 @@
-"""Replay on the learner's device: the sampled episodes lie there, and a batch is a gather."""
+"""Replay on the learner's device: it holds the sampled episodes, and a batch is a gather."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from drqv2.errors import UserError
-from drqv2.replay.gather import Batch, Request, read_episode
+from drqv2.replay.gather import Batch, Request, packed, read_episode
+from drqv2.replay.observations import StoredArray, bytes_of
 from drqv2.replay.storage import ReplayBufferStorage, episode_path
 
-_SHARE = 0.6  # of the free memory that frames may take; the learner needs the rest
-_SLACK = 1.02  # room for each transition: an episode has a frame more than transitions
+_SHARE = 0.6  # of the free memory that observations may take; the learner needs the rest
+_SLACK = 1.02  # rows for each transition: an episode has an observation more than transitions
 
 
-def needed_bytes(transitions: int, obs_shape: Sequence[int], frame_stack: int) -> int:
-    """Return the bytes that frames take on a device.
+def needed_bytes(transitions: int, observation_spec: Any, frame_stack: int) -> int:
+    """Return the bytes that observations take on a device or on disk.
 
     Args:
         transitions: capacity of the replay.
-        obs_shape: (frame_stack * C, H, W), uint8.
-        frame_stack: frames in one observation.
+        observation_spec: spec of an observation, one array's or a dict of them.
+        frame_stack: frames in one image.
     """
-    return int(_SLACK * transitions) * math.prod(obs_shape) // frame_stack
+    return int(_SLACK * transitions) * bytes_of(observation_spec, frame_stack)
 
 
 def choose_replay_device(replay_device: str, device: str, free_bytes: float, needed_bytes: float) -> tuple[str, str]:
-    """Return where replay is kept, "disk" or a torch device, and why, in words.
+    """Return where replay is kept, "disk" or a torch device, and the reason, for the user.
 
     Args:
-        replay_device: auto (the learner's GPU, if there is one and the frames take at most 60 % of what is free),
-            disk, or a torch device.
+        replay_device: disk, a torch device, or auto: the learner's GPU, if there is one and observations take at most
+            60 % of its free memory.
         device: where the learner is.
         free_bytes: free memory there.
-        needed_bytes: what the frames take, see `needed_bytes`.
+        needed_bytes: what the observations take, see `needed_bytes`.
 
     Raises:
-        UserError: a device is asked for on which the learner is not.
+        UserError: a device is asked for that is not the learner's.
     """
     if replay_device not in ("auto", "disk") and torch.device(replay_device).type != torch.device(device).type:
-        raise UserError(f"replay_device={replay_device}: the learner is on {device}; take replay_device=disk, or auto")
+        raise UserError(f"replay_device={replay_device}: the learner is on {device}; use replay_device=disk or auto")
     if replay_device != "auto":
         return replay_device, "as asked for"
     if torch.device(device).type != "cuda":
         return "disk", f"the learner is on {device}"
-    frames = f"frames take {needed_bytes / 1e9:.1f} GB of {free_bytes / 1e9:.1f} GB that are free on {device}"
+    sizes = f"observations take {needed_bytes / 1e9:.1f} GB of the {free_bytes / 1e9:.1f} GB free on {device}"
     if needed_bytes > _SHARE * free_bytes:
-        return "disk", f"{frames}, more than {_SHARE:.0%}"
-    return torch.device(device).type, frames
+        return "disk", f"{sizes}, more than {_SHARE:.0%}"
+    return torch.device(device).type, sizes
 
 
 class DeviceReplay:
-    """Gathers requested batches from a ring of frames and transitions on a device.
+    """Gathers requested batches from rings of observations and transitions on a device.
 
-    An episode is copied there from its file when a window that is sampled first holds it, and its place is free again
-    when no later window does. Requests must come in the order in which the sampler yields them.
+    An episode is copied there from its file when it first is in a window that is sampled, and overwritten once it is in
+    no later window. Requests must come in the order in which the sampler yields them.
 
     Args:
         storage: says which episodes there are.
         nstep: agent steps in a return.
         discount: gamma of an agent step.
-        frame_stack: frames in one observation.
+        frame_stack: frames in one image.
         device: any torch device.
     """
 
@@ -83,13 +84,14 @@ class DeviceReplay:
         self.close()
 
     def close(self, kill: bool = False) -> None:
-        """Let go of everything; what is asked for next is read from the files again. There is no worker to kill."""
-        self._rings: list[Tensor] = []  # frame, action, reward, discount: [capacity, ...]
+        """Free everything; the next batch reads the files again. There is no worker to kill."""
+        self._stored: tuple[StoredArray, ...] = ()
+        self._rings: list[Tensor] = []  # of each stored array, then action, reward, discount: [capacity, ...]
         self._capacity = 0  # rows
-        # Rows are counted from the first that was ever written; in the ring they lie modulo the capacity.
+        # Rows are counted from the first ever written; their place in the rings is modulo the capacity.
         self._begin = self._end = 0
         self._episodes: dict[int, tuple[int, int]] = {}  # first row and number of transitions; oldest first
-        self._next = 0  # number of the first episode that has not been looked at
+        self._next = 0  # number of the first episode that has not been read
 
     def start(self, requests: Iterator[Request]) -> Iterator[Batch]:
         """Return the batches that are requested."""
@@ -100,47 +102,52 @@ class DeviceReplay:
 
         Raises:
             FileNotFoundError: an episode is not on disk.
-            UserError: the device has no room for the frames.
+            UserError: the device has too little memory.
         """
-        self._let_go(request.first)
+        self._forget(request.first)
         for number in range(max(self._next, request.first), int(request.episode.max()) + 1):
             if self._storage.length(number):
-                self._take_up(number)
+                self._read(number)
             self._next = number + 1
         first, length = np.array([self._episodes[e] for e in request.episode.tolist()]).T[..., None]  # [B, 1]
         t = request.start[:, None]
         after = np.minimum(t + self._nstep, length)
-        rows = [np.maximum(t + self._back, 0), np.maximum(after + self._back, 0), t]  # [B, S], [B, S], [B, 1]
+        rows = [np.maximum(t + self._back, 0), np.maximum(after + self._back, 0)]  # [B, frame_stack] each
         index = torch.from_numpy((first + np.concatenate(rows, axis=1)) % self._capacity).to(self._device)
-        frame, *transition = self._rings
-        stack = len(self._back)
-        obs, next_obs = (self._stacks(frame, i) for i in (index[:, :stack], index[:, stack:-1]))
-        action, reward, discount = (ring.index_select(0, index[:, -1]) for ring in transition)
-        return obs, action, reward, discount, next_obs
+        now, later = index.split(len(self._back), dim=1)
+        n = len(self._stored)
+        observed = [
+            [self._observed(ring, i, array) for ring, array in zip(self._rings, self._stored, strict=False)]
+            for i in (now, later)
+        ]
+        transition = [ring.index_select(0, now[:, -1]) for ring in self._rings[n:]]
+        return packed(self._stored, [*observed[0], *transition, *observed[1]])
 
-    def _stacks(self, frame: Tensor, index: Tensor) -> Tensor:
-        frames = frame.index_select(0, index.flatten())  # [B * S, C, H, W]
+    def _observed(self, ring: Tensor, index: Tensor, array: StoredArray) -> Tensor:
+        if not array.stacked:
+            return ring.index_select(0, index[:, -1])  # [B, ...]
+        frames = ring.index_select(0, index.flatten())  # [B * S, C, H, W]
         return frames.view(len(index), -1, *frames.shape[2:])  # [B, S * C, H, W]
 
-    def _let_go(self, first: int) -> None:
+    def _forget(self, first: int) -> None:
         for number in [e for e in self._episodes if e < first]:
             begin, length = self._episodes.pop(number)
             self._begin = begin + length + 1
 
-    def _take_up(self, number: int) -> None:
+    def _read(self, number: int) -> None:
         path = episode_path(self._storage.replay_dir, number)
-        episode = read_episode(path, self._nstep, self._discount)
-        rows = len(episode.frame)
-        values = [torch.from_numpy(x) for x in episode]
+        self._stored, observation, *transition = read_episode(path, self._nstep, self._discount)
+        rows = len(observation[0])
+        values = [torch.from_numpy(x) for x in (*observation, *transition)]
         self._make_room(rows, values)
         index = torch.arange(self._end, self._end + rows, device=self._device) % self._capacity
         for ring, x in zip(self._rings, values, strict=True):
             ring.index_copy_(0, index[: len(x)], x.to(self._device))
-        self._episodes[number] = self._end, len(episode.reward)
+        self._episodes[number] = self._end, rows - 1
         self._end += rows
 
     def _make_room(self, rows: int, like: list[Tensor]) -> None:
-        """Have `rows` more; the first time as many as the storage will ever need if episodes are not very short."""
+        """Make room for more rows; at first for as many as the storage will need unless episodes are very short."""
         held = self._end - self._begin
         if held + rows <= self._capacity:
             return
@@ -149,10 +156,10 @@ class DeviceReplay:
         try:
             rings = [torch.empty((capacity, *x.shape[1:]), dtype=x.dtype, device=self._device) for x in like]
         except RuntimeError as e:
-            size = capacity * like[0][0].numel() / 1e9
+            size = capacity * sum(x[0].nbytes for x in like) / 1e9
             raise UserError(
-                f"replay_device={self._device.type}: {size:.1f} GB of frames do not fit; "
-                "take replay_device=disk, or a smaller replay_buffer_size"
+                f"replay_device={self._device.type}: {size:.1f} GB of replay do not fit; "
+                "use replay_device=disk or a smaller replay_buffer_size"
             ) from e
         if held:
             index = torch.arange(self._begin, self._end, device=self._device) % self._capacity

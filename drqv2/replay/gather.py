@@ -1,4 +1,4 @@
-"""Batches gathered from episode files: each file is mapped once, and frames are copied from there to their place."""
+"""Batches gathered from episode files: each file is mapped once, and frames are copied from there into the batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,14 +16,17 @@ from safetensors import safe_open
 from torch.utils.data import Dataset
 
 from drqv2.nn.returns import nstep_returns
+from drqv2.replay.observations import StoredArray, pack, stored_in
 from drqv2.replay.storage import episode_path
 from drqv2.system.machine import memory
 
-_SCARCE = 0.5  # of memory: where mapped files are more than that, the page cache will not hold all of them
+_CACHED = 0.5  # share of memory: of more mapped files than that, the page cache will not hold all
 _MAPPED_EPISODES = 4096  # mapped files a process keeps; the kernel allows 65,530 mappings
 
-Batch = tuple[torch.Tensor, ...]
-Layout = list[tuple[tuple[int, ...], np.dtype]]  # of the arrays in a batch
+Batch = tuple[Any, ...]
+"""(obs, action, reward, discount, next_obs): tensors, but for observations that are dicts of them."""
+Layout = list[tuple[tuple[int, ...], np.dtype]]
+"""Shape and dtype of each array of a batch, those of a dict one after another."""
 
 
 class Request(NamedTuple):
@@ -36,12 +39,18 @@ class Request(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """What batches are made of. Frames and actions are views of the mapped file, and unmapped when they are gone."""
+    """What batches are made of. Observations and actions are views of the mapped file, unmapped when they are gone."""
 
-    frame: np.ndarray  # uint8 [T + 1, C, H, W]
-    action: np.ndarray  # of each transition, [T, A]
+    stored: tuple[StoredArray, ...]
+    observation: list[np.ndarray]  # of each stored array [T + 1, ...], frames [T + 1, C, H, W]
+    action: np.ndarray  # of each transition, [T, ...]
     reward: np.ndarray  # n-step, float32 [T, 1]
     discount: np.ndarray  # n-step, float32 [T, 1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the observations."""
+        return sum(array.nbytes for array in self.observation)
 
 
 def read_episode(path: Path, nstep: int, discount: float) -> Episode:
@@ -58,101 +67,127 @@ def read_episode(path: Path, nstep: int, discount: float) -> Episode:
     """
     # Torch's tensors are views of a private mapping that keeps no file open; those of safetensors.numpy are copies.
     with safe_open(path, framework="pt") as f:
-        frame, action, rewards, discounts = (
-            f.get_tensor(name).numpy() for name in ("frame", "action", "reward", "discount")
-        )
+        stored = stored_in(f.keys())
+        observation = [f.get_tensor(array.tensor).numpy() for array in stored]
+        action, rewards, discounts = (f.get_tensor(name).numpy() for name in ("action", "reward", "discount"))
     returns = nstep_returns(rewards[1:, 0], discounts[1:, 0], nstep, discount)
-    return Episode(frame, action[1:], *(x[:, None] for x in returns))
+    return Episode(stored, observation, action[1:], *(x[:, None] for x in returns))
+
+
+def packed(stored: Sequence[StoredArray], values: Sequence[torch.Tensor]) -> Batch:
+    """Return a batch of its tensors in the order of its `Layout`."""
+    n = len(stored)
+    return pack(stored, values[:n]), *values[n:-n], pack(stored, values[-n:])
 
 
 class ReplayBuffer(Dataset[Batch]):
-    """Gathers requested batches from episode files; reads only, and holds nothing but mapped files and returns.
+    """Gathers requested batches from episode files; it only reads, and keeps only mapped files and returns.
 
     Args:
         replay_dir: where the episodes are.
         nstep: agent steps in a return.
         discount: gamma of an agent step.
-        frame_stack: frames in one observation.
+        frame_stack: frames in one image.
+
+    Attributes:
+        stored: the arrays of an observation, once an episode has been read.
     """
 
     def __init__(self, replay_dir: Path | str, nstep: int, discount: float, frame_stack: int = 3) -> None:
+        self.stored: tuple[StoredArray, ...] = ()
         self._replay_dir = Path(replay_dir)
         self._nstep = nstep
         self._discount = discount
         self._frame_stack = frame_stack
         self._episodes: OrderedDict[int, Episode] = OrderedDict()
-        self._room = _SCARCE * memory()[0]  # bytes of mapped frames up to which the kernel may read ahead
+        self._cached = _CACHED * memory()[0]  # bytes of mapped files up to which the kernel may read ahead
         self._mapped = 0
 
     def __getitem__(self, request: Request) -> Batch:
         """Return (obs, action, reward, discount, next_obs), each [B, ...], for a request.
 
-        obs and next_obs are uint8 [B, frame_stack * C, H, W], action float32 [B, A], the n-step reward and discount
-        float32 [B, 1].
+        obs and next_obs are images uint8 [B, frame_stack * C, H, W], other arrays as they are stored, or dicts of both.
+        The action has the dtype and shape of the environment's, float32 [B, A] for DrQ-v2. The n-step reward and
+        discount are float32 [B, 1].
         """
+        tensors = self.tensors(request)
+        return packed(self.stored, tensors)
+
+    def tensors(self, request: Request) -> list[torch.Tensor]:
+        """Return the tensors of a batch in the order of its `layout`."""
         out = [np.empty(shape, dtype) for shape, dtype in self.layout(request)]
         self.gather(request, out)
-        return tuple(map(torch.from_numpy, out))
+        return [torch.from_numpy(x) for x in out]
 
     def layout(self, request: Request) -> Layout:
         """Return the shape and dtype of each array of the batch that is requested."""
-        episode = self._episode(int(request.episode[0]))
-        n, (channels, *size) = len(request.episode), episode.frame.shape[1:]
-        obs = (n, self._frame_stack * channels, *size), episode.frame.dtype
-        return [obs, *(((n, x.shape[1]), x.dtype) for x in episode[1:]), obs]
+        episode, n = self._episode(int(request.episode[0])), len(request.episode)
+        obs = [
+            ((n, depth * x.shape[1], *x.shape[2:]) if depth > 1 else (n, *x.shape[1:]), x.dtype)
+            for x, depth in zip(episode.observation, self._depths, strict=True)
+        ]
+        return [*obs, *(((n, *x.shape[1:]), x.dtype) for x in episode[2:]), *obs]
+
+    @property
+    def _depths(self) -> list[int]:
+        """Frames that are read of each stored array for one observation."""
+        return [self._frame_stack if array.stacked else 1 for array in self.stored]
 
     def gather(self, request: Request, out: Sequence[np.ndarray]) -> None:
         """Write a batch into contiguous arrays of its `layout`."""
         self.forget(request.first)
+        episodes = [self._episode(number) for number in request.episode.tolist()]
+        starts = request.start.tolist()
+        ends = [min(t + self._nstep, len(episode.reward)) for episode, t in zip(episodes, starts, strict=True)]
+        observations = list(zip(*(episode.observation for episode in episodes), strict=True))
+        pieces = [_stacks(arrays, depth, starts) for arrays, depth in zip(observations, self._depths, strict=True)]
+        pieces += [_stacks(arrays, 1, starts) for arrays in list(zip(*episodes, strict=True))[2:]]
+        pieces += [_stacks(arrays, depth, ends) for arrays, depth in zip(observations, self._depths, strict=True)]
         # One concatenation of slices for each array: a copy of memory and little else for each sample.
-        pieces: list[list[np.ndarray]] = [[] for _ in out]
-        obs, action, reward, discount, next_obs = pieces
-        for number, t in zip(request.episode.tolist(), request.start.tolist(), strict=True):
-            episode = self._episode(number)
-            after = min(t + self._nstep, len(episode.reward))
-            self._stack(episode.frame, t, obs)
-            self._stack(episode.frame, after, next_obs)
-            action.append(episode.action[t : t + 1])
-            reward.append(episode.reward[t : t + 1])
-            discount.append(episode.discount[t : t + 1])
         for place, rows in zip(out, pieces, strict=True):
             np.concatenate(rows, out=place.reshape(-1, *rows[0].shape[1:]))  # [B * frame_stack, C, H, W] or [B, ...]
 
     def forget(self, before: int) -> None:
-        """Let go of the mapped files of earlier episodes: the blocks of a deleted one are free when nobody maps it."""
+        """Unmap the files of earlier episodes: the blocks of a deleted file are free once no process maps it."""
         for number in [e for e in self._episodes if e < before]:
-            self._mapped -= self._episodes.pop(number).frame.nbytes
+            self._mapped -= self._episodes.pop(number).nbytes
 
     def close(self) -> None:
-        """Let go of all mapped files."""
+        """Unmap all files."""
         self._episodes.clear()
         self._mapped = 0
-
-    def _stack(self, frame: np.ndarray, t: int, pieces: list[np.ndarray]) -> None:
-        """Append the frames of the observation of agent step t; the episode's first stands for those before it."""
-        first = t + 1 - self._frame_stack
-        if first < 0:
-            pieces += [frame[:1]] * -first
-            first = 0
-        pieces.append(frame[first : t + 1])
 
     def _episode(self, number: int) -> Episode:
         if number in self._episodes:
             self._episodes.move_to_end(number)
             return self._episodes[number]
         episode = read_episode(episode_path(self._replay_dir, number), self._nstep, self._discount)
-        before, self._mapped = self._mapped, self._mapped + episode.frame.nbytes
-        if self._mapped > self._room:
-            for mapped in (episode,) if before > self._room else (episode, *self._episodes.values()):
-                _read_no_more_than_asked(mapped.frame)
+        self.stored = episode.stored
+        before, self._mapped = self._mapped, self._mapped + episode.nbytes
+        if self._mapped > self._cached:
+            for mapped in (episode,) if before > self._cached else (episode, *self._episodes.values()):
+                for array in mapped.observation:
+                    _disable_read_ahead(array)
         self._episodes[number] = episode
         if len(self._episodes) > _MAPPED_EPISODES:
-            self._mapped -= self._episodes.popitem(last=False)[1].frame.nbytes
+            self._mapped -= self._episodes.popitem(last=False)[1].nbytes
         return episode
 
 
-def _read_no_more_than_asked(mapped: np.ndarray) -> None:
-    """Have the kernel read single pages of a mapped file: what it reads ahead would push out what is wanted."""
+def _stacks(arrays: Sequence[np.ndarray], depth: int, steps: Sequence[int]) -> list[np.ndarray]:
+    """Return, as slices, the `depth` rows up to a step of each array; its first row stands for those before it."""
+    slices = []
+    for array, t in zip(arrays, steps, strict=True):
+        first = t + 1 - depth
+        if first < 0:
+            slices += [array[:1]] * -first
+            first = 0
+        slices.append(array[first : t + 1])
+    return slices
+
+
+def _disable_read_ahead(mapped: np.ndarray) -> None:
+    """Have the kernel read single pages of a mapped file: what it reads ahead would evict pages that are needed."""
     begin = mapped.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     length = mapped.ctypes.data + mapped.nbytes - begin
     with contextlib.suppress(OSError, AttributeError):  # another libc: slower, no more

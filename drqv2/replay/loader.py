@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from drqv2.errors import ProcessError
 from drqv2.replay.device import DeviceReplay
-from drqv2.replay.gather import Batch, ReplayBuffer, Request
+from drqv2.replay.gather import Batch, ReplayBuffer, Request, packed
 from drqv2.replay.ring import Ring
 from drqv2.replay.sampler import LOOKAHEAD, ReplaySampler
 from drqv2.replay.storage import ReplayBufferStorage
@@ -27,15 +27,18 @@ from drqv2.system.signals import ignore_signals, signals_blocked
 _log = logging.getLogger(__name__)
 
 _PREFETCH = 2  # batches a worker prepares ahead: with at most 8 workers no more than LOOKAHEAD
-# Batches that may be out at once without a slower one: handed over, still held from the last update, being requested;
-# with a GPU also those that it has yet to copy.
+# Batches in use at once: the one handed over, the one still held from the last update, the one being requested; with a
+# GPU also those that it has yet to copy.
 _KEPT, _KEPT_BY_GPU = 3, 6
-_CHECK, _CHECKS = 5, 6  # seconds between looks at the workers while no batch comes; so many looks, and they hang
+_CHECK, _CHECKS = (
+    5,
+    6,
+)  # seconds between checks of the workers while no batch comes; after so many checks they count as hanging
 _ATTEMPTS = 3  # sets of workers that may be lost over one batch
 
 
 class _Gathering(Dataset[int | None]):
-    """What a worker does: it writes a batch to its request's slot and says which; nothing, where no slot was free."""
+    """What a worker does: write a batch to its request's slot and return that; None if no slot was free."""
 
     def __init__(self, buffer: ReplayBuffer, ring: Ring) -> None:
         self._buffer = buffer
@@ -52,8 +55,8 @@ class _Gathering(Dataset[int | None]):
 class _Workers:
     """Batches gathered from files by background processes, or by this one, into the slots of a ring.
 
-    A learner that keeps more batches than there are slots gets further ones gathered when it asks, which is slower.
-    Workers never send a batch through a pipe: one that dies or hangs half way would hang this process.
+    For a learner that keeps more batches than there are slots, further ones are gathered when it asks, which is slower.
+    Workers never send a batch through a pipe: one that dies or hangs halfway would hang this process.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class _Workers:
         kept = _KEPT_BY_GPU if self._pin_memory else _KEPT
         ring = Ring(self._buffer.layout(first), self._num_workers * _PREFETCH + kept)
         without_slot: deque[Request] = deque()
-        self._buffer.close()  # or else workers would inherit, and keep, what is mapped here
+        self._buffer.close()  # or workers would inherit and keep the mappings
 
         def placed() -> Iterator[Request]:
             for request in chain([first], requests):
@@ -91,18 +94,18 @@ class _Workers:
                 prefetch_factor=_PREFETCH if self._num_workers else None,
                 # Forked workers start at once, and share the ring; they touch files only, neither GL nor CUDA.
                 multiprocessing_context="fork" if self._num_workers else None,
-                worker_init_fn=_leave_signals,
+                worker_init_fn=_ignore_signals,
                 timeout=_CHECK if self._num_workers else 0,
-                generator=torch.Generator(),  # the loader draws a seed at each start: not from the run's generators
+                generator=torch.Generator(),  # from which the loader draws a seed: not from the run's generators
             )
             before = signal.getsignal(signal.SIGCHLD)
-            with signals_blocked():  # until a worker ignores them, a signal would be noted in the main process's name
+            with signals_blocked():  # a new worker would take them for its own
                 self._prepared = iter(loader)
-        # When nobody closes this: multiprocessing waits, at the end of a program, for processes that ignore SIGTERM.
+        # For programs that do not close this: at exit multiprocessing waits for processes that ignore SIGTERM.
         self._release = Finalize(self, _kill, (getattr(self._prepared, "_workers", ()),), exitpriority=10)
         if self._num_workers and threading.current_thread() is threading.main_thread():
-            # torch's handler raises wherever the main process happens to be when a worker dies. Without it, the next
-            # batch tells.
+            # torch's handler raises wherever the main process is when a worker dies. Without it, the next batch reports
+            # the death.
             signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
         if self._pin_memory:
             ring.page_lock(self._device)
@@ -110,11 +113,11 @@ class _Workers:
         while True:
             slot = self._next()
             if slot is not None:
-                yield ring.batch(slot)
+                yield packed(self._buffer.stored, ring.batch(slot))
             else:
-                batch = self._buffer[without_slot.popleft()]
-                self._buffer.close()  # rather map them again than keep what workers have long let go of
-                yield tuple(x.pin_memory() if self._pin_memory else x for x in batch)
+                tensors = self._buffer.tensors(without_slot.popleft())
+                self._buffer.close()  # files that workers have long unmapped must not stay mapped here
+                yield packed(self._buffer.stored, [x.pin_memory() if self._pin_memory else x for x in tensors])
 
     def _next(self) -> int | None:
         """Return the slot of the next batch, once a worker has written to it; None where it has none.
@@ -134,11 +137,11 @@ class _Workers:
         raise _LostError(f"no batch for {_CHECKS * _CHECK} seconds")
 
     def close(self, kill: bool = False) -> None:
-        """Stop the workers; `kill` those that may hang. The ring lives for as long as a batch of it."""
+        """Stop the workers; `kill` those that may hang. The ring lives as long as its last batch."""
         if self._prepared is not None and self._num_workers:
             if kill:
                 self._release()
-            self._prepared._shutdown_workers()  # now: an error's traceback would keep the iterator, and them, alive
+            self._prepared._shutdown_workers()  # now: an error's traceback would keep them alive
         self._prepared = None
         self._buffer.close()
 
@@ -177,13 +180,13 @@ class ReplayLoader:
                     if self._batches is None:
                         self._batches = self._source.start(iter(self._sampler))
                     return next(self._batches)
-                except BaseException as error:  # whatever it is: what is gone on with is a new start at this batch
+                except BaseException as error:  # whatever it is, the next attempt starts anew at this batch
                     lost = isinstance(error, _LostError)
                     self.close(kill=lost)
                     if lost and attempt == _ATTEMPTS:
                         raise ProcessError(
-                            f"the replay's workers are lost again and again ({error}): often for lack of memory\n"
-                            "replay_buffer_num_workers=0 gathers in the main process; go on with resume=RUN_DIR"
+                            f"the replay's workers fail again and again ({error}), often for lack of memory\n"
+                            "replay_buffer_num_workers=0 gathers in the main process; continue with resume=RUN_DIR"
                         ) from error
                     if not lost:
                         raise
@@ -191,7 +194,7 @@ class ReplayLoader:
         raise AssertionError("not reached")
 
     def close(self, kill: bool = False) -> None:
-        """Stop the workers and let go of what was read; the loader can be gone on with, from the next batch.
+        """Stop the workers and unmap the files; the loader can be used again and continues with the next batch.
 
         Args:
             kill: do not wait for them.
@@ -209,7 +212,7 @@ class ReplayLoader:
         self._sampler.load_state_dict(state)
 
 
-def _leave_signals(_: int) -> None:
+def _ignore_signals(_: int) -> None:
     ignore_signals()
 
 
@@ -237,17 +240,17 @@ def make_replay_loader(
         batch_size: samples in a batch.
         num_workers: background processes that gather batches, 0 to 8; 0 gathers in this process. The batches are the
             same for any number.
-        save_snapshot: kept for callers of the public implementation. Files that a snapshot needs are kept by
-            `ReplayBufferStorage.pin`, whatever this says.
+        save_snapshot: ignored, for callers of the public implementation: `ReplayBufferStorage.pin` keeps the files that
+            a snapshot needs.
         nstep: agent steps in a return.
         discount: gamma of an agent step.
-        storage: the writer of `replay_dir` in this process. Without one, the episodes that lie there now are read.
+        storage: the writer of `replay_dir` in this process. Without one, the episodes that are there now are read.
         seed: of the indices.
-        frame_stack: frames in one observation.
+        frame_stack: frames in one image.
         pin_memory: hand over batches in page-locked memory, for copies to a GPU.
         replay_device: "disk", or the torch device on which a copy of the sampled episodes is kept and batches are
             made, without workers; the batches are the same. `choose_replay_device` resolves "auto".
-        device: the learner's; by default torch's current one, of the kind that is needed.
+        device: the learner's; by default torch's current one of the kind needed.
 
     Raises:
         ValueError: `num_workers` is out of range.

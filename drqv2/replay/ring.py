@@ -1,4 +1,4 @@
-"""Places for batches that are used over and over: no page is touched for the first time once each has been filled."""
+"""Slots for batches that are used over and over: once each has been filled, no page is touched for the first time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from drqv2.replay.gather import Batch, Layout
+from drqv2.replay.gather import Layout
 
 
 class Ring:
-    """Slots in memory that is shared with the processes forked after this; each holds a batch.
+    """Slots in memory that is shared with processes forked later; each holds a batch.
 
     Args:
         layout: shape and dtype of each array in a batch.
-        slots: batches that there is room for.
+        slots: how many.
     """
 
     def __init__(self, layout: Layout, slots: int) -> None:
@@ -30,16 +30,16 @@ class Ring:
         self._arrays = list(zip(layout, [0, *ends[:-1]], strict=True))  # each with its offset in a slot
         self._memory = np.frombuffer(mmap.mmap(-1, slots * self._slot_bytes), np.uint8)
         self._free = deque(range(slots))
-        self._left: deque[int] = deque()  # slots whose batch nobody refers to any more
+        self._left: deque[int] = deque()  # slots whose batch has no reference left
         self._page_locked = False
         self._device: torch.device | str | None = None
-        self._copying: deque[tuple[Any, list[int]]] = deque()  # left, once the GPU has come to this event
+        self._copying: deque[tuple[Any, list[int]]] = deque()  # free once the GPU has reached the event
 
     def take(self) -> int | None:
-        """Return a slot that nobody uses, or None when there is none."""
+        """Return a free slot, or None when there is none."""
         left = [self._left.popleft() for _ in range(len(self._left))]
         if self._page_locked:
-            # The GPU may still be about to copy from them; what it has been given to do until now includes that.
+            # The GPU may still have to copy from them: it has done so once it reaches an event recorded now.
             if left:
                 event = torch.cuda.current_stream(self._device).record_event()
                 self._copying.append((event, left))
@@ -57,22 +57,22 @@ class Ring:
             for (shape, dtype), offset in self._arrays
         ]
 
-    def batch(self, slot: int) -> Batch:
+    def batch(self, slot: int) -> tuple[torch.Tensor, ...]:
         """Return a slot's arrays as tensors; it is free again when these and all their views are gone."""
         place = self._memory[slot * self._slot_bytes :][: self._slot_bytes]
         weakref.finalize(place, self._left.append, slot).atexit = False
-        # A tensor made this way keeps `place`; arrays made of it would keep the whole memory instead.
+        # A tensor made this way references `place`; arrays made of it would reference the whole memory instead.
         return tuple(
             torch.frombuffer(place, dtype=getattr(torch, dtype.name), count=math.prod(shape), offset=offset).view(shape)
             for (shape, dtype), offset in self._arrays
         )
 
     def page_lock(self, device: torch.device | str | None = None) -> None:
-        """Keep the slots in physical memory, from where a GPU copies without help; to be called once.
+        """Page-lock the slots, so that a GPU copies from them asynchronously; to be called once.
 
         Args:
-            device: the GPU, by default torch's current one. It copies in its current stream, or before what comes next
-                in that.
+            device: the GPU, by default torch's current one. It copies on its current stream, or before what that stream
+                does next.
         """
         address = self._memory.ctypes.data
         error = int(torch.cuda.cudart().cudaHostRegister(address, self._memory.nbytes, 0))
@@ -84,5 +84,5 @@ class Ring:
 
 
 def _unlock(address: int, device: torch.device | str | None) -> None:
-    torch.cuda.synchronize(device)  # no copy from there is under way any more
+    torch.cuda.synchronize(device)  # until no copy from there is running
     torch.cuda.cudart().cudaHostUnregister(address)

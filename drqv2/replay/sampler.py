@@ -31,7 +31,7 @@ class ReplaySampler(Sampler[Request]):
         self._storage = storage
         self._batch_size = batch_size
         self._seed = seed
-        self._taken = 0  # batches that the learner has had
+        self._taken = 0  # batches that the learner has taken
         self._windows: deque[Window] = deque()  # of batches taken, taken + 1, ..., taken + LOOKAHEAD - 1
         self._ends = lru_cache(maxsize=2 * LOOKAHEAD)(storage.ends)
 
@@ -47,7 +47,7 @@ class ReplaySampler(Sampler[Request]):
             raise RuntimeError("the replay holds no finished episode yet: there is nothing to sample from")
         if not self._windows:
             self._windows.extend([window] * LOOKAHEAD)
-        if len(self._windows) == LOOKAHEAD:  # or else the last attempt to take this batch failed
+        if len(self._windows) == LOOKAHEAD:  # otherwise the last attempt to take this batch failed
             self._windows.append(window)
         yield
         self._windows.popleft()
@@ -55,7 +55,7 @@ class ReplaySampler(Sampler[Request]):
         self._storage.pin("batches", min(w.first for w in self._windows))
 
     def __iter__(self) -> Iterator[Request]:
-        """Yield requests from the first batch not taken yet."""
+        """Yield requests, starting with the first batch not taken yet."""
         for k in count(self._taken):
             window = self._windows[k - self._taken]
             ends = self._ends(window)
@@ -72,7 +72,7 @@ class ReplaySampler(Sampler[Request]):
         """Restore a `state_dict`."""
         self._ends.cache_clear()
         self._taken = state["taken"]
-        # Of a window whose every file turned out damaged nothing can be sampled; of the newest neither, now and then.
+        # Nothing can be sampled from a window all of whose files are damaged; take the current one.
         windows = [Window(*w) for w in state["windows"]] if len(self._storage) else []
         self._windows = deque(w if self._storage.ends(w)[-1] else self._storage.window for w in windows)
         if self._windows:

@@ -1,12 +1,13 @@
 """Episodes on disk: one safetensors file each, and which of them are sampled.
 
-A file holds `frame` (each frame once, never the stack), `action`, `reward` and `discount`; row 0 is the reset.
+A file holds the observations (see `drqv2.replay.observations`: of images each frame once, never the stack), `action`,
+`reward` and `discount`; row 0 is the reset.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
+from drqv2.replay.observations import OBSERVATION, StoredArray, stored_arrays
 from drqv2.system.files import QUARANTINE, digest, quarantine, remove_unfinished, retry_on_full_disk, write_atomically
 
 _PATTERN = f"episode_{'[0-9]' * 8}.safetensors"
@@ -40,7 +42,7 @@ def _number(path: Path) -> int:
 
 
 def _length(path: Path) -> int:
-    """Return the transitions in an episode file, 0 for one that is cut short or not there."""
+    """Return the transitions in an episode file, 0 for one that is cut short or missing."""
     try:
         with safe_open(path, framework="numpy") as f:
             return f.get_slice("reward").get_shape()[0] - 1
@@ -55,14 +57,18 @@ class ReplayBufferStorage:
     """Writes episodes to disk and decides which of them are sampled.
 
     Args:
-        data_specs: specs of what is kept of a time step, by name: `observation` (uint8 [frame_stack * C, H, W], of
-            which the newest frame is written), `action`, `reward`, `discount`.
-        replay_dir: where the files go; made if it is not there. Without `load_state_dict`, episodes that lie there
-            already are taken up when `existing` says so, and overwritten otherwise.
+        data_specs: specs of what is kept of a time step, by name: `observation`, `action`, `reward`, `discount`. The
+            observation's may be a dict of specs; of an image, uint8 [frame_stack * C, H, W], the newest frame is
+            written, of anything else all. Actions are floats or integers, scalars or vectors.
+        replay_dir: where the files go; made if it does not exist. Without `load_state_dict`, episodes that it already
+            holds are kept if `existing` is set, and overwritten otherwise.
         max_size: transitions sampled from; older episodes leave the window, whole, oldest first. None keeps all.
-        frame_stack: frames in one observation.
-        existing: take up the newest episodes found in `replay_dir`, up to `max_size` (a finished run's, to learn from).
+        frame_stack: frames in one image.
+        existing: start with the newest episodes in `replay_dir`, up to `max_size` (to learn from a finished run's).
             Those left out are not deleted.
+
+    Raises:
+        ValueError: the channels of an image are no multiple of frame_stack.
     """
 
     def __init__(
@@ -75,7 +81,13 @@ class ReplayBufferStorage:
     ) -> None:
         self.replay_dir = Path(replay_dir)
         self.replay_dir.mkdir(parents=True, exist_ok=True)
-        self._specs = tuple(data_specs)
+        self._specs: dict[str, Any] = {}  # of everything but the observation
+        self._observed: dict[StoredArray, Any] = {}  # its arrays with their specs
+        for spec in data_specs:
+            if isinstance(spec, Mapping) or spec.name == OBSERVATION:
+                self._observed = stored_arrays(spec, frame_stack)
+            else:
+                self._specs[spec.name] = spec
         self.max_size = max_size
         self._frame_stack = frame_stack
         self._current: dict[int, dict[str, list[np.ndarray]]] = {}  # unfinished episodes, by environment
@@ -85,7 +97,7 @@ class ReplayBufferStorage:
         self._size = 0  # transitions in the window
         self._pins: dict[str, int] = {}
         if existing:
-            self._take_up()
+            self._add_existing()
 
     def __len__(self) -> int:
         """Return the number of transitions in the window."""
@@ -113,26 +125,24 @@ class ReplayBufferStorage:
         """Add a time step; the last one of an episode commits the episode.
 
         Args:
-            time_step: dm_env time step with items named as the specs. The one of a reset starts an episode and drops
-                whatever was left of an unfinished one.
-            env: number of the environment that it comes from.
+            time_step: dm_env time step with items named as the specs. The first one of an episode
+                drops what is left of an unfinished one.
+            env: number of its environment.
         """
         if time_step.first() or env not in self._current:
-            self._current[env] = {spec.name: [] for spec in self._specs}
-        for spec in self._specs:
-            value = np.asarray(time_step[spec.name], dtype=spec.dtype)
-            if spec.name == "observation":
-                channels = value.shape[0] // self._frame_stack
-                value = value[-channels:].copy()  # [C, H, W], the newest frame
-            else:
-                value = np.broadcast_to(value, spec.shape).copy()
-            self._current[env][spec.name].append(value)
+            self._current[env] = {name: [] for name in (*(array.name for array in self._observed), *self._specs)}
+        steps = self._current[env]
+        for array, spec in self._observed.items():
+            steps[array.name].append(array.newest(time_step[OBSERVATION], spec, self._frame_stack))
+        for name, spec in self._specs.items():
+            value = np.asarray(time_step[name], dtype=spec.dtype)
+            steps[name].append(np.broadcast_to(value, spec.shape).copy())
         if time_step.last():
             self._commit(self._current.pop(env))
 
     def _commit(self, steps: dict[str, list[np.ndarray]]) -> None:
-        arrays = {name: np.stack(values) for name, values in steps.items()}
-        arrays["frame"] = arrays.pop("observation")  # [T + 1, C, H, W]
+        tensors = {array.name: array.tensor for array in self._observed}
+        arrays = {tensors.get(name, name): np.stack(values) for name, values in steps.items()}  # [T + 1, ...] each
         episode = self._window.end
         path, data = episode_path(self.replay_dir, episode), to_safetensors(arrays)
         retry_on_full_disk(lambda: write_atomically(path, data), str(path))
@@ -175,13 +185,13 @@ class ReplayBufferStorage:
         return sum(path.stat().st_size for path in self.replay_dir.glob(_PATTERN))
 
     def load_episode(self, episode: int) -> dict[str, np.ndarray]:
-        """Return a committed episode's arrays: frame uint8 [T + 1, C, H, W], action, reward, discount."""
+        """Return a committed episode's arrays by their names in the file, [T + 1, ...] each."""
         with safe_open(episode_path(self.replay_dir, episode), framework="numpy") as f:
             return {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
 
     @property
     def first_needed(self) -> int:
-        """Number of the first episode that the window or a batch under way refers to: all that a snapshot needs."""
+        """Number of the first episode that the window or a pending batch refers to: a snapshot needs all from there."""
         return min(self._window.first, self._pins.get("batches", self._window.first))
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,11 +212,11 @@ class ReplayBufferStorage:
     def load_state_dict(self, state: dict[str, Any], keep_from: int | None = None) -> None:
         """Restore a `state_dict`; episodes written after it was taken are deleted.
 
-        A file that is damaged goes to quarantine, beside `replay_dir`, and is not sampled.
+        A damaged file is moved to quarantine, beside `replay_dir`, and not sampled.
 
         Args:
             state: what `state_dict` returned.
-            keep_from: an older episode from which on files are kept, for another state.
+            keep_from: also keep the files from this older episode on, for another state.
 
         Raises:
             FileNotFoundError: an episode that the state refers to is not on disk.
@@ -217,7 +227,7 @@ class ReplayBufferStorage:
         paths = {e: episode_path(self.replay_dir, e) for e, n in lengths.items() if n}
         aside = self.replay_dir.parent / QUARANTINE
         for e in [e for e, path in paths.items() if not path.exists() and (aside / path.name).exists()]:
-            lengths[e] = 0  # found damaged by a resume that was killed before its first snapshot
+            lengths[e] = 0  # found damaged by a resume that was killed before it saved a snapshot
             del paths[e]
         missing = [path for path in paths.values() if not path.exists()]
         if missing:
@@ -247,7 +257,7 @@ class ReplayBufferStorage:
                 path.unlink()
         self._lengths = dict(sorted(lengths.items()))
 
-    def _take_up(self) -> None:
+    def _add_existing(self) -> None:
         numbers = sorted(map(_number, self.replay_dir.glob(_PATTERN)), reverse=True)
         for number in numbers:
             length = _length(episode_path(self.replay_dir, number))

@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from drqv2 import envs, utils
 from drqv2.agents.loading import make_agent as agent_from
 from drqv2.config.checks import leaves
-from drqv2.envs.handles import InProcess, Worker
+from drqv2.envs.handles import EnvHandle, LocalEnv
+from drqv2.envs.process import ProcessEnv
 from drqv2.logging.console import Console, Dashboard, PlainConsole, Status
 from drqv2.logging.logger import Logger
 from drqv2.logging.sinks import Sink
@@ -32,6 +33,8 @@ from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.system import machine
 from drqv2.system.files import REPLAY
 
+_OTHER_BYTES = 4096  # of shared memory, for what comes with an observation
+
 
 def prepare_machine(cfg: DictConfig) -> None:
     """Resolve what is `auto` for this machine, and set torch accordingly.
@@ -42,6 +45,7 @@ def prepare_machine(cfg: DictConfig) -> None:
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
         _take_turns()
+    envs.choose_backend()  # before anything imports dm_control
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
@@ -64,16 +68,20 @@ def _take_turns() -> None:
             os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(job % gpus))
 
 
-def choose_renderer(cfg: DictConfig) -> str:
-    """Return the name of what draws the observations: the OpenGL back end, proven to work, or the environment itself.
+def require_renderer(cfg: DictConfig) -> str:
+    """Return the name of what renders; if dm_control is to render anything, check that it can.
 
     Raises:
-        UserError: MuJoCo would draw, and no OpenGL back end works here.
+        UserError: it cannot.
     """
-    return envs.require_backend() if cfg.env._target_ is None else "the environment's own"
+    if cfg.env._target_ is not None:
+        return "the environment's own"
+    if cfg.obs_type == "pixels" or cfg.save_video or cfg.save_train_video:
+        return envs.require_backend()
+    return "none needed"
 
 
-def make_env(cfg: DictConfig, stream: int, index: int) -> InProcess:
+def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
     """Return environment `index` of a stream; a process of its own where it can step while others do something.
 
     Args:
@@ -95,16 +103,17 @@ def make_env(cfg: DictConfig, stream: int, index: int) -> InProcess:
         factory=factory,
         stream=stream,
         index=index,
+        obs_type=cfg.obs_type,
     )
     training = stream == utils.TRAIN_ENV
     number = cfg.num_envs if training else cfg.num_eval_envs
     if number == 1 and not (training and cfg.overlap):
-        return InProcess(make)
-    room = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a picture
-    return Worker(make, room, index, machine.render_threads(number))
+        return LocalEnv(make)
+    largest = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a rendered picture
+    return ProcessEnv(make, largest + _OTHER_BYTES, machine.render_threads(number))
 
 
-def make_agent(cfg: DictConfig, env: InProcess, device: torch.device) -> Any:
+def make_agent(cfg: DictConfig, env: EnvHandle, device: torch.device) -> Any:
     """Return a new agent for an environment's observations and actions.
 
     Raises:
@@ -155,10 +164,10 @@ def make_replay(
     )
     storage = ReplayBufferStorage(data_specs, work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec().shape, cfg.frame_stack)
+    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec(), cfg.frame_stack)
     cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
     transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
-    most = needed_bytes(transitions, env.observation_spec().shape, cfg.frame_stack)
+    most = needed_bytes(transitions, env.observation_spec(), cfg.frame_stack)
     room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
     print(f"replay: {cfg.replay_device} ({why}); {room}")
     loader = make_replay_loader(

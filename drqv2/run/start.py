@@ -31,7 +31,7 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
     for name in ("agent_dir", "init_from"):
         if cfg[name]:
             cfg[name] = str(Path(cfg[name]).resolve())  # found again when the run is resumed from elsewhere
-    renderer = factory.choose_renderer(cfg)
+    renderer = factory.require_renderer(cfg)
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")

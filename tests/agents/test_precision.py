@@ -14,6 +14,7 @@ from dm_env import specs
 
 from drqv2 import envs
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
 from drqv2.snapshot import agent_state
 from replay_buffer import ReplayBufferStorage, make_replay_loader
@@ -95,6 +96,32 @@ def test_compiled_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch,
 def small_agent(device: str = "cpu", kind: type[DrQV2Agent] = DrQV2Agent, **how: Any) -> DrQV2Agent:
     torch.manual_seed(3)
     return kind((9, 84, 84), (1,), device, 1e-4, 50, 64, 0.01, 0, 1, "linear(1.0,0.1,100)", 0.3, True, seed=5, **how)
+
+
+def test_it_learns_from_states() -> None:
+    """One step is an episode; the best action is half the first number of the state."""
+    torch.manual_seed(3)
+    agent = DrQV2Agent((3,), (1,), "cpu", 1e-3, 50, 64, 0.01, 0, 1, 0.3, 0.3, True, seed=5)
+    assert agent._as_published
+
+    def batches() -> Any:
+        while True:
+            obs, action = torch.rand(64, 3) * 2 - 1, torch.rand(64, 1) * 2 - 1
+            yield obs, action, -((action - obs[:, :1] / 2) ** 2), torch.zeros(64, 1), obs
+
+    for step in range(400):
+        metrics = agent.update(batches(), step)
+    assert {"critic_loss", "actor_loss", "actor_ent"} <= metrics.keys()
+    states = np.linspace(-1, 1, 63, dtype=np.float32).reshape(21, 3)
+    chosen = agent.act_batch(states, 400, eval_mode=True)
+    assert np.abs(chosen - states[:, :1] / 2).mean() < 0.1
+    np.testing.assert_allclose(agent.act(states[5], 400, eval_mode=True), chosen[5], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("obs", "action"), [((9, 84, 84), ()), ((9, 84, 84), (2, 2)), ((84, 84), (1,))])
+def test_what_it_cannot_learn_from_is_refused(obs: tuple[int, ...], action: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match=r"action_shape=\(.*must be one vector|obs_shape=\(84, 84\) must be"):
+        DrQV2Agent(obs, action, "cpu", 1e-4, 50, 64, 0.01, 0, 1, 0.3, 0.3, True)
 
 
 class Overriding(DrQV2Agent):

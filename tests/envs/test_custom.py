@@ -1,4 +1,4 @@
-"""Anyone's own environment: factories, pixels of any size, gymnasium, and what is refused."""
+"""Your own environment: factories, pixels of any size, states, discrete actions, gymnasium, and what is refused."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ from drqv2.envs.episode import _warn_unseeded
 from drqv2.errors import UserError
 from drqv2.utils import TRAIN_ENV, spawn_seed
 from tests.envs.toys import Counter, Dice, Grid
+
+
+def same(a: Any, b: Any) -> bool:
+    return a[:3] == b[:3] and np.array_equal(a.observation, b.observation) and np.array_equal(a.action, b.action)
 
 
 def made(factory: Any, **kwargs: Any) -> Any:
@@ -139,9 +143,68 @@ def test_unseeded_environment_is_warned_about_once(caplog):
     env.reset()
 
 
+class _Buttons(Grid):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Discrete(4, start=5)
+
+
 class _Discrete(Counter):
     def action_spec(self) -> Any:
         return specs.DiscreteArray(4)
+
+
+class _Levers(Counter):
+    """Observes a dict of arrays and numbers, and an image."""
+
+    def _image(self) -> Any:
+        return {"a": np.full((2, 2), self.t, np.float64), "pixels": super()._image(), "b": float(-self.t)}
+
+    def observation_spec(self) -> Any:
+        return {"a": specs.Array((2, 2), np.float64), "pixels": super().observation_spec(), "b": specs.Array((), float)}
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        (_Levers, [2, 2, 2, 2, -2]),
+        (functools.partial(Grid, "render"), [0, 0, 0]),
+        (functools.partial(Grid, "dict"), [0, 0, 0]),
+    ],
+)
+def test_state_is_the_observation_in_one_vector(factory, expected):
+    env = made(factory, obs_type="state")
+    env.reset()
+    time_step = env.step([0, 0])
+    assert env.observation_spec().shape == (len(expected),)
+    assert (time_step.observation.tolist(), time_step.observation.dtype) == (expected, np.float32)
+    assert same(env.restore(env.state()), time_step)
+    with pytest.raises(UserError, match=r"rgb_array|cannot be filmed"):
+        env.render(16, 16)
+
+
+def test_state_is_filmed_by_the_camera_there_is():
+    env = made(functools.partial(Grid, "render", render_mode="rgb_array"), obs_type="state")
+    env.reset()
+    assert env.render(16, 16).shape == (16, 16, 3)
+
+
+@pytest.mark.parametrize("factory", [functools.partial(_Discrete, shape=(8, 8, 3)), _Buttons])
+def test_discrete_actions(factory):
+    inner = factory()
+    env = made(lambda: inner)
+    spec = env.action_spec()
+    assert isinstance(spec, specs.DiscreteArray)
+    assert (spec.num_values, spec.dtype) == (4, np.int64)
+    first = env.reset()
+    assert (first.action.shape, first.action.dtype) == ((), np.int64)
+    time_step = env.step(3)
+    assert time_step.action == 3
+    assert inner.taken[-1] == (3 if isinstance(inner, Counter) else 8)
+    assert env.state()["actions"].tolist() == [3]
+    assert same(env.restore(env.state()), time_step)
+    with pytest.raises(ValueError, match="4"):
+        env.step(4)
 
 
 class _Unbounded(Counter):
@@ -169,23 +232,15 @@ class _Vector(Counter):
         return {"state": specs.Array((8,), np.float32)}
 
 
-class _Buttons(Grid):
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = gymnasium.spaces.Discrete(4)
-
-
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        (_Discrete, "continuous"),
         (_Unbounded, "finite bounds"),
         (_Plain, "finite bounds"),
         (_Matrix, "one vector"),
         (_Float, "uint8"),
         (_Vector, "pixels"),
         (functools.partial(Counter, shape=(3, 8, 8)), "[height, width, channels]"),
-        (_Buttons, "Box"),
         (functools.partial(Grid, "render"), "rgb_array"),
         (lambda: [1], "dm_env.Environment or a gymnasium.Env"),
         (lambda: types.SimpleNamespace(action_space=1, observation_space=1), "older gym"),

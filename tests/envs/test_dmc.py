@@ -1,4 +1,4 @@
-"""The 24 tasks: each is made, reset, stepped and rendered; wrong names are answered."""
+"""The 24 tasks: each is made, reset, stepped and rendered; wrong names are reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 from dm_control import suite
 
 from drqv2.envs import TASKS, check_task, dmc, make
+from drqv2.envs.episode import find_seeder
+from drqv2.envs.scene import Scene
 from drqv2.errors import UserError
+from drqv2.utils import TRAIN_ENV, spawn_seed
 
 FAST = {"cartpole_balance_sparse", "cheetah_run", "cup_catch", "finger_turn_hard", "quadruped_walk", "reach_duplo"}
 ACTIONS = {
@@ -58,6 +61,28 @@ def test_task(name):
     assert env.step_seconds is not None
     assert 0.01 <= env.step_seconds <= 0.1
     env.close()
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["cartpole_balance", "cup_catch", "reach_duplo", "humanoid_walk"])
+def test_state(name, monkeypatch):
+    """It is dm_control's own observation of the same episode, and nothing is rendered for it."""
+    with monkeypatch.context() as patch:
+        patch.delattr(Scene, "draw")
+        env = make(name, 3, 2, seed=1, obs_type="state")
+        time_steps = [env.reset(), env.step(np.zeros(env.action_spec().shape))]
+        assert (env.restore(env.state()).observation == time_steps[-1].observation).all()
+    stock, _ = dmc.load(name, spawn_seed(1), "state")
+    seeder = find_seeder(stock)
+    assert seeder is not None
+    seeder(spawn_seed(1, TRAIN_ENV, 0, 0))
+    rest = (stock.action_spec().minimum + stock.action_spec().maximum) / 2
+    expected = [stock.reset(), [stock.step(rest) for _ in range(2)][-1]]
+    for ours, theirs in zip(time_steps, expected, strict=True):
+        vector = np.concatenate([np.ravel(x) for x in theirs.observation.values()]).astype(np.float32)
+        assert np.array_equal(ours.observation, vector)
+        assert (ours.observation.dtype, ours.observation.shape) == (np.float32, env.observation_spec().shape)
+    assert env.render(48, 64).std() > 1
     env.close()
 
 

@@ -1,4 +1,4 @@
-"""Environments in processes: the same as in this one, also when a process dies or hangs."""
+"""Environments in a process of their own: the same as in this one, also when the process dies or hangs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dm_env
 import numpy as np
 import pytest
+from dm_env import specs
 
 from drqv2 import envs
-from drqv2.envs.handles import InProcess, Worker
+from drqv2.envs.handles import EnvHandle, LocalEnv
+from drqv2.envs.process import ProcessEnv
+from drqv2.envs.wrappers import ExtendedTimeStepWrapper
 from drqv2.errors import UserError
 from drqv2.evaluation.episodes import play
 from tests import short_env
+from tests.compare import assert_equal
 
 ROOT = Path(__file__).resolve().parents[2]
 
 make = partial(envs.make, "short", 3, 2, seed=1, image_size=32, factory=short_env.make)
-ROOM = 9 * 32 * 32
+SHARED = 9 * 32 * 32 + 100
 
 
 class Hanging(envs.Environment):
@@ -61,6 +66,22 @@ def make_broken() -> envs.Environment:
     return env
 
 
+def make_at_second_try(tried: Path) -> Any:
+    if not tried.exists():
+        tried.touch()
+        exit_at_once()
+    return make()
+
+
+def exit_at_once() -> Any:
+    os._exit(3)
+
+
+def kill(env: ProcessEnv) -> None:
+    os.kill(env._process.pid, signal.SIGKILL)
+    env._process.join()
+
+
 def actions(seed: int = 0) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(seed)
     while True:
@@ -68,81 +89,68 @@ def actions(seed: int = 0) -> Iterator[np.ndarray]:
 
 
 def assert_same_steps(ours: Any, theirs: Any) -> None:
-    assert ours.step_type == theirs.step_type
-    assert (ours.reward, ours.discount) == (theirs.reward, theirs.discount)
+    assert ours[:3] == theirs[:3]
     np.testing.assert_array_equal(ours.observation, theirs.observation)
     np.testing.assert_array_equal(ours.action, theirs.action)
 
 
-def play_both(worker: Worker, steps: int = 50, disturb: Any = lambda step: None) -> None:
-    here, draw = InProcess(make), actions()
-    assert worker.observation_spec() == here.observation_spec()
-    assert worker.step_seconds == here.step_seconds
-    ours, theirs = worker.call("reset"), here.call("reset")
-    for step in range(steps):  # into the second episode
+def play_both(env: ProcessEnv, steps: int = 65, disturb: Any = lambda step: None) -> None:
+    """Into the third episode, once with and once without a reset at the end of an episode."""
+    local, draw = LocalEnv(make), actions()
+    assert env.observation_spec() == local.observation_spec()
+    assert env.step_seconds == local.step_seconds
+    assert_equal(env.state(), local.state())
+    ours, theirs = env.call("reset"), local.call("reset")
+    for step in range(steps):
         assert_same_steps(ours, theirs)
-        if theirs.last():
-            ours, theirs = worker.call("reset"), here.call("reset")
-            continue
-        action = next(draw)
-        worker.start("step", action)
+        request = ("reset",) if theirs.last() and step > 31 else ("step", next(draw))
+        env.start(*request)
         disturb(step)
-        ours, theirs = worker.finish(), here.call("step", action)
-    np.testing.assert_array_equal(worker.render(32, 32), here.render(32, 32))
-    assert {**worker.state(), "actions": 0} == {**here.state(), "actions": 0}
-    np.testing.assert_array_equal(worker.state()["actions"], here.state()["actions"])
-    here.close()
-    worker.close()
+        ours, theirs = env.finish(), local.call(*request)
+        assert_equal(env.state(), local.state())
+    assert local.state()["episode"] == 2
+    np.testing.assert_array_equal(env.render(32, 32), local.render(32, 32))
+    assert_equal(env.state(), local.state())
+    local.close()
+    env.close()
 
 
-@pytest.mark.parametrize("room", [ROOM, 10])  # through shared memory, through the pipe
-def test_the_same_as_in_this_process(room: int) -> None:
-    play_both(Worker(make, room))
+@pytest.mark.parametrize("shared_bytes", [SHARED, 10])  # through shared memory, through the pipe
+def test_the_same_as_in_this_process(shared_bytes: int) -> None:
+    play_both(ProcessEnv(make, shared_bytes))
 
 
 def test_a_dead_process_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    worker = Worker(make, ROOM)
-
-    def kill(step: int) -> None:
-        if step in (7, 40):
-            os.kill(worker._process.pid or 0, signal.SIGKILL)
-            worker._process.join()
-
-    play_both(worker, disturb=kill)
-    assert caplog.text.count("is replaced") == 2
+    env, deaths = ProcessEnv(make, SHARED), (7, 30, 52)  # 30: at the step past the end of the first episode
+    play_both(env, disturb=lambda step: kill(env) if step in deaths else None)
+    assert caplog.text.count("is replaced") == len(deaths)
 
 
 def test_a_hanging_process_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    play_both(Worker(partial(make_hanging, tmp_path / "hung"), ROOM, patience=3.0))
-    assert "has not answered for 3 seconds" in caplog.text
+    play_both(ProcessEnv(partial(make_hanging, tmp_path / "hung"), SHARED, reply_seconds=3.0))
+    assert "has not replied for 3 seconds" in caplog.text
 
 
 def test_one_that_dies_again_and_again_is_given_up() -> None:
-    worker = Worker(make, ROOM)
-    worker.call("reset")
-    worker._make = exit_at_once
-    os.kill(worker._process.pid or 0, signal.SIGKILL)
+    env = ProcessEnv(make, SHARED)
+    env.call("reset")
+    env._make = exit_at_once
+    kill(env)
     with pytest.raises(RuntimeError, match="3 processes"):
-        worker.call("step", np.zeros(1, np.float32))
+        env.call("step", np.zeros(1, np.float32))
 
     with pytest.raises(RuntimeError, match="its start; overlap=false"):
-        Worker(exit_at_once, ROOM)
+        ProcessEnv(exit_at_once, SHARED)
 
 
 def test_one_that_dies_at_its_start_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    play_both(Worker(partial(make_at_second_try, tmp_path / "tried"), ROOM))
+    play_both(ProcessEnv(partial(make_at_second_try, tmp_path / "tried"), SHARED))
     assert caplog.text.count("is replaced") == 1
 
 
-def make_at_second_try(tried: Path) -> Any:
-    if not tried.exists():
-        tried.touch()
-        os._exit(3)
-    return make()
-
-
-def test_asking_twice_is_refused() -> None:
-    for env in (Worker(make, ROOM), InProcess(make)):
+def test_starting_twice_is_refused() -> None:
+    handles: list[EnvHandle] = [ProcessEnv(make, SHARED), LocalEnv(make)]
+    for env in handles:
         env.start("reset")
         with pytest.raises(AssertionError, match="has not been fetched"):
             env.start("reset")
@@ -150,31 +158,71 @@ def test_asking_twice_is_refused() -> None:
         env.close()
 
 
-def exit_at_once() -> Any:
-    os._exit(3)
-
-
 def test_errors_come_back() -> None:
     with pytest.raises(UserError, match="no such camera"):
-        Worker(fail, ROOM)
-    worker = Worker(make_broken, ROOM)
-    worker.call("reset")
-    with pytest.raises(RuntimeError, match=r"test_worker\.py(.|\n)*ZeroDivisionError: in the user's own step"):
-        worker.call("step", np.zeros(1, np.float32))
-    worker.call("reset")  # it goes on
-    worker.close()
+        ProcessEnv(fail, SHARED)
+    env = ProcessEnv(make_broken, SHARED)
+    env.call("reset")
+    with pytest.raises(RuntimeError, match=r"test_handles\.py(.|\n)*ZeroDivisionError: in the user's own step"):
+        env.call("step", np.zeros(1, np.float32))
+    env.call("reset")  # the process still works
+    env.close()
 
 
 def test_restore() -> None:
-    worker, here, draw = Worker(make, ROOM), InProcess(make), actions()
-    here.call("reset")
+    env, local, draw = ProcessEnv(make, SHARED), LocalEnv(make), actions()
+    local.call("reset")
     for _ in range(9):
-        here.call("step", next(draw))
-    assert_same_steps(worker.call("restore", here.state()), InProcess(make).call("restore", here.state()))
-    assert worker.state()["episode"] == 0
+        local.call("step", next(draw))
+    assert_same_steps(env.call("restore", local.state()), LocalEnv(make).call("restore", local.state()))
+    kill(env)
     action = next(draw)
-    assert_same_steps(worker.call("step", action), here.call("step", action))
-    worker.close()
+    assert_same_steps(env.call("step", action), local.call("step", action))
+    assert_equal(env.state(), local.state())
+    env.close()
+
+
+class Mixed(dm_env.Environment):
+    """Observations of several dtypes in a dict, and what else of them can be awkward to send."""
+
+    def reset(self) -> Any:
+        return dm_env.restart(self._observe(0))
+
+    def step(self, action: Any) -> Any:
+        return dm_env.transition(1.0, self._observe(int(action)))
+
+    def _observe(self, n: int) -> dict[str, np.ndarray]:
+        frozen = np.arange(4.0) + n
+        frozen.flags.writeable = False
+        turned = np.arange(6, dtype=np.float32).reshape(2, 3)
+        return {"frozen": frozen, "turned": turned.T, "every other": turned[:, ::2], "scalar": np.array(n, np.int64)}
+
+    def observation_spec(self) -> Any:
+        return {key: specs.Array(x.shape, x.dtype, key) for key, x in self._observe(0).items()}
+
+    def action_spec(self) -> Any:
+        return specs.DiscreteArray(5, np.int64)
+
+
+class Unwrapped(envs.Environment):
+    def __init__(self) -> None:
+        self._base = self._seeder = None
+        self._env = ExtendedTimeStepWrapper(Mixed())
+        self.index, self.episode, self.step_seconds, self._over, self._actions = 0, -1, None, True, []
+
+
+@pytest.mark.parametrize("shared_bytes", [1000, 40])  # not all of them fit
+def test_dicts_of_any_dtype_and_discrete_actions(shared_bytes: int) -> None:
+    env, local = ProcessEnv(Unwrapped, shared_bytes), LocalEnv(Unwrapped)
+    requests: list[Any] = [("reset",), *(("step", np.int64(n)) for n in range(4))]
+    for request in requests:
+        ours, theirs = env.call(*request), local.call(*request)
+        assert env.observation_spec() == local.observation_spec()
+        for key, value in theirs.observation.items():
+            assert ours.observation[key].dtype == value.dtype
+            np.testing.assert_array_equal(ours.observation[key], value)
+        assert_equal(env.state(), local.state())
+    env.close()
 
 
 @pytest.mark.parametrize("count", [2, 5])
@@ -189,20 +237,19 @@ def test_evaluation_does_not_depend_on_how_many_play(count: int) -> None:
             env.close()
         return found, sorted(seen.items())
 
-    one = results([InProcess(make)])
-    assert one == results([InProcess(make) for _ in range(count)])
+    one = results([LocalEnv(make)])
+    assert one == results([LocalEnv(make) for _ in range(count)])
     assert len({value for _, value in one[1]}) == 4  # four different episodes
     assert all(steps == 30 for _, steps in one[0])
 
 
 @pytest.mark.slow
-def test_processes_leave_with_a_killed_parent() -> None:
+def test_processes_end_with_a_killed_parent() -> None:
     code = (
-        "from tests.envs.test_worker import *; w = Worker(make, ROOM); w.call('reset'); "
-        "print(w._process.pid, flush=True); time.sleep(60)"
+        "from tests.envs.test_handles import *; env = ProcessEnv(make, SHARED); env.call('reset'); "
+        "print(env._process.pid, flush=True); time.sleep(60)"
     )
-    root = Path(__file__).resolve().parents[2]
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     parent.kill()
@@ -215,5 +262,5 @@ def test_processes_leave_with_a_killed_parent() -> None:
 
 
 def test_a_program_that_closes_nothing_ends() -> None:
-    code = "from tests.envs.test_worker import ROOM, Worker, make; worker = Worker(make, ROOM); raise SystemExit(3)"
+    code = "from tests.envs.test_handles import *; env = ProcessEnv(make, SHARED); raise SystemExit(3)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120, check=False).returncode == 3

@@ -12,7 +12,8 @@ from drqv2.envs import render
 
 REPORT = """
 import os, sys
-import drqv2.envs
+from drqv2 import envs
+envs.choose_backend()
 assert "mujoco" not in sys.modules
 print(os.environ.get("MUJOCO_GL"), os.environ.get("PYOPENGL_PLATFORM"))
 """
@@ -46,6 +47,17 @@ def run(code: str, **variables: str) -> str:
 )
 def test_the_users_choice_stands(backend):
     assert run(REPORT, MUJOCO_GL=backend).split() == [backend, {"glfw": "None"}.get(backend, backend)]
+
+
+def test_importing_chooses_nothing_and_starts_no_process():
+    code = """
+import os, subprocess
+def refuse(*args, **kwargs): raise AssertionError(args)
+subprocess.Popen = os.fork = os.posix_spawn = refuse
+import drqv2.envs
+print(os.environ.get("MUJOCO_GL"))
+"""
+    assert run(code) == "None"
 
 
 def test_what_works_is_chosen():

@@ -69,6 +69,7 @@ class Grid(gymnasium.Env[Any, Any]):
         self.action_space = gymnasium.spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
         self.renders = 0
         self.seeds: list[int | None] = []
+        self.taken: list[Any] = []
 
     def _observe(self) -> Any:
         self.image = self.np_random.integers(0, 256, (8, 8, 3), np.uint8)
@@ -83,6 +84,7 @@ class Grid(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action)
+        self.taken.append(action)
         self.t += 1
         over = self.t == 7
         return self._observe(), 1.0, over and not self.truncates, over and self.truncates, {}

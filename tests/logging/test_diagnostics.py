@@ -1,4 +1,4 @@
-"""Diagnostics against plain loops, and that they leave no trace in the run."""
+"""Diagnostics against plain loops, from pixels and states, and that they leave no trace in the run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,24 @@ STACK = 3
 
 @pytest.fixture
 def agent() -> DrQV2Agent:
+    return make_agent((3 * STACK, 20, 20))
+
+
+def make_agent(obs_shape: tuple[int, ...]) -> DrQV2Agent:
     torch.manual_seed(0)
-    return DrQV2Agent((3 * STACK, 20, 20), (2,), "cpu", 1e-3, 5, 16, 0.1, 0, 1, "linear(1.0,0.1,10)", 0.3, use_tb=True)
+    return DrQV2Agent(obs_shape, (2,), "cpu", 1e-3, 5, 16, 0.1, 0, 1, "linear(1.0,0.1,10)", 0.3, use_tb=True)
 
 
-def episode(length: int, terminated: bool = False) -> dict[str, np.ndarray]:
+def episode(length: int, terminated: bool = False, state: bool = False) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(length)
     discount = np.ones((length + 1, 1), np.float32)
     discount[-1] = 0.0 if terminated else 1.0
     return {
-        "frame": rng.integers(0, 256, (length + 1, 3, 20, 20), dtype=np.uint8),
+        **(
+            {"observation": rng.normal(size=(length + 1, 4)).astype(np.float32)}
+            if state
+            else {"frame": rng.integers(0, 256, (length + 1, 3, 20, 20), dtype=np.uint8)}
+        ),
         "action": rng.uniform(-1, 1, (length + 1, 2)).astype(np.float32),
         "reward": rng.uniform(0, 1, (length + 1, 1)).astype(np.float32),
         "discount": discount,
@@ -36,6 +44,8 @@ def episode(length: int, terminated: bool = False) -> dict[str, np.ndarray]:
 
 
 def observation(data: dict[str, np.ndarray], t: int) -> torch.Tensor:
+    if "observation" in data:
+        return torch.from_numpy(data["observation"][t])[None]
     frames = [data["frame"][max(t - i, 0)] for i in reversed(range(STACK))]
     return torch.from_numpy(np.concatenate(frames))[None]
 
@@ -48,9 +58,10 @@ def value(agent: Any, data: dict[str, np.ndarray], t: int, last: int) -> float:
 
 
 @pytest.mark.parametrize("terminated", [False, True])
-@pytest.mark.parametrize("length", [1, 2, 40, 64])
-def test_values_and_returns_of_every_step(agent: DrQV2Agent, length: int, terminated: bool) -> None:
-    data = episode(length, terminated)
+@pytest.mark.parametrize(("length", "state"), [(1, False), (2, False), (40, False), (64, False), (40, True)])
+def test_values_and_returns_of_every_step(length: int, terminated: bool, state: bool) -> None:
+    agent = make_agent((4,) if state else (3 * STACK, 20, 20))
+    data = episode(length, terminated, state)
     figures = episode_diagnostics(agent, data, STACK, GAMMA, "cpu")
     q = [value(agent, data, t, last=length) for t in range(length)]
     returns = []

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drqv2.nn.networks import Actor, Critic, Encoder, _centred
+from drqv2.nn.networks import Actor, Critic, Encoder, StateEncoder, _centred
 
 
 def mlp(name: str, in_dim: int, hidden: int, out: int) -> dict[str, tuple[int, ...]]:
@@ -97,6 +97,14 @@ def test_repr_dim_is_what_comes_out(shape: tuple[int, int, int]) -> None:
         out = encoder(torch.zeros(2, *shape, dtype=torch.uint8))
         assert out.shape == (2, encoder.repr_dim)
         assert out.dtype == torch.float32
+
+
+def test_state_encoder() -> None:
+    encoder, obs = StateEncoder((7,)), torch.randn(4, 7)
+    weights = encoder.state_dict()
+    expected = linear(weights, "mlp.2", linear(weights, "mlp.0", obs).clamp(min=0)).clamp(min=0)
+    torch.testing.assert_close(encoder(obs), expected)
+    assert expected.shape == (4, encoder.repr_dim)
 
 
 def test_encoder_takes_bytes_and_floats() -> None:

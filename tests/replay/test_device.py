@@ -16,7 +16,7 @@ from drqv2.replay import device as device_replay
 from drqv2.replay import gather as replay_files
 from drqv2.replay.device import choose_replay_device, needed_bytes
 from replay_buffer import LOOKAHEAD, Batch, ReplayBufferStorage, episode_path, make_replay_loader
-from tests.naive_replay import NaiveReplay, data_specs, make_episode, memory_dir, same
+from tests.naive_replay import ACTIONS, OBSERVATIONS, NaiveReplay, data_specs, make_episode, memory_dir, same
 from tests.replay_run import SCHEDULE, Run
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -61,13 +61,15 @@ def test_hundreds_of_batches_equal_those_from_disk(replay_dir, device):
     frame_stack=st.integers(1, 4),
     draws=st.integers(1, 20),
     seed=st.integers(0, 2**32 - 1),
+    observation=st.sampled_from(OBSERVATIONS),
+    action=st.sampled_from(sorted(ACTIONS)),
 )
-def test_any_lengths_and_settings(lengths, max_size, nstep, frame_stack, draws, seed):
+def test_any_lengths_and_settings(lengths, max_size, nstep, frame_stack, draws, seed, observation, action):
+    layout = {"frame_stack": frame_stack, "observation": observation, "action": action}
     with memory_dir() as folder:
         drawn = []
         for place in ("disk", "cpu"):
-            specs = data_specs(frame_stack)
-            storage = ReplayBufferStorage(specs, folder / place, frame_stack=frame_stack)
+            storage = ReplayBufferStorage(data_specs(**layout), folder / place, frame_stack=frame_stack)
             naive = NaiveReplay(nstep, 0.9, max_size)
             loader = make_replay_loader(
                 *(folder / place, max_size, 5, 0, False, nstep, 0.9),
@@ -77,7 +79,7 @@ def test_any_lengths_and_settings(lengths, max_size, nstep, frame_stack, draws, 
                 replay_device=place,
             )
             for number, length in enumerate(lengths):
-                for time_step in make_episode(number, length, frame_stack=frame_stack, terminal=number % 2 == 0):
+                for time_step in make_episode(number, length, terminal=number % 2 == 0, **layout):
                     storage.add(time_step)
                     naive.add(time_step)
                 for _ in range(draws):
@@ -91,7 +93,7 @@ def test_any_lengths_and_settings(lengths, max_size, nstep, frame_stack, draws, 
 @pytest.mark.parametrize("cut", [1, 4, 9])
 @pytest.mark.parametrize("before", ["disk", "device"])
 def test_resumed_from_the_files(replay_dir, device, cut, before):
-    """Also a run that kept its replay elsewhere until then; and in a loader that has gone on meanwhile."""
+    """Also a run that kept its replay elsewhere before, and in a loader that has drawn more since."""
     run = Run(replay_dir, replay_device="disk" if before == "disk" else device)
     run.follow(SCHEDULE[:cut])
     state = run.state()
@@ -131,7 +133,7 @@ def test_usual_episodes_fit_without_growing(replay_dir):
         assert rows(loader) == 1020
         for _ in range(16 if number > 10 else 0):
             next(loader)
-    assert rows(loader) * 3 * 4 * 5 == needed_bytes(1000, (9, 4, 5), 3)
+    assert rows(loader) * 3 * 4 * 5 == needed_bytes(1000, data_specs()[0], 3)
 
 
 def test_without_a_capacity_it_grows_by_half(replay_dir):
@@ -154,7 +156,7 @@ def test_no_room(replay_dir):
     loader = make_replay_loader(replay_dir, 10**15, 8, 0, False, 3, 0.99, storage=storage, replay_device="cpu")
     for time_step in make_episode(0, 9):
         storage.add(time_step)
-    with pytest.raises(UserError, match=r"replay_device=cpu: \d+\.\d GB of frames do not fit; take replay_device=disk"):
+    with pytest.raises(UserError, match=r"replay_device=cpu: \d+\.\d GB of replay do not fit; use replay_device=disk"):
         next(loader)
     assert loader.state_dict()["taken"] == 0
 
@@ -209,21 +211,14 @@ def test_files_are_read_once_and_all_are_written(replay_dir, monkeypatch):
     assert len(read) == len(set(read)) > 20
 
 
-@pytest.mark.parametrize(("asked", "learner", "expected"), [("cpu", None, "cpu"), ("cpu", "cpu", "cpu")])
-def test_device_number_is_the_learners(replay_dir, asked, learner, expected):
-    loader = make_replay_loader(replay_dir, 10, 8, 0, False, 3, 0.99, replay_device=asked, device=learner)
-    source: Any = loader._source
-    assert source._device == torch.device(expected)
-
-
 @pytest.mark.parametrize(
     ("replay_device", "device", "free", "needed", "expected", "reason"),
     [
         ("disk", "cuda", 100e9, 1e9, "disk", "as asked for"),
         ("cuda", "cuda", 1e9, 100e9, "cuda", "as asked for"),
         ("auto", "cpu", 100e9, 1e9, "disk", "the learner is on cpu"),
-        ("auto", "cuda:1", 10e9, 6e9, "cuda", "frames take 6.0 GB of 10.0 GB that are free on cuda:1"),
-        ("auto", "cuda", 10e9, 6.1e9, "disk", "frames take 6.1 GB of 10.0 GB that are free on cuda, more than 60%"),
+        ("auto", "cuda:1", 10e9, 6e9, "cuda", "observations take 6.0 GB of the 10.0 GB free on cuda:1"),
+        ("auto", "cuda", 10e9, 6.1e9, "disk", "observations take 6.1 GB of the 10.0 GB free on cuda, more than 60%"),
     ],
 )
 def test_choice(replay_device, device, free, needed, expected, reason):
@@ -231,6 +226,6 @@ def test_choice(replay_device, device, free, needed, expected, reason):
 
 
 @pytest.mark.parametrize("asked", ["cuda", "cuda:1"])
-def test_frames_lie_where_the_learner_is(asked):
-    with pytest.raises(UserError, match=rf"replay_device={asked}: the learner is on cpu; take replay_device=disk"):
+def test_replay_is_on_the_learners_device(asked):
+    with pytest.raises(UserError, match=rf"replay_device={asked}: the learner is on cpu; use replay_device=disk"):
         choose_replay_device(asked, "cpu", 1e9, 1e9)

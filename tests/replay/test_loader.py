@@ -1,4 +1,4 @@
-"""The loader's batches: what they are drawn from, that they repeat, and how they are gone on with."""
+"""The loader's batches: what they are drawn from, that they repeat, and how a loader continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from replay_buffer import (
     episode_path,
     make_replay_loader,
 )
-from tests.naive_replay import HEIGHT, WIDTH, NaiveReplay, data_specs, make_episode, memory_dir, same, samples
+from tests.naive_replay import NaiveReplay, data_specs, make_episode, memory_dir, same, samples
 from tests.replay_run import FRAME_STACK, LONGEST, SCHEDULE, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,16 +61,6 @@ def test_the_public_signature(replay_dir):
         seen |= set(samples(batch))
     assert seen == set(naive.transitions())
     assert files(replay_dir) == [0, 1, 2, 3, 4]
-
-
-def test_shapes_and_dtypes(replay_dir):
-    run = Run(replay_dir, num_workers=1, batch_size=5)
-    run.add(20)
-    (batch,) = run.draw()
-    image = (5, FRAME_STACK * 3, HEIGHT, WIDTH)
-    assert [tuple(x.shape) for x in batch] == [image, (5, 2), (5, 1), (5, 1), image]
-    assert [x.dtype for x in batch] == [torch.uint8, torch.float32, torch.float32, torch.float32, torch.uint8]
-    run.loader.close()
 
 
 def test_nothing_to_sample_from_yet(replay_dir):
@@ -183,6 +173,17 @@ def test_any_number_of_workers_gives_the_same_batches(replay_dir, uninterrupted,
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize("layout", [("vector", "box"), ("dict", "discrete")])
+def test_workers_gather_other_layouts(replay_dir, layout):
+    observation, action = layout
+    drawn = []
+    for num_workers in (0, 2):
+        run = Run(replay_dir / str(num_workers), num_workers, observation=observation, action=action)
+        drawn.append(run.follow(SCHEDULE[:8]))
+        run.loader.close()
+    assert same(*drawn)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_global_generators_are_left_alone(replay_dir, num_workers):
     def states() -> tuple[Any, ...]:
@@ -197,7 +198,7 @@ def test_global_generators_are_left_alone(replay_dir, num_workers):
     assert states() == before
 
 
-def test_closed_and_gone_on_with(replay_dir, uninterrupted):
+def test_closed_and_used_again(replay_dir, uninterrupted):
     run = Run(replay_dir, num_workers=2)
     batches = []
     for i, part in enumerate(SCHEDULE):
@@ -209,8 +210,8 @@ def test_closed_and_gone_on_with(replay_dir, uninterrupted):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
-def test_workers_outlive_what_tells_a_run_to_leave(replay_dir, uninterrupted, number):
-    """It reaches all processes of a terminal or a cluster's job; the main process says when they end."""
+def test_workers_ignore_the_signals_that_stop_a_run(replay_dir, uninterrupted, number):
+    """Signals reach all processes of a terminal or a cluster's job; the main process decides when workers end."""
     run = Run(replay_dir, num_workers=2)
     batches = run.follow(SCHEDULE[:3])
     signal_workers(number)
@@ -255,7 +256,7 @@ def test_a_program_that_closes_nothing_ends(tmp_path):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_failed_draw_is_not_counted(tmp_path, uninterrupted, num_workers):
-    """The error is told, nothing hangs, and when its cause is gone the very same batch comes."""
+    """The error is raised, nothing hangs, and once its cause is gone the same batch comes."""
     run = Run(tmp_path / "buffer", num_workers)
     batches = run.follow(SCHEDULE[:2])
     run.loader.close()
@@ -311,7 +312,7 @@ def test_hundreds_of_episodes_hold_no_files_open(num_workers):
         run.loader.close()
 
 
-# Going on from a state
+# Continuing from a state
 
 
 @settings(max_examples=40)
@@ -321,9 +322,9 @@ def test_hundreds_of_episodes_hold_no_files_open(num_workers):
     start=st.integers(0, LONGEST + 1),
 )
 def test_resumed_at_any_point(schedule, cut, start):
-    """Before the first batch, with windows pending, within an episode: the same batches as if nothing had been.
+    """Before the first batch, with windows pending, within an episode: the same batches as without an interruption.
 
-    Also in the storage and loader that have gone on meanwhile, into a future that is then another one.
+    Also in a storage and loader that have continued since then, into a future that then becomes another one.
     """
     schedule = [(start, 0), (LONGEST + 1 - start, 0), *schedule]
     with memory_dir() as replay_dir:

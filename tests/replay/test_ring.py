@@ -1,4 +1,4 @@
-"""Batches in places that are used again: never while somebody refers to them."""
+"""Batches in slots that are used again: never while anything refers to them."""
 
 from __future__ import annotations
 
@@ -133,34 +133,6 @@ def test_a_batch_never_changes_under_its_holder(replay_dir, num_workers, keep):
             run.loader.close()
     run.loader.close()
     assert same(held, copies)
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_one_tensor_of_each_batch_kept(replay_dir, num_workers):
-    """An agent that remembers its rewards, say, keeps the places from being used again; nothing else suffers."""
-    run = Run(replay_dir, num_workers)
-    run.add(60)
-    kept = []
-    for i in range(40):
-        batch = next(run.loader)
-        run.naive.check(batch)
-        kept.append((batch[i % 5][2:], batch[i % 5][2:].clone()))
-        del batch
-    assert all(torch.equal(x, y) for x, y in kept)
-    run.loader.close()
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_after_a_while_of_keeping_places_are_used_again(replay_dir, num_workers):
-    run = Run(replay_dir, num_workers)
-    run.add(60)
-    held = run.draw(25)
-    places = {batch[0].data_ptr() for batch in held}
-    assert len(places) == 25
-    del held
-    run.draw(5)
-    assert all(next(run.loader)[0].data_ptr() in places for _ in range(20))
-    run.loader.close()
 
 
 def test_a_batch_outlives_its_loader(replay_dir):
