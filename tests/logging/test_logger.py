@@ -300,7 +300,7 @@ def test_event_file_of_another_program(tmp_path, caplog):
     log_episode(logger, 1000, loss=2.5)
     logger.close()
     assert len(list((tmp_path / "tb").iterdir())) == 2
-    assert "is off" not in caplog.text
+    assert "is disabled" not in caplog.text
 
 
 def points(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -354,7 +354,7 @@ def test_tensorboard_that_cannot_open_warns(tmp_path, caplog):
     log_episode(logger, 1000)
     log_episode(logger, 2000)
     assert len(rows(tmp_path / "train.csv")) == 2
-    assert sum("TensorBoard is off" in record.message for record in caplog.records) == 1
+    assert sum("TensorBoard is disabled" in record.message for record in caplog.records) == 1
 
 
 def test_tensorboard_keeps_all_episodes_that_ended_together(tmp_path):
