@@ -46,7 +46,7 @@ def assert_same(a: Path, b: Path) -> None:
     for state in states:
         for key in ("timer", "logger", "config", "needed_before"):  # times, and what may differ
             del state[key]
-    assert_equal(*states)
+    assert_equal(states[0], states[1])
     storage = states[0]["replay_storage"]
     for number in range(storage["first"], storage["first"] + len(storage["lengths"])):
         name = f"buffer/episode_{number:08}.safetensors"

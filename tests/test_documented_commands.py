@@ -37,8 +37,10 @@ SHORT = (
 # These keys need more than a checked configuration: files are found and imported, weights fit.
 NEEDS_A_RUN = ("resume=", "init_from=", "agent_dir=", "env._target_=")
 # Programs not written by this project; and ours that other tests run: doctor/, report/ (--watch), config/.
-ELSEWHERE = (".", "pip", "conda", "docker", "ray", "git", "apt-get", "srun", "pre-commit", "pip-audit")
-ELSEWHERE += ("tensorboard", "mkdocs")
+ELSEWHERE = (
+    *(".", "pip", "conda", "docker", "ray", "git", "apt-get", "srun", "pre-commit", "pip-audit"),
+    *("tensorboard", "mkdocs"),
+)
 MODULES_ELSEWHERE = ("drqv2.doctor", "drqv2.config")
 
 
