@@ -121,7 +121,7 @@ def weights(state: State) -> State:
     """Return of a captured state what `restore_weights` needs: the networks, without the rest."""
     if state["kind"] == "stateful":
         return state
-    kept = {name: {"kind": "module", "value": node["value"], "attributes": {}} for name, node in networks(state)}
+    kept = {name: {"kind": "module", "value": node["value"]} for name, node in networks(state)}
     return {"kind": "object", "value": kept}
 
 

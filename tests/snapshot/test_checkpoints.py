@@ -66,7 +66,7 @@ def test_milestones_hold_weights_only(tmp_path):
     kept = snapshot.load(tmp_path / "weights_7.pt")
     assert kept.keys() == {"version", "frame", "config", "agent"}
     assert kept["agent"]["value"].keys() == {"net"}
-    assert kept["agent"]["value"]["net"].keys() == {"kind", "name", "value"}
+    assert kept["agent"]["value"]["net"].keys() == {"kind", "value"}
 
 
 def test_what_the_two_newest_and_the_coming_one_need(tmp_path):

@@ -96,7 +96,7 @@ def test_what_follows_the_machine_are_words_not_numbers():
 def test_a_snapshot_that_does_not_fit_is_refused_in_a_line():
     saved = capture(SimpleNamespace(net=nn.Linear(2, 2), target=nn.Linear(2, 2), x=nn.Linear(2, 3)))
     net = nn.Linear(2, 2)
-    with pytest.raises(UserError, match=r"^the snapshot in run does not fit the agent: target is shared .*$"):
+    with pytest.raises(UserError, match=r"^the snapshot in run does not fit the agent: agent.target and another .*$"):
         restore_agent(SimpleNamespace(net=net, target=net), saved, {}, RUN)
     with pytest.raises(UserError, match=r"does not fit the agent: weight is \[3, 2\] there and \[4, 2\] here$"):
         restore_agent(SimpleNamespace(x=nn.Linear(2, 4)), {**saved, "value": {"x": saved["value"]["x"]}}, {}, RUN)
