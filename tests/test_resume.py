@@ -23,6 +23,7 @@ from drqv2.snapshot import file as snapshot
 from drqv2.system import files
 from tests.patience import PATIENCE
 from tests.short_run import ROOT, SHORT, assert_same, resume, rows, run
+from tests.system.test_files import holder
 
 
 def test_an_interrupted_run_ends_in_the_same_bits(
@@ -176,10 +177,12 @@ def test_a_run_stopped_within_an_evaluation_repeats_it(
 
 
 def test_a_run_in_use_is_refused(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with files.locked(reference), pytest.raises(SystemExit) as leaving:
-        run(reference)
+    with holder(reference) as process:  # the lock is a process's own
+        with pytest.raises(SystemExit) as leaving:
+            run(reference)
+        process.kill()
     assert leaving.value.code == 2
-    assert f"process {os.getpid()}" in capsys.readouterr().err
+    assert f"process {process.pid}" in capsys.readouterr().err
 
 
 def test_replay_deleted_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
