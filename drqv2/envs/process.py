@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
-import pickle
 import traceback
 from collections.abc import Callable
 from multiprocessing import resource_tracker
@@ -23,6 +23,7 @@ import numpy as np
 
 from drqv2.envs.episode import Environment, EpisodeProgress, episode_state
 from drqv2.envs.handles import NOT_FINISHED, NOT_STARTED
+from drqv2.envs.wrappers import ExtendedTimeStep
 from drqv2.errors import ProcessError, UserError
 from drqv2.system.signals import ignore_signals, signals_blocked
 
@@ -38,8 +39,15 @@ _ADVICE = "overlap=false (and num_envs=1) steps the environment in the main proc
 class _Reply(NamedTuple):
     failed: bool
     progress: EpisodeProgress | None  # None before there is an environment
-    result: bytes  # pickled, without the arrays that lie in shared memory
-    sizes: list[int]  # bytes of each of those, which lie there one after another
+    result: Any  # with `_Shared` in place of the arrays that lie in shared memory
+
+
+class _Shared(NamedTuple):
+    """Where an array lies in shared memory."""
+
+    begin: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
 
 
 class ProcessEnv:
@@ -169,11 +177,7 @@ class ProcessEnv:
 
     def _receive(self, request: tuple[str, tuple[Any, ...]] | None, seconds: float) -> Any:
         reply = self._wait(seconds)
-        at, arrays = 0, []
-        for size in reply.sizes:
-            arrays.append(bytearray(memoryview(self._shared).cast("B")[at : at + size]))
-            at += size
-        result = pickle.loads(reply.result, buffers=arrays)
+        result = _from_shared(reply.result, self._shared)
         if request is not None:
             self._follow(request, reply.progress)
         else:
@@ -233,7 +237,6 @@ def _serve(pipe: Connection, shared: Any, make: Callable[[], Environment], threa
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
     if threads is not None:
         os.environ["LP_NUM_THREADS"] = str(threads)  # Mesa reads it when OpenGL is opened
-    memory = memoryview(shared).cast("B")
     env: Environment | None = None
     request: tuple[str, tuple[Any, ...]] = "", ()
     try:
@@ -245,11 +248,11 @@ def _serve(pipe: Connection, shared: Any, make: Callable[[], Environment], threa
                 else:
                     name, args = request
                     result = getattr(env, name)(*args)
-                failed, packed = False, _pack(result, memory)
+                failed, result = False, _to_shared(result, shared)
             except Exception as error:
                 message = str(error) if isinstance(error, UserError) else None
-                failed, packed = True, _pack((message, "".join(traceback.format_exception(error))), memory)
-            pipe.send(_Reply(failed, None if env is None else env.progress(), *packed))
+                failed, result = True, (message, "".join(traceback.format_exception(error)))
+            pipe.send(_Reply(failed, None if env is None else env.progress(), result))
             if env is None:
                 return
             request = pipe.recv()
@@ -260,16 +263,25 @@ def _serve(pipe: Connection, shared: Any, make: Callable[[], Environment], threa
             env.close()
 
 
-def _pack(result: Any, memory: memoryview) -> tuple[bytes, list[int]]:
-    """Pickle a result, with as many of its arrays as fit put into `memory`; return the pickle and their sizes."""
-    sizes: list[int] = []
+def _to_shared(value: Any, shared: Any, begin: int = 0) -> Any:
+    """Return a result with its arrays moved to shared memory, from byte `begin` on, where they fit."""
+    if isinstance(value, ExtendedTimeStep):
+        return value._replace(observation=_to_shared(value.observation, shared))
+    if isinstance(value, dict):
+        sizes = [item.nbytes if isinstance(item, np.ndarray) else 0 for item in value.values()]
+        begins = [begin + sum(sizes[:i]) for i in range(len(sizes))]
+        return {key: _to_shared(item, shared, at) for (key, item), at in zip(value.items(), begins, strict=True)}
+    if not isinstance(value, np.ndarray) or begin + value.nbytes > len(shared):
+        return value
+    np.frombuffer(shared, value.dtype, value.size, begin).reshape(value.shape)[...] = value
+    return _Shared(begin, value.shape, value.dtype)
 
-    def stays_in_pickle(array: pickle.PickleBuffer) -> bool:
-        data, at = array.raw(), sum(sizes)
-        if at + data.nbytes > len(memory):
-            return True
-        memory[at : at + data.nbytes] = data
-        sizes.append(data.nbytes)
-        return False
 
-    return pickle.dumps(result, protocol=5, buffer_callback=stays_in_pickle), sizes
+def _from_shared(value: Any, shared: Any) -> Any:
+    """Return a result with copies of the arrays that lie in shared memory."""
+    if isinstance(value, _Shared):
+        size = math.prod(value.shape)
+        return np.frombuffer(shared, value.dtype, size, value.begin).reshape(value.shape).copy()
+    if isinstance(value, ExtendedTimeStep):
+        return value._replace(observation=_from_shared(value.observation, shared))
+    return {key: _from_shared(item, shared) for key, item in value.items()} if isinstance(value, dict) else value
