@@ -79,7 +79,8 @@ def settings(run_dir: Path) -> tuple[str, str]:
     cfg: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True) if path.exists() else {}
     agent, every = cfg.get("agent", {}), cfg.get("agent", {}).get("update_every_steps")
     shown = {
-        "{0}×{0} pixels": cfg.get("image_size"),
+        "{0}×{0} pixels": cfg.get("image_size") if cfg.get("obs_type", "pixels") == "pixels" else None,
+        "{} vector": cfg.get("obs_type") if cfg.get("obs_type", "pixels") != "pixels" else None,
         "batch {}": cfg.get("batch_size"),
         "hidden {}": agent.get("hidden_dim"),
         "an update every {}": "step" if every == 1 else every and f"{every} steps",
