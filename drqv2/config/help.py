@@ -8,11 +8,26 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from drqv2.config.checks import leaves
+from drqv2.config.formatting import show
 from drqv2.config.key import Key
-from drqv2.config.schema import CFGS, FIRST_REGIME, GROUPS, REGIMES, defaults, groups, keys, presets, show, tasks
-from drqv2.config.tables import shared
+from drqv2.config.schema import CFGS, FIRST_REGIME, GROUPS, REGIMES, SHARED, defaults, groups, keys, presets, tasks
 
 _TIERS = ("easy", "medium", "hard")
+_HEAD = """\
+# Configuration
+
+Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/schema.py` and `cfgs/`.
+
+Later wins: `cfgs/config.yaml`, then the regime (`regime=drqv2`), the task (`task=cheetah_run`), the preset
+(`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result to `config.yaml` in its
+directory.
+
+*frames* are environment frames, *agent steps* are `action_repeat` frames each. A default of `${lr}` follows
+the key of that name. You can remove keys of `agent` (`~agent.stddev_clip`) and add some (`+agent.x=1`): they
+must match the arguments of `agent._target_`. You can add keys of `env` in the same way.
+
+*resume* says what `resume=RUN_DIR` may do with a key: change it (free), change it with `resume_force=true`
+(force), or only keep it (fixed)."""
 
 
 def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
@@ -51,27 +66,12 @@ def key_text(key: Key, default: str, width: int) -> str:
 
 def markdown() -> str:
     """Return docs/configuration.md."""
-    lines = [
-        "# Configuration",
-        "",
-        "Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/tables` and `cfgs/`.",
-        "",
-        "Later wins: `cfgs/config.yaml`, then the regime (`regime=drqv2`), the task (`task=cheetah_run`), the preset",
-        "(`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result to `config.yaml` in its",
-        "directory.",
-        "",
-        "*frames* are environment frames, *agent steps* are `action_repeat` frames each. A default of `${lr}` follows",
-        "the key of that name. You can remove keys of `agent` (`~agent.stddev_clip`) and add some (`+agent.x=1`): they",
-        "must match the arguments of `agent._target_`. You can add keys of `env` in the same way.",
-        "",
-        "*resume* says what `resume=RUN_DIR` may do with a key: change it (free), change it with `resume_force=true`",
-        "(force), or only keep it (fixed).",
-    ]
+    lines = [_HEAD]
     sections: dict[str, list[str]] = {}
     for regime in GROUPS:
         values = _shown_defaults(regime)
         for title, group in groups(regime).items():
-            heading = title if group in shared.GROUPS else f"{title} ({regime})"
+            heading = title if group in SHARED else f"{title} ({regime})"
             sections[heading] = _key_table(group, values)
     for heading, table in (sections | {"Tasks": _task_tables(), "Presets": _preset_table()}).items():
         lines += ["", f"## {heading}", "", *table]

@@ -14,8 +14,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from drqv2.config.messages import did_you_mean
-from drqv2.config.schema import FIRST_REGIME, defaults, show, tasks
+from drqv2.config.formatting import did_you_mean, show
+from drqv2.config.schema import FIRST_REGIME, defaults, tasks
 from drqv2.errors import UserError
 from drqv2.run import factory as parts
 from drqv2.snapshot import agent_state, agent_weights

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from drqv2.config.schema import show
+from drqv2.config.formatting import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval
 from drqv2.report.runs import Run, is_plausible, utf8_safe

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from drqv2.config.schema import show
+from drqv2.config.formatting import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.report import figures, groups, runs

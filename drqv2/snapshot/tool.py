@@ -18,7 +18,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 from yaml import YAMLError
 
-from drqv2.config.schema import show
+from drqv2.config.formatting import show
 from drqv2.errors import UserError
 from drqv2.replay.storage import episode_path
 from drqv2.snapshot import agent_weights
