@@ -249,15 +249,6 @@ def test_how_a_sweep_ends(capsys):
     assert capsys.readouterr().err.count("RuntimeError: a bug") == 2
 
 
-def test_environment_is_left_as_it_was(capsys, monkeypatch):
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    argv = sys.argv[:]
-    refused(capsys, "hydra.run.dir=${nowhere}")
-    start("seed=2")
-    assert "HYDRA_FULL_ERROR" not in os.environ
-    assert sys.argv == argv
-
-
 def test_what_only_prints(capsys):
     launch(run, CFGS, argv=["-h", "batch_size=0"])
     text = capsys.readouterr().out
