@@ -14,7 +14,7 @@ import numpy as np
 from drqv2.config.formatting import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval
-from drqv2.report.runs import Run, is_plausible, utf8_safe
+from drqv2.report.runs import Run, is_plausible, numbers, utf8_safe
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 _MAX_POINTS = 400  # per curve
@@ -155,11 +155,7 @@ def read_published(path: Path, faults: list[str]) -> dict[str, dict[str, np.ndar
                     f"published={path}: must have the columns task, {', '.join(names)}; lacks {', '.join(missing)}"
                 )
             for row in table:
-                try:
-                    values = [float(row[name]) for name in names]
-                except (TypeError, ValueError):  # the row is too short or contains no number
-                    values = []
-                if values and all(map(is_plausible, values)):
+                if values := numbers(row, names):
                     found.setdefault(row["task"], []).append(values)
                 else:
                     bad += 1
