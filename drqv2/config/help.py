@@ -87,27 +87,23 @@ def _key_table(group: tuple[Key, ...], values: dict[str, str]) -> list[str]:
 
 
 def _task_tables() -> list[str]:
-    tiers = [[tier, *(f"`{value}`" for value in _own_values(f"task/{tier}.yaml").values())] for tier in _TIERS]
+    head = _table(["tier", "sets"], [[tier, _own_values(f"task/{tier}.yaml")] for tier in _TIERS])
     rows = []
     for task in tasks():
         tier = next(entry for entry in _load(f"task/{task}.yaml")["defaults"] if entry != "_self_")
-        own = ", ".join(f"`{name}={value}`" for name, value in _own_values(f"task/{task}.yaml").items())
-        rows.append([f"`{task}`", tier, own])
-    head = _table(["tier", "num_train_frames", "stddev_schedule"], tiers)
+        rows.append([f"`{task}`", tier, _own_values(f"task/{task}.yaml")])
     return [*head, "", *_table(["task", "tier", "its own values"], rows)]
 
 
 def _preset_table() -> list[str]:
-    rows = []
-    for preset in presets():
-        values = ", ".join(f"`{name}={value}`" for name, value in _own_values(f"preset/{preset}.yaml").items())
-        rows.append([f"`{preset}`", values or "nothing"])
+    rows = [[f"`{preset}`", _own_values(f"preset/{preset}.yaml") or "nothing"] for preset in presets()]
     return _table(["preset", "sets"], rows)
 
 
-def _own_values(path: str) -> dict[str, str]:
-    """Return what a file of cfgs/ sets, by dotted name, as text."""
-    return {name: show(value) for name, value in leaves(_load(path)).items() if name not in ("defaults", "task_name")}
+def _own_values(path: str) -> str:
+    """Return what a file of cfgs/ sets, as `name=value`, ..."""
+    values = {name: value for name, value in leaves(_load(path)).items() if name not in ("defaults", "task_name")}
+    return ", ".join(f"`{name}={show(value)}`" for name, value in values.items())
 
 
 def _load(path: str) -> Any:

@@ -58,18 +58,14 @@ def group(runs: Iterable[Run]) -> list[Group]:
         settings: dict[str, list[Run]] = {}
         for run in tasks[task]:
             settings.setdefault(repr([show(run.setting.get(n)) for n in differing]), []).append(run)
+        rows = [{n: show(members[0].setting.get(n)) for n in differing} for members in settings.values()]
         # Labels omit the most common value of each key.
-        usual = {
-            n: Counter(show(s[0].setting.get(n)) for s in settings.values()).most_common(1)[0][0] for n in differing
-        }
-        for members in settings.values():
-            values = {n: show(members[0].setting.get(n)) for n in differing}
-            unusual = {n: value for n, value in values.items() if value != usual[n]}
-            unusual = {  # agent.lr repeats lr
-                n: v for n, v in unusual.items() if not (n.startswith("agent.") and unusual.get(n[6:]) == v)
-            }
-            default = "default settings" if values else "all runs"
-            label = ", ".join(f"{n}={value}" for n, value in unusual.items()) or default
+        usual = {n: Counter(row[n] for row in rows).most_common(1)[0][0] for n in differing}
+        for members, row in zip(settings.values(), rows, strict=True):
+            unusual = {n: value for n, value in row.items() if value != usual[n]}
+            repeated = {n for n in unusual if n.startswith("agent.") and unusual.get(n[6:]) == unusual[n]}  # agent.lr
+            label = ", ".join(f"{n}={value}" for n, value in unusual.items() if n not in repeated)
+            label = label or ("default settings" if differing else "all runs")
             groups.append(Group(task, utf8_safe(label), sorted(members, key=lambda run: _order(run.seed))))
     return groups
 
