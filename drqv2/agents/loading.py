@@ -25,7 +25,7 @@ import hydra
 from hydra.errors import InstantiationException
 
 from drqv2.config.checks import check_agent
-from drqv2.config.messages import did_you_mean
+from drqv2.config.formatting import did_you_mean
 from drqv2.errors import UserError
 
 # The original's modules that have another name here; `replay_buffer`, `video` and `drqv2` have the same.

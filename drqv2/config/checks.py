@@ -14,10 +14,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from drqv2.config.formatting import did_you_mean
+from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.key import Key
 from drqv2.config.messages import explain
-from drqv2.config.schema import FIRST_REGIME, LARGEST_RENDER, every_key, keys, show, tasks
+from drqv2.config.schema import FIRST_REGIME, every_key, keys, tasks
 from drqv2.errors import UserError
 
 
@@ -29,12 +29,6 @@ def _check_intervals(cfg: Mapping[str, Any]) -> None:
                 f"{name}={value}: shorter than one agent step of action_repeat={repeat} frames; "
                 f"must be at least {repeat} (frames)"
             )
-
-
-def _check_renders(cfg: Mapping[str, Any]) -> None:
-    for name in ("image_size", "render_size"):
-        if cfg["env._target_"] is None and cfg[name] > LARGEST_RENDER:
-            raise UserError(f"{name}={cfg[name]}: must be at most {LARGEST_RENDER} (pixels)")
 
 
 def _check_replay_size(cfg: Mapping[str, Any]) -> None:
@@ -52,7 +46,7 @@ def _check_replay_size(cfg: Mapping[str, Any]) -> None:
 
 # Checks of several keys together: each gets the configuration flat, dotted name -> value.
 _TOGETHER: dict[str, tuple[Callable[[Mapping[str, Any]], None], ...]] = {
-    "drqv2": (_check_intervals, _check_renders, _check_replay_size),
+    "drqv2": (_check_intervals, _check_replay_size),
 }
 
 
@@ -60,12 +54,11 @@ def _check_task(cfg: Mapping[str, Any]) -> None:
     task, known = cfg.get("task_name"), tasks()
     env = cfg.get("env")
     own = isinstance(env, Mapping) and env.get("_target_") is not None
-    if own or task is None or task == "???" or task in known or not known:
-        return
-    raise UserError(
-        f"task_name={show(task)}: unknown task{did_you_mean(str(task), known)}\n"
-        "allowed: the files of cfgs/task, or your own environment with env._target_=module.function"
-    )
+    if not own and task not in (None, "???", *known):
+        raise UserError(
+            f"task_name={show(task)}: unknown task{did_you_mean(str(task), known)}\n"
+            "allowed: the files of cfgs/task, or your own environment with env._target_=module.function"
+        )
 
 
 def _drop_foreign(cfg: dict[str, Any], known: Mapping[str, Key]) -> None:
@@ -90,8 +83,8 @@ def _check_names(cfg: Mapping[str, Any], known: Mapping[str, Key]) -> None:
 def validate(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     """Check a composed configuration against the table of its regime's keys.
 
-    `agent` and `env` may contain keys that the table lacks, and `agent` may lack some: `check_call` compares them with
-    the signature of what is called. Keys of other regimes, which tasks and presets set, are left out.
+    `agent` and `env` may contain keys that the table lacks, and `agent` may lack some: `check_agent` compares them
+    with the signature of its class. Keys of other regimes, which tasks and presets set, are left out.
 
     Args:
         cfg: the whole configuration, with or without interpolations.
@@ -148,15 +141,7 @@ def validate_in_place(cfg: DictConfig) -> None:
 
 
 def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Check that overrides name no key that only another regime has: `validate` would drop it silently.
-
-    Args:
-        cfg: the configuration composed with them.
-        overrides: key=value, as Hydra takes them.
-
-    Raises:
-        UserError: one does.
-    """
+    """Raise UserError if an override of `cfg` names a key that only another regime has: `validate` would drop it."""
     regime = cfg.get("regime", FIRST_REGIME)
     known = keys(regime)
     for override in overrides:
@@ -165,21 +150,13 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
             raise UserError(f"{override}: regime={regime} has no such key{did_you_mean(name, known)} (see --help)")
 
 
-def check_call(node: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-    """Check that `factory(**kwargs)` binds.
-
-    Args:
-        node: name of the configuration node that holds kwargs, e.g. "agent".
-        factory: class or function that will be called.
-        kwargs: its arguments; Hydra's own, such as `_target_`, are ignored.
+def check_agent(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    """Check that the agent's class takes the keys of `agent`; Hydra's own, such as `_target_`, are ignored.
 
     Raises:
-        UserError: an argument that the factory does not take, or a required one that is missing.
+        UserError: an argument that the class does not take, or a required one that is missing.
     """
-    try:
-        parameters = inspect.signature(factory).parameters
-    except ValueError:
-        return  # some C functions have no signature; calling it will tell
+    parameters = inspect.signature(factory).parameters
     given = {name: value for name, value in kwargs.items() if not re.fullmatch(r"_\w+_", name)}
     named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     names = [p.name for p in named]
@@ -188,20 +165,15 @@ def check_call(node: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]
         for name, value in given.items():
             if name not in names:
                 raise UserError(
-                    f"{node}.{name}={show(value)}: {who} takes no argument {name}{did_you_mean(name, names)}; "
-                    f"remove it with ~{node}.{name}\n{who} takes: {', '.join(names)}"
+                    f"agent.{name}={show(value)}: {who} takes no argument {name}{did_you_mean(name, names)}; "
+                    f"remove it with ~agent.{name}\n{who} takes: {', '.join(names)}"
                 )
     for parameter in named:
         if parameter.default is parameter.empty and parameter.name not in given:
             raise UserError(
-                f"{node}.{parameter.name} is missing: {who} needs it; add +{node}.{parameter.name}=VALUE"
-                f"\n{node} has: {', '.join(given) or 'no arguments'}"
+                f"agent.{parameter.name} is missing: {who} needs it; add +agent.{parameter.name}=VALUE"
+                f"\nagent has: {', '.join(given) or 'no arguments'}"
             )
-
-
-def check_agent(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-    """Check that the agent's class takes the keys of `agent`; see `check_call`."""
-    check_call("agent", factory, kwargs)
 
 
 def leaves(node: Any, prefix: str = "") -> dict[str, Any]:

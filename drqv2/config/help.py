@@ -8,11 +8,26 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from drqv2.config.checks import leaves
+from drqv2.config.formatting import show
 from drqv2.config.key import Key
-from drqv2.config.schema import CFGS, FIRST_REGIME, GROUPS, REGIMES, defaults, groups, keys, presets, show, tasks
-from drqv2.config.tables import shared
+from drqv2.config.schema import CFGS, FIRST_REGIME, GROUPS, REGIMES, SHARED, defaults, groups, keys, presets, tasks
 
 _TIERS = ("easy", "medium", "hard")
+_HEAD = """\
+# Configuration
+
+Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/schema.py` and `cfgs/`.
+
+Later wins: `cfgs/config.yaml`, then the regime (`regime=drqv2`), the task (`task=cheetah_run`), the preset
+(`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result to `config.yaml` in its
+directory.
+
+*frames* are environment frames, *agent steps* are `action_repeat` frames each. A default of `${lr}` follows
+the key of that name. You can remove keys of `agent` (`~agent.stddev_clip`) and add some (`+agent.x=1`): they
+must match the arguments of `agent._target_`. You can add keys of `env` in the same way.
+
+*resume* says what `resume=RUN_DIR` may do with a key: change it (free), change it with `resume_force=true`
+(force), or only keep it (fixed)."""
 
 
 def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
@@ -51,27 +66,12 @@ def key_text(key: Key, default: str, width: int) -> str:
 
 def markdown() -> str:
     """Return docs/configuration.md."""
-    lines = [
-        "# Configuration",
-        "",
-        "Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/tables` and `cfgs/`.",
-        "",
-        "Later wins: `cfgs/config.yaml`, then the regime (`regime=drqv2`), the task (`task=cheetah_run`), the preset",
-        "(`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result to `config.yaml` in its",
-        "directory.",
-        "",
-        "*frames* are environment frames, *agent steps* are `action_repeat` frames each. A default of `${lr}` follows",
-        "the key of that name. You can remove keys of `agent` (`~agent.stddev_clip`) and add some (`+agent.x=1`): they",
-        "must match the arguments of `agent._target_`. You can add keys of `env` in the same way.",
-        "",
-        "*resume* says what `resume=RUN_DIR` may do with a key: change it (free), change it with `resume_force=true`",
-        "(force), or only keep it (fixed).",
-    ]
+    lines = [_HEAD]
     sections: dict[str, list[str]] = {}
     for regime in GROUPS:
         values = _shown_defaults(regime)
         for title, group in groups(regime).items():
-            heading = title if group in shared.GROUPS else f"{title} ({regime})"
+            heading = title if group in SHARED else f"{title} ({regime})"
             sections[heading] = _key_table(group, values)
     for heading, table in (sections | {"Tasks": _task_tables(), "Presets": _preset_table()}).items():
         lines += ["", f"## {heading}", "", *table]
@@ -87,27 +87,23 @@ def _key_table(group: tuple[Key, ...], values: dict[str, str]) -> list[str]:
 
 
 def _task_tables() -> list[str]:
-    tiers = [[tier, *(f"`{value}`" for value in _own_values(f"task/{tier}.yaml").values())] for tier in _TIERS]
+    head = _table(["tier", "sets"], [[tier, _own_values(f"task/{tier}.yaml")] for tier in _TIERS])
     rows = []
     for task in tasks():
         tier = next(entry for entry in _load(f"task/{task}.yaml")["defaults"] if entry != "_self_")
-        own = ", ".join(f"`{name}={value}`" for name, value in _own_values(f"task/{task}.yaml").items())
-        rows.append([f"`{task}`", tier, own])
-    head = _table(["tier", "num_train_frames", "stddev_schedule"], tiers)
+        rows.append([f"`{task}`", tier, _own_values(f"task/{task}.yaml")])
     return [*head, "", *_table(["task", "tier", "its own values"], rows)]
 
 
 def _preset_table() -> list[str]:
-    rows = []
-    for preset in presets():
-        values = ", ".join(f"`{name}={value}`" for name, value in _own_values(f"preset/{preset}.yaml").items())
-        rows.append([f"`{preset}`", values or "nothing"])
+    rows = [[f"`{preset}`", _own_values(f"preset/{preset}.yaml") or "nothing"] for preset in presets()]
     return _table(["preset", "sets"], rows)
 
 
-def _own_values(path: str) -> dict[str, str]:
-    """Return what a file of cfgs/ sets, by dotted name, as text."""
-    return {name: show(value) for name, value in leaves(_load(path)).items() if name not in ("defaults", "task_name")}
+def _own_values(path: str) -> str:
+    """Return what a file of cfgs/ sets, as `name=value`, ..."""
+    values = {name: value for name, value in leaves(_load(path)).items() if name not in ("defaults", "task_name")}
+    return ", ".join(f"`{name}={show(value)}`" for name, value in values.items())
 
 
 def _load(path: str) -> Any:

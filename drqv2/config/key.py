@@ -35,7 +35,7 @@ class Key:
 
     @property
     def allowed(self) -> str:
-        """What values the key takes, in words."""
+        """The allowed values, in words."""
         return self.kind.allowed + (" or null" if self.null else "")
 
     def check(self, value: Any) -> Any:
@@ -44,12 +44,10 @@ class Key:
         Raises:
             UserError: it is not allowed.
         """
-        if value == "???":
-            if self.kind.may_be_unset:
-                return value
+        if value == "???" and not self.kind.may_be_unset:
             raise UserError(not_set(self.name))
-        if value is None and self.null:
-            return None
+        if value == "???" or (value is None and self.null):
+            return value
         try:
             return self.kind.check(value)
         except ValueError as error:

@@ -12,8 +12,6 @@ from drqv2.config.formatting import did_you_mean, unknown
 from drqv2.config.key import Key, not_set
 from drqv2.config.schema import FIRST_REGIME, GROUPS, every_key, keys, tasks
 
-__all__ = ["did_you_mean", "explain"]
-
 
 def explain(error: Exception, groups: Mapping[str, Sequence[str]] | None = None, regime: str = FIRST_REGIME) -> str:
     """Explain an error of Hydra's or OmegaConf's to the person at the command line.
@@ -55,6 +53,26 @@ def _omegaconf(error: OmegaConfBaseException, known: Iterable[str]) -> str:
     return where + reason + (did_you_mean(quoted[1], known) if quoted else "")
 
 
+# Hydra's messages, and what to say instead.
+_ADVICE = (
+    (r"An item is already at '(.+)'", "+{0}: this key exists; write {0}=VALUE, without the plus"),
+    (r"Multiple values for (\S+)\.", "+{0}: there is a default; write {0}=NAME, without the plus"),
+    (
+        r"Ambiguous value for argument '(.+)'",
+        "{0}: one value is expected; use -m for several runs, or write a list as [a,b]",
+    ),
+    (r"Sweep parameters '(.+)' requires", "{0}: several runs need -m"),
+    (
+        r"Config group override must be a string",
+        "choose one task and one preset by name, such as task=cheetah_run preset=cpu",
+    ),
+    (
+        r"does not support sweep type",
+        "interval(...) needs hydra/sweeper=search; without it list the values: seed=1,2,3",
+    ),
+)
+
+
 def _composition(error: Exception, names: list[str]) -> str:
     text = str(error)
     if match := re.search(r"To append to your (?:config|default list) use \+(([^=]+)=.*)", text):
@@ -63,18 +81,9 @@ def _composition(error: Exception, names: list[str]) -> str:
         return f"{override}: there is no such key{did_you_mean(key, names)} (see --help){hint}"
     if match := re.search(r"Could not delete from config. '(.+)' does not exist", text):
         return f"~{match[1]}: there is no such key{did_you_mean(match[1], names)}"
-    if match := re.search(r"An item is already at '(.+)'", text):
-        return f"+{match[1]}: this key exists; write {match[1]}=VALUE, without the plus"
-    if match := re.search(r"Multiple values for (\S+)\.", text):
-        return f"+{match[1]}: there is a default; write {match[1]}=NAME, without the plus"
-    if match := re.search(r"Ambiguous value for argument '(.+)'", text):
-        return f"{match[1]}: one value is expected; use -m for several runs, or write a list as [a,b]"
-    if match := re.search(r"Sweep parameters '(.+)' requires", text):
-        return f"{match[1]}: several runs need -m"
-    if "Config group override must be a string" in text:
-        return "choose one task and one preset by name, such as task=cheetah_run preset=cpu"
-    if "does not support sweep type" in text:
-        return "interval(...) needs hydra/sweeper=search; without it list the values: seed=1,2,3"
+    for pattern, message in _ADVICE:
+        if match := re.search(pattern, text):
+            return message.format(*match.groups())
     cause = f": {_first_line(error.__cause__)}" if error.__cause__ is not None else ""
     return _first_line(error) + cause
 

@@ -1,9 +1,10 @@
-"""The configuration keys of each regime, and what cfgs/ offers: regimes, tasks, presets, defaults."""
+"""The configuration keys of each regime, in groups, and what cfgs/ offers: regimes, tasks, presets, defaults."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +12,176 @@ from omegaconf import OmegaConf
 
 from drqv2.config.formatting import show, unknown
 from drqv2.config.key import Key
-from drqv2.config.tables import drqv2, shared
-from drqv2.config.tables.shared import FIRST_REGIME, LARGEST_RENDER, REGIMES, SMALLEST_IMAGE, encoder_side
+from drqv2.config.kinds import Bool, Choice, Device, EvenInt, File, Float, Folder, Int, Name, Schedule, Shape, Text
 from drqv2.errors import UserError
 
-__all__ = [
-    "CFGS",
-    "FIRST_REGIME",
-    "GROUPS",
-    "LARGEST_RENDER",
-    "REGIMES",
-    "SMALLEST_IMAGE",
-    "Key",
-    "defaults",
-    "encoder_side",
-    "every_key",
-    "groups",
-    "keys",
-    "legacy",
-    "presets",
-    "show",
-    "tasks",
-]
-
 CFGS = Path(__file__).resolve().parents[2] / "cfgs"
+REGIMES = {"drqv2": "DrQ-v2, off-policy learning from pixels"}  # each has cfgs/regime/NAME.yaml and an entry in GROUPS
+FIRST_REGIME = "drqv2"  # of configurations stored before the key `regime` existed
+LARGEST_RENDER = 2048  # pixels: OpenGL drivers can be relied on to draw this much off-screen
+
+
+def encoder_side(image_size: int) -> int:
+    """Return the side of the encoder's last feature map: four 3x3 convolutions with strides 2, 1, 1, 1."""
+    return (image_size - 3) // 2 + 1 - 3 * 2
+
+
+SMALLEST_IMAGE = next(size for size in range(3, 99) if encoder_side(size) >= 1)
+
+free, fixed = partial(Key, resume="free"), partial(Key, resume="fixed")  # what a resume may do with the key
+
+# Groups of every regime; their defaults are in cfgs/config.yaml.
+TASK = (
+    fixed("regime", Choice(*REGIMES), "How the agent learns, set by regime=NAME.", legacy=FIRST_REGIME),
+    fixed("task_name", Text(), "Task, set by task=NAME."),
+    fixed("obs_type", Choice("pixels", "state"), "Rendered images, or the task's state vector.", legacy="pixels"),
+    fixed("frame_stack", Int(1), "Images stacked into one observation, newest last.", "images"),
+    fixed("action_repeat", Int(1), "Environment frames for which each action is held.", "frames"),
+    fixed(
+        "image_size", Int(SMALLEST_IMAGE, LARGEST_RENDER), "Side of the square images that the agent sees.", "pixels"
+    ),
+    Key(
+        "render",
+        Choice("exact", "fast"),
+        "How dm_control's tasks are drawn: exactly as dm_control draws them, or faster with coarser shadows, which "
+        "changes up to 0.3 % of the pixels, averaged over a task.",
+    ),
+    Key("discount", Float(0, 1, above=True), "Discount (gamma) of one agent step."),
+    Key(
+        "env._target_",
+        Name(),
+        "Your own environment: a function or class that returns a dm_env or gymnasium environment; +env.x=1 passes it "
+        "an argument.",
+        null="the dm_control task task_name",
+    ),
+    fixed(
+        "num_envs",
+        Int(1),
+        "Environments stepped in parallel, each in its own process. The number affects learning: with more, an update "
+        "sees fewer of the newest steps.",
+        "environments",
+        legacy=1,
+    ),
+    free("overlap", Bool(), "Step a single environment in its own process while the agent learns; same results."),
+)
+EVALUATION = (
+    free("eval_every_frames", Int(1), "Interval between evaluations; at least action_repeat.", "frames"),
+    free("num_eval_episodes", Int(1), "Episodes of one evaluation.", "episodes"),
+    free("num_eval_envs", Int(1), "Environments that play them in parallel; same results.", "environments"),
+)
+RUN = (
+    Key("seed", Int(0, 2**32 - 1), "Seed from which every random stream of the run is spawned."),
+    free("device", Device(), "Where the agent computes; auto takes the GPU if there is one."),
+    free(
+        "precision",
+        Choice("auto", "fp32", "bf16"),
+        "Precision of matrix products in updates; auto takes bf16 where the hardware multiplies it natively. Passed to "
+        "agents whose signature names it.",
+    ),
+    free(
+        "compile",
+        Choice("auto", True, False),
+        "On a GPU, replay updates as one CUDA graph; on a CPU, compile the networks, which needs a C++ compiler. "
+        "auto: true on a GPU, false on a CPU, where it was measured to gain nothing.",
+    ),
+    free("experiment", Text(), "A label of your own, stored with the run."),
+    free(
+        "agent_dir", Folder(), "Directory of your own agent files; agent._target_ is sought there first.", null="none"
+    ),
+    free("init_from", File(), "Snapshot from which a new run takes the weights and nothing else.", null="new weights"),
+    free(
+        "resume",
+        Text(),
+        "Run directory to resume, or latest. Its stored config.yaml replaces the defaults, task and preset; other "
+        "key=value arguments override it.",
+        null="a new run",
+    ),
+    free("resume_force", Bool(), "Resume a run even if changed keys affect what it learns."),
+)
+SNAPSHOTS = (
+    free("save_snapshot", Bool(), "Write snapshot.pt while training, so that the run can be resumed."),
+    free("snapshot_every_seconds", Float(0), "Seconds of training between two snapshots.", "seconds"),
+    free(
+        "snapshot_keep",
+        Int(0),
+        "Evenly spaced points of the run whose weights are kept as weights_FRAME.pt, besides those at its start.",
+        "files",
+    ),
+)
+RECORDS = (
+    free(
+        "console",
+        Choice("auto", "rich", "plain", "off"),
+        "A dashboard (rich), a line for each row of the logs (plain), or neither (off); auto: a dashboard on a "
+        "terminal, lines elsewhere.",
+    ),
+    free("use_tb", Bool(), "Write TensorBoard events."),
+    free("use_wandb", Bool(), "Log to Weights & Biases (pip install wandb; WANDB_MODE=offline without a server)."),
+    free("save_video", Bool(), "Film the first episode of each evaluation."),
+    free("save_train_video", Bool(), "Film training episodes as the agent sees them."),
+    free("train_video_every_frames", Int(1), "Interval between these; at least action_repeat.", "frames"),
+    free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
+    free(
+        "diagnostics_every_frames",
+        Int(1),
+        "Interval between gradient norms, dormant units, Q against returns; at least action_repeat.",
+        "frames",
+    ),
+)
+SHARED = (TASK, EVALUATION, RUN, SNAPSHOTS, RECORDS)
+
+# Groups of DrQ-v2; their defaults are in cfgs/regime/drqv2.yaml.
+DRQV2_LENGTH = (
+    free("num_train_frames", Int(1), "Length of the run.", "frames"),
+    Key("num_seed_frames", Int(0), "Frames collected before the first update.", "frames"),
+)
+DRQV2_REPLAY = (
+    Key("replay_buffer_size", Int(1), "Capacity; at least one episode.", "transitions"),
+    free("replay_buffer_num_workers", Int(0, 8), "Processes that load batches; 0 loads them in the main process."),
+    free(
+        "replay_device",
+        Choice("auto", "disk", "cuda"),
+        "Where batches are gathered from: episode files through the page cache, or a copy of their frames in GPU "
+        "memory. auto: GPU memory, if the learner is on the GPU and the frames take at most 60 % of what is free.",
+    ),
+    Key("nstep", Int(1), "Rewards summed before the bootstrap.", "agent steps"),
+    Key("batch_size", Int(1), "Transitions in one update.", "transitions"),
+    free("keep_replay", Bool(), "Keep the stored episodes when the run has reached its end."),
+)
+DRQV2_LEARNER = (
+    Key("lr", Float(0, above=True), "Learning rate of Adam, for encoder, actor and critic."),
+    Key("feature_dim", Int(1), "Width of the trunks behind the encoder.", "units"),
+    Key("stddev_schedule", Schedule(), "Standard deviation of the exploration noise; durations in agent steps."),
+    Key("updates_per_step", Int(1), "Calls of agent.update for each agent step.", "calls"),
+)
+DRQV2_AGENT = (
+    Key("agent._target_", Name(), "Class of the agent."),
+    Key("agent.obs_shape", Shape(), "Shape of an observation, filled in from the environment."),
+    Key("agent.action_shape", Shape(), "Shape of an action, filled in from the environment."),
+    free("agent.device", Device(), "As device."),
+    Key("agent.lr", Float(0, above=True), "As lr."),
+    Key("agent.critic_target_tau", Float(0, 1, above=True), "Fraction of the critic mixed into its target."),
+    Key("agent.update_every_steps", Int(1), "Interval between updates.", "agent steps"),
+    free("agent.use_tb", Bool(), "As use_tb: whether update returns metrics."),
+    Key("agent.num_expl_steps", Int(0), "Uniformly random actions at the start.", "agent steps"),
+    Key("agent.hidden_dim", Int(1), "Width of the hidden layers of actor and critic.", "units"),
+    Key("agent.feature_dim", Int(1), "As feature_dim.", "units"),
+    Key("agent.stddev_schedule", Schedule(), "As stddev_schedule."),
+    Key("agent.stddev_clip", Float(0, above=True), "Bound on the noise in updates.", null="no bound"),
+)
+
 # regime -> title -> keys, in the order in which they are shown
 GROUPS: dict[str, dict[str, tuple[Key, ...]]] = {
     "drqv2": {
-        "Task": shared.TASK,
-        "Length": drqv2.LENGTH,
-        "Evaluation": shared.EVALUATION,
-        "Replay": drqv2.REPLAY,
-        "Learner": drqv2.LEARNER,
-        "Run": shared.RUN,
-        "Snapshots": shared.SNAPSHOTS,
-        "Records": shared.RECORDS,
-        "Agent": drqv2.AGENT,
+        "Task": TASK,
+        "Length": DRQV2_LENGTH,
+        "Evaluation": EVALUATION,
+        "Replay": DRQV2_REPLAY,
+        "Learner": DRQV2_LEARNER,
+        "Run": RUN,
+        "Snapshots": SNAPSHOTS,
+        "Records": RECORDS,
+        "Agent": DRQV2_AGENT,
     },
 }
 
@@ -63,11 +198,7 @@ def groups(regime: str = FIRST_REGIME) -> Mapping[str, tuple[Key, ...]]:
 
 
 def keys(regime: str = FIRST_REGIME) -> Mapping[str, Key]:
-    """Return the keys of a regime by name.
-
-    Raises:
-        UserError: there is no such regime.
-    """
+    """Return the keys of a regime by name; raises as `groups`."""
     return {key.name: key for group in groups(regime).values() for key in group}
 
 
@@ -93,11 +224,7 @@ def presets() -> list[str]:
 
 
 def defaults(regime: str = FIRST_REGIME) -> dict[str, Any]:
-    """Return a regime's configuration without task and preset: a nested dict, interpolations unresolved.
-
-    Raises:
-        UserError: there is no such regime.
-    """
+    """Return a regime's configuration without task and preset, nested, interpolations unresolved."""
     groups(regime)
     merged = OmegaConf.merge(*(OmegaConf.load(CFGS / name) for name in ("config.yaml", f"regime/{regime}.yaml")))
     plain: Any = OmegaConf.to_container(merged)

@@ -64,16 +64,12 @@ def versions() -> Iterator[Finding]:
     for requirement in map(Requirement, project["dependencies"]):
         name, advice = requirement.name, (f'{_PIP} "{requirement}"', _INSTALL)
         version = _version(name) or _version(f"{name}-headless")  # OpenCV comes as either
-        if version is None:
-            yield Finding("fail", name, "not installed", advice)
-        elif not requirement.specifier.contains(version, prereleases=True):
-            yield Finding("fail", name, f"{version}, but {requirement.specifier} is required", advice)
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            wrong += 1
+            text = f"{version}, but {requirement.specifier} is required" if version else "not installed"
+            yield Finding("fail", name, text, advice)
         elif name in _SHOWN:
             yield Finding("ok", name, version)
-            continue
-        else:
-            continue
-        wrong += 1
     if not wrong:
         yield Finding("ok", "other packages", "all within their bounds")
 
@@ -103,25 +99,20 @@ def device() -> Iterator[Finding]:
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info(index))
         bf16 = _bf16(torch.cuda.get_device_capability(index) >= (8, 0))
         text = f"cuda:{index} {torch.cuda.get_device_name(index)}, {free:.1f} of {total:.1f} GiB free, bf16 {bf16}"
-        if free < 4:
-            yield Finding(
-                "warn", "device", text, ("who else uses it: nvidia-smi", "another: python train.py device=cuda:N")
-            )
-        else:
-            yield Finding("ok", "device", text)
+        advice = ("who else uses it: nvidia-smi", "another: python train.py device=cuda:N")
+        yield Finding("warn", "device", text, advice) if free < 4 else Finding("ok", "device", text)
     name, native = machine.processor()
     text = f"CPU {name}, {machine.cores():g} cores, bf16 {_bf16(native)}"
     if torch.cuda.is_available() or not machine.has_nvidia():
         yield Finding("ok", "device", text)
     elif torch.version.cuda is None:
         version = torch.__version__.partition("+")[0]
-        advice = f"{_PIP} --force-reinstall torch=={version} --index-url https://download.pytorch.org/whl/cu130"
-        yield Finding("warn", "device", f"{text}; there is a GPU, but torch is built without CUDA", (advice,))
+        build = f"{_PIP} --force-reinstall torch=={version} --index-url https://download.pytorch.org/whl/cu130"
+        yield Finding("warn", "device", f"{text}; there is a GPU, but torch is built without CUDA", (build,))
     else:
         text += f"; there is a GPU, but torch (CUDA {torch.version.cuda}) cannot use it"
-        yield Finding(
-            "warn", "device", text, ("compare the driver's CUDA version: nvidia-smi", "unset CUDA_VISIBLE_DEVICES")
-        )
+        advice = ("compare the driver's CUDA version: nvidia-smi", "unset CUDA_VISIBLE_DEVICES")
+        yield Finding("warn", "device", text, advice)
 
 
 def load() -> Iterator[Finding]:
@@ -149,12 +140,15 @@ def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("warn", "renderer", f"{text}: software rendering, on the CPU", _gpu_rendering())
     else:
         yield Finding("ok", "renderer", text)
-    size = f"{cfg['image_size']}x{cfg['image_size']}"
-    text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {size}, {cfg['action_repeat']} frames of physics)"
+    text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {_size(cfg)}, {cfg['action_repeat']} frames of physics)"
     if found["blank"]:
         yield Finding("fail", "render + step", f"{text}: the image has only one colour", (another,))
     else:
         yield Finding("ok", "render + step", text)
+
+
+def _size(cfg: dict[str, Any]) -> str:
+    return f"{cfg['image_size']}x{cfg['image_size']}"
 
 
 def _gpu_rendering() -> tuple[str, ...]:
@@ -173,8 +167,7 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     ms = measure.update_ms(cfg, device, found.get("actions", 6))
-    size = f"{cfg['image_size']}x{cfg['image_size']}"
-    text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {size})"
+    text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {_size(cfg)})"
     if "ms" not in found:
         yield Finding("ok", "update", text)
         return
@@ -185,9 +178,8 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     if hours <= _MAX_HOURS:
         yield Finding("ok", "update", text)
     elif device == "cpu" and cfg["preset"] == "paper":
-        yield Finding(
-            "warn", "update", f"{text}, slow on a CPU", (f"python train.py task={cfg['task_name']} preset=cpu",)
-        )
+        advice = f"python train.py task={cfg['task_name']} preset=cpu"
+        yield Finding("warn", "update", f"{text}, slow on a CPU", (advice,))
     else:
         yield Finding("warn", "update", text, ("use a (faster) GPU, or: python train.py num_train_frames=N",))
 
@@ -230,18 +222,19 @@ class Report:
 
     def add(self, name: str, lines: Iterable[Finding]) -> None:
         """Print the findings of a check. A check that raises counts as failed."""
-        try:
-            for line in lines:
-                self._print(line)
-        except Exception as error:  # a broken installation raises anything, and should be reported
-            message = (str(error).splitlines() or [""])[0]
-            self._print(Finding("fail", name, f"{type(error).__name__}: {message}", (_INSTALL,)))
+        for line in _guarded(name, lines):
+            self.failed |= line.status == "fail"
+            print(f"{line.status:<5} {line.name:<15} {line.text}", flush=True)
+            for advice in line.advice:
+                print(f"{'':<21} -> {advice}", flush=True)
 
-    def _print(self, line: Finding) -> None:
-        self.failed |= line.status == "fail"
-        print(f"{line.status:<5} {line.name:<15} {line.text}", flush=True)
-        for advice in line.advice:
-            print(f"{'':<21} -> {advice}", flush=True)
+
+def _guarded(name: str, lines: Iterable[Finding]) -> Iterator[Finding]:
+    try:
+        yield from lines
+    except Exception as error:  # a broken installation raises anything, and should be reported
+        message = (str(error).splitlines() or [""])[0]
+        yield Finding("fail", name, f"{type(error).__name__}: {message}", (_INSTALL,))
 
 
 def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:

@@ -18,9 +18,8 @@ def _print_rendering(task: str, frame_stack: int, action_repeat: int, image_size
     from drqv2 import envs
     from drqv2.errors import UserError
 
-    found: dict[str, Any]
     try:
-        found = {"backend": envs.require_backend(), "renderer": envs.gl_renderer()}
+        found: dict[str, Any] = {"backend": envs.require_backend(), "renderer": envs.gl_renderer()}
         env = envs.make(task, frame_stack, action_repeat, seed=0, image_size=image_size)
         env.reset()
         action, times = env.action_spec().generate_value(), []
@@ -28,11 +27,8 @@ def _print_rendering(task: str, frame_stack: int, action_repeat: int, image_size
             begin = time.perf_counter()
             image = env.step(action).observation
             times.append(1000 * (time.perf_counter() - begin))
-        found |= {
-            "ms": statistics.median(times[10:]),
-            "actions": len(action),
-            "blank": bool(image.min() == image.max()),
-        }
+        blank = bool(image.min() == image.max())
+        found |= {"ms": statistics.median(times[10:]), "actions": len(action), "blank": blank}
         env.close()
     except (UserError, ImportError) as error:
         found = {"error": str(error), "install": isinstance(error, ImportError)}
@@ -50,15 +46,13 @@ def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int) 
     """
     args = (task, frame_stack, action_repeat, image_size)
     code = f"from drqv2.doctor.measure import _print_rendering; _print_rendering{args!r}"
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-c", code]
+    root, command = Path(__file__).resolve().parents[2], [sys.executable, "-c", code]
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         return {"error": f"the rendering process hangs (waited {_TIMEOUT} s)", "install": False}
     try:
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        return dict(json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, ValueError):
         message = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return {"error": f"the rendering process exited with status {done.returncode}: {message}", "install": True}
@@ -83,14 +77,9 @@ def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
     keys = {name: value for name, value in cfg["agent"].items() if name not in set_below}
     if device == "cpu":
         utils.keep_freed_memory()  # as train.py does
-    agent = DrQV2Agent(
-        shape,
-        (actions,),
-        device,
-        precision=machine.resolve_precision(cfg["precision"], device),
-        compile=machine.resolve_compile(cfg["compile"], device),
-        **keys,
-    )
+    keys["precision"] = machine.resolve_precision(cfg["precision"], device)
+    keys["compile"] = machine.resolve_compile(cfg["compile"], device)
+    agent = DrQV2Agent(shape, (actions,), device, **keys)
     obs, next_obs = (torch.randint(0, 256, (batch, *shape), dtype=torch.uint8) for _ in range(2))
     sample = (obs, torch.rand(batch, actions) * 2 - 1, torch.rand(batch, 1), torch.full((batch, 1), 0.97), next_obs)
     times: list[float] = []

@@ -14,8 +14,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from drqv2.config.messages import did_you_mean
-from drqv2.config.schema import FIRST_REGIME, defaults, show, tasks
+from drqv2.config.formatting import did_you_mean, show
+from drqv2.config.schema import FIRST_REGIME, defaults, tasks
 from drqv2.errors import UserError
 from drqv2.run import factory as parts
 from drqv2.snapshot import agent_state, agent_weights
@@ -55,11 +55,7 @@ def find(source: Path, name: str | None) -> list[Path]:
 
 
 def read_first(paths: Sequence[Path]) -> tuple[Path, tuple[DictConfig, dict[str, Any], int]]:
-    """Return the first readable file and its contents as by `read`. Print which files are not readable.
-
-    Raises:
-        UserError: none is readable.
-    """
+    """Return the first readable file and its contents as by `read`, which raises where none is readable."""
     for path in paths[:-1]:
         try:
             return path, read(path)
@@ -78,11 +74,10 @@ def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
     if not config:
         raise UserError(f"{path}: contains no configuration; train with init_from={path} first")
     for node in ("agent", "env"):
-        found = config.get(node) if isinstance(config, dict) else config
+        found = config.get(node) if isinstance(config, dict) else None
         if not isinstance(found, dict) or "_target_" not in found:
-            where = node if isinstance(config, dict) else "config"
             raise UserError(
-                f"{path}: its configuration is not that of a run: {where}={_line(show(found))} must have _target_\n"
+                f"{path}: its configuration is not that of a run: {node}={_line(show(found))} must have _target_\n"
                 "Give a snapshot of train.py, or a file written by python -m drqv2.snapshot export."
             )
     base = defaults(config.get("regime", FIRST_REGIME))  # for keys that there were not yet
@@ -156,14 +151,12 @@ def override_task(cfg: DictConfig, task: str) -> None:
         UserError: the task must be one of dm_control's, but is not.
     """
     custom = cfg.env._target_
-    if custom is None and task not in tasks():
-        raise UserError(f"task={task}: no such task\nallowed: the files in cfgs/task{did_you_mean(task, tasks())}")
-    if custom is not None and not _takes_task_name(cfg):
+    if custom is None or not _takes_task_name(cfg):
         if task not in tasks():
-            raise UserError(
-                f"task={task}: the run's custom environment, env._target_={custom}, takes no task_name\n"
-                f"allowed: the files in cfgs/task{did_you_mean(task, tasks())}; or omit task= to play the run's task"
-            )
+            reason = f"the run's environment, env._target_={custom}, takes no task_name" if custom else "no such task"
+            advice = "; or omit task= to play the run's task" if custom else ""
+            near = did_you_mean(task, tasks())
+            raise UserError(f"task={task}: {reason}\nallowed: the files in cfgs/task{near}{advice}")
         cfg.env = {"_target_": None}
     cfg.task_name = task
 

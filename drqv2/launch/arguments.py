@@ -16,24 +16,23 @@ from drqv2.launch.exits import clean_exit
 def run_tool(
     run: Callable[[list[str], dict[str, Any]], None], head: str | None, keys: Mapping[Key, Any], argv: Sequence[str]
 ) -> None:
-    """Call `run` with the positional arguments and the value of every key; --help prints `usage`.
+    """Call `run` with the positional arguments and the value of every key; --help prints `head` and the keys.
 
     Raises:
         SystemExit: with the code of a UserError, which is printed without a traceback, or 130 after ctrl-C.
     """
     with clean_exit():
         if {"-h", "--help"} & set(argv):
-            print(usage(head or "", keys))
+            print((head or "").strip() + "\n")
+            for key, default in keys.items():
+                text = key_text(key, show(default), 16)
+                print(textwrap.fill(text, 118, subsequent_indent=" " * 19, break_on_hyphens=False))
         else:
             run(*parse(argv, keys))
 
 
 def parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Return the positional arguments, and the value of every key.
-
-    Args:
-        argv: words such as "episodes=20".
-        keys: with their defaults.
+    """Return the positional arguments, and the value of every key; `keys` gives the defaults.
 
     Raises:
         UserError: an unknown key, or a value that is not allowed.
@@ -51,13 +50,3 @@ def parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict
         key = known[name]
         values[name] = key.check(None if text == "null" else key.kind.parse(text))
     return positional, values
-
-
-def usage(head: str, keys: Mapping[Key, Any]) -> str:
-    """Return what --help prints: `head`, then each key with its meaning, allowed values and default."""
-    lines = [head.strip(), ""]
-    for key, default in keys.items():
-        lines += textwrap.wrap(
-            key_text(key, show(default), 16), 118, subsequent_indent=" " * 19, break_on_hyphens=False
-        )
-    return "\n".join(lines)

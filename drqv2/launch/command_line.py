@@ -14,8 +14,8 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -89,7 +89,8 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
             "hydra/job_logging=stdout",
             "hydra.job_logging.root.level=WARNING",
         ]
-    elif not args.multirun and (run_dir := _started(args.overrides)):
+    elif not args.multirun and Path(given := value_of("hydra.run.dir", args.overrides) or "", STORED).is_file():
+        run_dir = Path(given)
         args.overrides.append("hydra.output_subdir=null")
     if run_dir is not None and files.has_snapshot(run_dir):
         args.overrides.append("++init_from=null")  # the snapshot holds the weights; the file may be gone
@@ -97,26 +98,23 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
     try:
         if not (args.cfg or args.info or args.hydra_help or args.shell_completion):
             _check_jobs(args, config_dir, config_name)
-        with _hydra_raises():
-            _run_hydra(args, get_args_parser(), job, str(config_dir), config_name)
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them and ending the process
+        _run_hydra(args, get_args_parser(), job, str(config_dir), config_name)
     except Exception as error:
-        if error in job.crashes:
-            raise error.with_traceback(job.traceback_of(error)) from None  # Hydra's frames say nothing about the bug
+        if error is job.crash:
+            raise error.with_traceback(job.traceback) from None  # Hydra's frames say nothing about the bug
         if isinstance(error, JobFailed):
             sys.exit(f"{job.failed} of the jobs failed; see above" if job.failed else f"jobs failed: {error}")
         if isinstance(error, HydraException | OmegaConfBaseException):
             raise UserError(explain(error, groups, regime)) from None
-        told = plugins.translate(error) or _no_run_dir(error)
-        if told is None:
+        if told := plugins.translate(error):
+            raise told from error
+        if not isinstance(error, OSError):
             raise
-        raise told from error
-
-
-def _no_run_dir(error: Exception) -> UserError | None:
-    if not isinstance(error, OSError):
-        return None
-    kind = DiskError if error.errno in files.DISK_ERRNOS else UserError
-    return kind(f"the run's directory cannot be made: {error}\nGive another hydra.run.dir, or free disk space.")
+        kind = DiskError if error.errno in files.DISK_ERRNOS else UserError
+        raise kind(
+            f"the run's directory cannot be made: {error}\nGive another hydra.run.dir, or free disk space."
+        ) from error
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -139,12 +137,6 @@ def _regime(overrides: Sequence[str]) -> str:
     return value_of("regime", overrides) or FIRST_REGIME
 
 
-def _started(overrides: Sequence[str]) -> Path | None:
-    """Return the given hydra.run.dir if it contains a run."""
-    given = value_of("hydra.run.dir", overrides)
-    return Path(given) if given is not None and (Path(given) / STORED).is_file() else None
-
-
 def _check_jobs(args: argparse.Namespace, config_dir: Path, config_name: str) -> None:
     """Check the job, or every job of a sweep, before Hydra makes a directory: a sweep's last job may be days away."""
     if args.multirun and any(re.match(r"\+?hydra[/.]sweeper", override) for override in args.overrides):
@@ -161,17 +153,3 @@ def _check_jobs(args: argparse.Namespace, config_dir: Path, config_name: str) ->
     for cfg, job in zip(cfgs, jobs, strict=True):
         check_overrides(cfg, job)
         validate_in_place(cfg)
-
-
-@contextmanager
-def _hydra_raises() -> Iterator[None]:
-    """Context in which Hydra raises its errors instead of printing them and ending the process."""
-    before = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = before

@@ -34,7 +34,8 @@ class Job:
         run: gets the checked configuration and the run's directory.
 
     Attributes:
-        crashes: exceptions of single runs that are bugs.
+        crash: the exception of a single run that is a bug.
+        traceback: its traceback, without Hydra's frames.
         failed: number of jobs of a sweep that failed in this process.
     """
 
@@ -42,7 +43,8 @@ class Job:
         self._run = run
         self._home = (socket.gethostname(), os.getpid())
         self._script = sys.argv[0]
-        self.crashes: list[Exception] = []
+        self.crash: Exception | None = None
+        self.traceback: TracebackType | None = None
         self.failed = 0
         self.__wrapped__ = run  # Hydra names its job after the module of the function that this one wraps
 
@@ -73,18 +75,11 @@ class Job:
         except Exception as error:
             told = translate(error, work_dir)
             if not told and not sweep:
-                self.crashes.append(error)
+                self.crash, self.traceback = error, error.__traceback__
                 raise
             message, code = (f"error: {told}", told.code) if told else (traceback.format_exc(), 1)
         # Outside the handlers, so that the exception does not keep alive what the job held in memory.
         self._fail(sweep, message, code)
-
-    def traceback_of(self, crash: Exception) -> TracebackType | None:
-        """Return the traceback of one of `crashes` from this object's frame on."""
-        frames = crash.__traceback__
-        while frames is not None and frames.tb_frame.f_code is not Job.__call__.__code__:
-            frames = frames.tb_next
-        return frames
 
     def _fail(self, sweep: bool, message: str, code: int) -> NoReturn:
         print(message, file=sys.stderr, flush=True)
@@ -101,55 +96,26 @@ def translate(error: Exception, work_dir: Path) -> UserError | None:
         error: what the run raised.
         work_dir: the run's directory.
     """
-    for message_of, kind in _TRANSLATORS:
-        if message := message_of(error, work_dir):
-            return kind(f"{message}; {resume_hint(work_dir)}")
-    return None
-
-
-def _disk_full(error: Exception, work_dir: Path) -> str:
-    if not isinstance(error, OSError) or error.errno not in files.DISK_ERRNOS:
-        return ""
-    return f"{error}\nThe disk is full or failing: free some space"
-
-
-def _no_gpu_memory(error: Exception, work_dir: Path) -> str:
-    if type(error).__name__ != "OutOfMemoryError":  # torch's, which this module does not import
-        return ""
-    return (
-        f"the GPU is out of memory: {' '.join(str(error).split())[:120]}\n"
-        "Reduce batch_size, agent.hidden_dim or num_envs, or set replay_device=disk or compile=false"
-    )
-
-
-def _no_memory(error: Exception, work_dir: Path) -> str:
-    if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
-        return ""
-    return "out of memory\nReduce batch_size, agent.hidden_dim, replay_buffer_num_workers or num_envs"
-
-
-def _episode_lost(error: Exception, work_dir: Path) -> str:
-    unreadable = type(error).__name__ == "SafetensorError"
-    if not unreadable and not (isinstance(error, FileNotFoundError) and "episode_" in str(error)):
-        return ""
-    line = next((line for line in str(error).splitlines() if "episode_" in line), str(error))
-    return (
-        f"an episode file was damaged or deleted while the run was reading it: {line.strip()[:200]}\n"
-        "Every start checks these files"
-    )
-
-
-def _file_deleted(error: Exception, work_dir: Path) -> str:
-    if not isinstance(error, FileNotFoundError) or not str(error.filename or "").startswith(str(work_dir)):
-        return ""
-    return f"{error.filename} was deleted while the run was using it\nA resume restores what the snapshot has of it"
-
-
-# Each returns what to say about an error of its own sort, "" about any other.
-_TRANSLATORS: tuple[tuple[Callable[[Exception, Path], str], type[UserError]], ...] = (
-    (_disk_full, DiskError),
-    (_no_gpu_memory, UserError),
-    (_no_memory, UserError),
-    (_episode_lost, UserError),
-    (_file_deleted, UserError),
-)
+    text, name = str(error), type(error).__name__  # some are compared by name: of packages that are not imported here
+    kind: type[UserError] = UserError
+    if isinstance(error, OSError) and error.errno in files.DISK_ERRNOS:
+        kind, message = DiskError, f"{error}\nThe disk is full or failing: free some space"
+    elif name == "OutOfMemoryError":
+        message = (
+            f"the GPU is out of memory: {' '.join(text.split())[:120]}\n"
+            "Reduce batch_size, agent.hidden_dim or num_envs, or set replay_device=disk or compile=false"
+        )
+    elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
+        message = "out of memory\nReduce batch_size, agent.hidden_dim, replay_buffer_num_workers or num_envs"
+    elif name == "SafetensorError" or (isinstance(error, FileNotFoundError) and "episode_" in text):
+        line = next((line for line in text.splitlines() if "episode_" in line), text)
+        message = (
+            f"an episode file was damaged or deleted while the run was reading it: {line.strip()[:200]}\n"
+            "Every start checks these files"
+        )
+    elif isinstance(error, FileNotFoundError) and str(error.filename or "").startswith(str(work_dir)):
+        message = f"{error.filename} was deleted while the run was using it\n"
+        message += "A resume restores what the snapshot has of it"
+    else:
+        return None
+    return kind(f"{message}; {resume_hint(work_dir)}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from drqv2.errors import UserError
 from drqv2.launch.overrides import unquote
@@ -16,23 +16,7 @@ class JobLostError(UserError):
     code = 1
 
 
-def _no_slurm(error: Exception) -> str:
-    if not isinstance(error, RuntimeError) or "srun" not in str(error):
-        return ""
-    return f"there is no Slurm here ({error})\nRun this on a machine from which your cluster takes jobs."
-
-
-def _no_ray(error: Exception) -> str:
-    if not isinstance(error, ConnectionError):
-        return ""
-    return (
-        f"there is no Ray cluster here ({_line(error, 100)})\n"
-        "Start one with ray start --head, name one in RAY_ADDRESS, or set hydra.launcher.ray.init.address=null."
-    )
-
-
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(NamedTuple):
     """A plugin that a file of cfgs/hydra chooses.
 
     Args:
@@ -40,31 +24,24 @@ class Plugin:
         package: its package in hydra_plugins.
         extra: extra of this project that installs it.
         library: what a launcher starts jobs with; an error of the library's own means that a job was lost.
-        unavailable: returns what to say where an error means that there is nothing to start jobs on, else "".
     """
 
     option: str
     package: str
     extra: str
     library: str = ""
-    unavailable: Callable[[Exception], str] = lambda error: ""
 
 
 PLUGINS = (
     Plugin("hydra/launcher=joblib", "hydra_joblib_launcher", "sweep", "joblib"),
-    Plugin("hydra/launcher=slurm", "hydra_submitit_launcher", "cluster", "submitit", _no_slurm),
-    Plugin("hydra/launcher=ray", "hydra_ray_launcher", "cluster", "ray", _no_ray),
+    Plugin("hydra/launcher=slurm", "hydra_submitit_launcher", "cluster", "submitit"),
+    Plugin("hydra/launcher=ray", "hydra_ray_launcher", "cluster", "ray"),
     Plugin("hydra/sweeper=search", "hydra_optuna_sweeper", "sweep"),
 )
 
 
 def check_plugins(overrides: Sequence[str], multirun: bool, only_shown: bool) -> None:
-    """Check that chosen plugins are installed and used for several runs: Hydra's own errors do not say how to fix it.
-
-    Args:
-        overrides: key=value as typed.
-        multirun: several runs are asked for.
-        only_shown: the configuration is printed, nothing runs.
+    """Check that the plugins that overrides choose are installed, and that several runs use them unless `only_shown`.
 
     Raises:
         UserError: a plugin is not installed, or there is a single run.
@@ -83,15 +60,19 @@ def check_plugins(overrides: Sequence[str], multirun: bool, only_shown: bool) ->
 
 def translate(error: Exception) -> UserError | None:
     """Return what to tell the user about an error of a plugin's or its library's; None if it is neither."""
-    library = type(error).__module__.partition(".")[0]
-    for plugin in PLUGINS:
-        if library == plugin.library:
-            return JobLostError(
-                f"a job was lost: {_line(error, 200)}\n"
-                "Repeat the command with hydra.sweep.dir=THAT_DIRECTORY to resume every run of the sweep."
-            )
-        if reason := plugin.unavailable(error):
-            return UserError(reason)
+    line = " ".join(str(error).split())[:200]
+    if type(error).__module__.partition(".")[0] in {plugin.library for plugin in PLUGINS}:
+        return JobLostError(
+            f"a job was lost: {line}\n"
+            "Repeat the command with hydra.sweep.dir=THAT_DIRECTORY to resume every run of the sweep."
+        )
+    if isinstance(error, RuntimeError) and "srun" in line:
+        return UserError(f"there is no Slurm here ({line})\nRun this on a machine from which your cluster takes jobs.")
+    if isinstance(error, ConnectionError):
+        return UserError(
+            f"there is no Ray cluster here ({line[:100]})\n"
+            "Start one with ray start --head, name one in RAY_ADDRESS, or set hydra.launcher.ray.init.address=null."
+        )
     return None
 
 
@@ -100,7 +81,3 @@ def _is_installed(package: str) -> bool:
         return importlib.util.find_spec(f"hydra_plugins.{package}") is not None
     except ModuleNotFoundError:  # there is no plugin at all
         return False
-
-
-def _line(error: Exception, length: int) -> str:
-    return " ".join(str(error).split())[:length]

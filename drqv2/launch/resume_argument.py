@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -36,15 +36,18 @@ def take_resume(
     Raises:
         UserError: the run cannot be resumed, or not with these overrides.
     """
-    values = [o.partition("=")[2] for o in overrides if re.match(r"\+{0,2}resume=", o)]
-    others = [o for o in overrides if not re.match(r"\+{0,2}resume=", o)]
-    wanted = unquote(values[-1]) if values else "null"
+    chosen = [o for o in overrides if re.match(r"\+{0,2}resume=", o)]
+    others = [o for o in overrides if o not in chosen]
+    wanted = unquote(chosen[-1].partition("=")[2]) if chosen else "null"
     if wanted == "null":
         return None, others
     if multirun:
         raise UserError(f"resume={wanted}: resumes one run; leave out -m")
     _check_overrides(others, groups)
-    run_dir = _latest() if wanted == "latest" else _named(wanted)
+    path = Path(wanted).expanduser()
+    run_dir = _latest() if wanted == "latest" else path.parent if path.name in files.SNAPSHOTS else path
+    if not wanted or not run_dir.is_dir():
+        raise UserError(f"resume={wanted}: there is no such directory; give a run directory, or resume=latest")
     _check_stored(run_dir, wanted)
     if wanted == "latest":
         print(f"resume=latest: {run_dir}")
@@ -56,14 +59,6 @@ def take_resume(
 def stored_regime(run_dir: Path) -> str:
     """Return the regime of a run that `take_resume` has returned."""
     return str(OmegaConf.select(OmegaConf.load(run_dir / STORED), "regime", default=FIRST_REGIME))
-
-
-def _named(wanted: str) -> Path:
-    path = Path(wanted).expanduser()
-    run_dir = path.parent if path.name in files.SNAPSHOTS else path
-    if not wanted or not run_dir.is_dir():
-        raise UserError(f"resume={wanted}: there is no such directory; give a run directory, or resume=latest")
-    return run_dir
 
 
 def _check_overrides(overrides: Sequence[str], groups: Sequence[str]) -> None:
@@ -99,17 +94,15 @@ def _check_stored(run_dir: Path, wanted: str) -> None:
 
 
 def _latest() -> Path:
-    found = [path for path in _run_dirs(RUNS) if files.has_snapshot(path) and (path / STORED).is_file()]
+    found = []
+    for folder, below, names in os.walk(RUNS):
+        if STORED in names or set(files.SNAPSHOTS) & set(names):
+            below.clear()  # a replay below may contain very many files
+            if files.has_snapshot(Path(folder)) and STORED in names:
+                found.append(Path(folder))
     if not found:
         raise UserError(
             f"resume=latest: no run with a snapshot below {RUNS.resolve()}\n"
             "Change to the directory in which the run was started, or give resume=RUN_DIR."
         )
     return max(found, key=lambda path: max(p.stat().st_mtime_ns for p in path.glob("snapshot*.pt")))
-
-
-def _run_dirs(root: Path) -> Iterator[Path]:
-    for folder, below, names in os.walk(root):
-        if STORED in names or set(files.SNAPSHOTS) & set(names):
-            below.clear()  # a replay below may contain very many files
-            yield Path(folder)

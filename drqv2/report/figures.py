@@ -21,13 +21,12 @@ _Views = set[tuple[str, str]]  # (statistic, x-axis) in which a trace is visible
 _BAND = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
 
 
-def interactive_figure(groups: Sequence[Group], published: dict[str, np.ndarray] | None, height: int = 460) -> str:
+def interactive_figure(groups: Sequence[Group], published: dict[str, np.ndarray] | None) -> str:
     """Return the curves of one task as an HTML fragment, with buttons for mean or IQM, frames or hours.
 
     Args:
         groups: groups of one task.
         published: published mean, min and max by frame, drawn behind the curves.
-        height: pixels.
     """
     import plotly.graph_objects as go
 
@@ -37,7 +36,7 @@ def interactive_figure(groups: Sequence[Group], published: dict[str, np.ndarray]
     figure = go.Figure([go.Scatter(visible=("mean", "frames") in views, **trace) for views, trace in traces])
     figure.update_layout(
         template="plotly_white",
-        height=height,
+        height=460,
         margin={"l": 60, "r": 20, "t": 50, "b": 90},
         legend={"orientation": "h", "y": -0.22, "groupclick": "togglegroup"},
         xaxis={"title": {"text": _X_TITLES["frames"]}, "rangemode": "tozero"},
@@ -45,9 +44,8 @@ def interactive_figure(groups: Sequence[Group], published: dict[str, np.ndarray]
         hovermode="closest",
         updatemenus=[_buttons([views for views, _ in traces])],
     )
-    return str(
-        figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False, "responsive": True})
-    )
+    config = {"displaylogo": False, "responsive": True}
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, config=config))
 
 
 def _published_traces(groups: Sequence[Group], published: dict[str, np.ndarray]) -> list[tuple[_Views, dict[str, Any]]]:
@@ -97,14 +95,13 @@ def _buttons(traces: Sequence[_Views]) -> dict[str, Any]:
         for x_axis, title in _X_TITLES.items():
             visible = [(statistic, x_axis) in views for views in traces]
             label = f"{statistic}, {'frames' if x_axis == 'frames' else 'time'}"
-            buttons.append(
-                {"label": label, "method": "update", "args": [{"visible": visible}, {"xaxis.title.text": title}]}
-            )
+            changes = [{"visible": visible}, {"xaxis.title.text": title}]
+            buttons.append({"label": label, "method": "update", "args": changes})
     return {"type": "buttons", "direction": "right", "x": 0, "y": 1.13, "xanchor": "left", "buttons": buttons}
 
 
-def static_figure(groups: Sequence[Group], published: dict[str, np.ndarray] | None, kind: str = "svg") -> bytes:
-    """Return an image of the curves over frames, "svg" or "png": the mean over seeds and its confidence interval."""
+def static_figure(groups: Sequence[Group], published: dict[str, np.ndarray] | None) -> bytes:
+    """Return an SVG image of the curves over frames: the mean over seeds and its confidence interval."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.2), dpi=100, layout="constrained")
@@ -123,15 +120,14 @@ def static_figure(groups: Sequence[Group], published: dict[str, np.ndarray] | No
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(curve.x, curve.y, color=colour, linewidth=2, label="\n".join(_wrapped(group)))
-    axes.set_xlabel("environment frames")
-    axes.set_ylabel("evaluation return")
-    axes.set_ylim(bottom=min(0, axes.get_ylim()[0] if axes.dataLim.y0 < 0 else 0))
+    axes.set(xlabel="environment frames", ylabel="evaluation return")
+    axes.set_ylim(bottom=axes.get_ylim()[0] if axes.dataLim.y0 < 0 else 0)
     axes.grid(color="#e6e9ed")
     axes.spines[["top", "right"]].set_visible(False)
     for text in figure.legend(loc="outside lower left", fontsize=8, frameon=False).get_texts():
         text.set_parse_math(False)  # labels may contain dollar signs
     out = io.BytesIO()
-    figure.savefig(out, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from drqv2.config.schema import show
+from drqv2.config.formatting import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval
-from drqv2.report.runs import Run, is_plausible, utf8_safe
+from drqv2.report.runs import Run, is_plausible, numbers, utf8_safe
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 _MAX_POINTS = 400  # per curve
@@ -58,18 +58,14 @@ def group(runs: Iterable[Run]) -> list[Group]:
         settings: dict[str, list[Run]] = {}
         for run in tasks[task]:
             settings.setdefault(repr([show(run.setting.get(n)) for n in differing]), []).append(run)
+        rows = [{n: show(members[0].setting.get(n)) for n in differing} for members in settings.values()]
         # Labels omit the most common value of each key.
-        usual = {
-            n: Counter(show(s[0].setting.get(n)) for s in settings.values()).most_common(1)[0][0] for n in differing
-        }
-        for members in settings.values():
-            values = {n: show(members[0].setting.get(n)) for n in differing}
-            unusual = {n: value for n, value in values.items() if value != usual[n]}
-            unusual = {  # agent.lr repeats lr
-                n: v for n, v in unusual.items() if not (n.startswith("agent.") and unusual.get(n[6:]) == v)
-            }
-            default = "default settings" if values else "all runs"
-            label = ", ".join(f"{n}={value}" for n, value in unusual.items()) or default
+        usual = {n: Counter(row[n] for row in rows).most_common(1)[0][0] for n in differing}
+        for members, row in zip(settings.values(), rows, strict=True):
+            unusual = {n: value for n, value in row.items() if value != usual[n]}
+            repeated = {n for n in unusual if n.startswith("agent.") and unusual.get(n[6:]) == unusual[n]}  # agent.lr
+            label = ", ".join(f"{n}={value}" for n, value in unusual.items() if n not in repeated)
+            label = label or ("default settings" if differing else "all runs")
             groups.append(Group(task, utf8_safe(label), sorted(members, key=lambda run: _order(run.seed))))
     return groups
 
@@ -155,11 +151,7 @@ def read_published(path: Path, faults: list[str]) -> dict[str, dict[str, np.ndar
                     f"published={path}: must have the columns task, {', '.join(names)}; lacks {', '.join(missing)}"
                 )
             for row in table:
-                try:
-                    values = [float(row[name]) for name in names]
-                except (TypeError, ValueError):  # the row is too short or contains no number
-                    values = []
-                if values and all(map(is_plausible, values)):
+                if values := numbers(row, names):
                     found.setdefault(row["task"], []).append(values)
                 else:
                     bad += 1

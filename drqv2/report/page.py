@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from drqv2.config.schema import show
+from drqv2.config.formatting import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.report import figures, groups, runs
@@ -71,10 +71,8 @@ def _task(
 ) -> dict[str, Any]:
     rows = [_row(group) for group in members]
     if published is not None:
-        cells = []
-        for frame in _FRAMES:
-            here = published["frame"] == frame
-            cells.append(f"{published['mean'][here][0]:.0f}" if here.any() else "")
+        means = dict(zip(published["frame"].tolist(), published["mean"].tolist(), strict=True))
+        cells = [f"{means[frame]:.0f}" if frame in means else "" for frame in _FRAMES]
         seeds = f"{int(published['n_seeds'].max())}"
         rows.append({"label": "DrQ-v2, published (mean)", "seeds": seeds, "cells": cells, "best": "", "newest": ""})
     every = [run for group in members for run in group.runs]
@@ -162,9 +160,8 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _configs(every: Sequence[Run]) -> dict[str, Any]:
-    names = sorted({name for run in every for name in run.config})
     rows = []
-    for name in names:
+    for name in sorted({name for run in every for name in run.config}):
         values = [show(run.config.get(name)) for run in every]
         rows.append({"name": name, "values": values, "differs": len(set(values)) > 1})
     return {"names": [run.path.name for run in every], "rows": rows}
@@ -202,14 +199,11 @@ def _history(series: Mapping[str, Sequence[tuple[str, float]]]) -> str:
     """Return a chart of the benchmark ratios as an HTML fragment."""
     import plotly.graph_objects as go
 
-    traces = [
-        go.Scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines+markers", name=name)
-        for name, points in series.items()
-    ]
-    figure = go.Figure(traces)
-    figure.update_layout(
-        template="plotly_white", height=360, yaxis={"title": {"text": "times the baseline"}, "rangemode": "tozero"}
-    )
+    figure = go.Figure()
+    for name, points in series.items():
+        figure.add_scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines+markers", name=name)
+    yaxis = {"title": {"text": "times the baseline"}, "rangemode": "tozero"}
+    figure.update_layout(template="plotly_white", height=360, yaxis=yaxis)
     return str(figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False}))
 
 

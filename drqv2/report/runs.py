@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,15 @@ def is_plausible(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) <= _LARGEST  # false for NaN
 
 
+def numbers(row: Mapping[str, Any], names: Sequence[str]) -> list[float] | None:
+    """Return the columns `names` of a row of a CSV file; None if one is missing, no number or not plausible."""
+    try:
+        values = [float(row[name]) for name in names]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return values if all(map(is_plausible, values)) else None
+
+
 def utf8_safe(text: str) -> str:
     """Replace what cannot be encoded as UTF-8, such as bytes of a file name, by question marks."""
     return text.encode(errors="replace").decode()
@@ -142,23 +151,18 @@ def read(path: Path) -> Run:
 
 def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarray:
     """Return columns, float64 [rows, len(names)]. Unreadable rows are skipped and added to `faults`."""
-    rows, bad = [], 0
+    rows: list[list[float] | None] = []
     try:
         with path.open(newline="", encoding="utf-8", errors="replace") as f:
-            for row in csv.DictReader(f):
-                try:
-                    values = [float(row[name]) for name in names]
-                    rows += [values] if all(map(is_plausible, values)) else []
-                    bad += not all(map(is_plausible, values))
-                except (KeyError, TypeError, ValueError):
-                    bad += 1
+            rows = [numbers(row, names) for row in csv.DictReader(f)]
     except FileNotFoundError:
         pass  # the run has just started
     except (OSError, csv.Error) as e:
         faults.append(f"{path.name} cannot be read ({e})")
-    if bad:
-        faults.append(f"{bad} damaged rows in {path.name}")
-    return np.array(rows, float).reshape(-1, len(names))
+    good = [row for row in rows if row]
+    if len(good) < len(rows):
+        faults.append(f"{len(rows) - len(good)} damaged rows in {path.name}")
+    return np.array(good, float).reshape(-1, len(names))
 
 
 def _starts(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
@@ -173,8 +177,7 @@ def _starts(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
-            faults.append(f"a damaged line in {path.name}")
-            continue
+            value = None
         if isinstance(value, dict) and isinstance(value.get("frame", 0), int):
             yield value
         else:

@@ -8,7 +8,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config.checks import leaves
-from drqv2.config.schema import FIRST_REGIME, keys, legacy, show
+from drqv2.config.formatting import show
+from drqv2.config.schema import FIRST_REGIME, keys, legacy
 from drqv2.errors import UserError
 from drqv2.system import files
 

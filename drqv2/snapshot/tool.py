@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 from yaml import YAMLError
 
-from drqv2.config.schema import show
+from drqv2.config.checks import leaves
+from drqv2.config.formatting import show
 from drqv2.errors import UserError
 from drqv2.replay.storage import episode_path
 from drqv2.snapshot import agent_weights
@@ -49,8 +51,12 @@ def describe(run_dir: Path) -> Iterator[str]:
         # Of an agent with a state_dict of its own, the whole state stands for the parameters.
         of = parameters(state) if state["agent"]["kind"] != "stateful" else state["agent"]
         yield f"{path.name}: whole, frame {state['frame']}, parameters sha256 {fingerprint(of)}"
-        if "progress" in state:
-            yield from (f"  {line}" for line in _contents(state))
+        if progress := state.get("progress"):
+            yield (
+                f"  episode {progress['episode']}, {datetime.timedelta(seconds=round(state['timer']))} of training, "
+                f"{progress['evaluations']} evaluations, best return {progress['best_return']:.1f}"
+            )
+            yield f"  agent with optimizers and generators sha256 {fingerprint(state['agent'])}"
             newest = newest or state
     if newest is not None:
         yield from _config(run_dir, newest)
@@ -61,19 +67,7 @@ def describe(run_dir: Path) -> Iterator[str]:
         yield f"quarantine: {', '.join(aside)}"
 
 
-def _contents(state: dict[str, Any]) -> Iterator[str]:
-    progress = state["progress"]
-    spent = datetime.timedelta(seconds=round(state["timer"]))
-    yield (
-        f"episode {progress['episode']}, {spent} of training, {progress['evaluations']} evaluations, "
-        f"best return {progress['best_return']:.1f}"
-    )
-    yield f"agent with optimizers and generators sha256 {fingerprint(state['agent'])}"
-
-
 def _config(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
-    from drqv2.config.checks import leaves
-
     try:
         stored: Any = OmegaConf.to_container(OmegaConf.load(run_dir / "config.yaml"), resolve=True)
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as e:
@@ -87,21 +81,15 @@ def _config(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
 
 def _replay(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
     replay = state["replay_storage"]
-    damaged, missing, whole = [], [], hashlib.sha256()
-    for episode, (length, digest) in enumerate(
-        zip(replay["lengths"].tolist(), replay["digests"].tolist(), strict=True), start=replay["first"]
-    ):
-        path = episode_path(run_dir / "buffer", episode)
-        whole.update(bytes(digest))
+    lengths, digests = replay["lengths"].tolist(), [bytes(digest) for digest in replay["digests"].tolist()]
+    whole = hashlib.sha256(b"".join(digests)).hexdigest()
+    yield f"replay: {sum(lengths)} transitions in {len(lengths)} episodes, sha256 {whole}"
+    for i, (length, digest) in enumerate(zip(lengths, digests, strict=True)):
+        path = episode_path(run_dir / "buffer", replay["first"] + i)
         if length and not path.exists():
-            missing.append(path.name)
-        elif length and files.digest(path) != bytes(digest):
-            damaged.append(path.name)
-    yield f"replay: {int(replay['lengths'].sum())} transitions in {len(replay['lengths'])} episodes, " + (
-        f"sha256 {whole.hexdigest()}"
-    )
-    yield from (f"  DAMAGED {name}" for name in damaged)
-    yield from (f"  MISSING {name}" for name in missing)
+            yield f"  MISSING {path.name}"
+        elif length and files.digest(path) != digest:
+            yield f"  DAMAGED {path.name}"
 
 
 def _logs(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
@@ -143,14 +131,9 @@ def fingerprint(state: Any) -> str:
             whole.update(f"tensor {value.dtype} {list(value.shape)}".encode())
             value = value if value.layout is torch.strided else value.to_dense()
             whole.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        elif isinstance(value, dict):
-            whole.update(f"dict {len(value)}".encode())
-            for key, item in value.items():
-                add(key)
-                add(item)
-        elif isinstance(value, list | tuple):
-            whole.update(f"list {len(value)}".encode())
-            for item in value:
+        elif isinstance(value, dict | list | tuple):
+            whole.update(f"{'dict' if isinstance(value, dict) else 'list'} {len(value)}".encode())
+            for item in chain.from_iterable(value.items()) if isinstance(value, dict) else value:
                 add(item)
         else:
             whole.update(f"{type(value).__name__} {value!r};".encode())
@@ -182,7 +165,10 @@ def export(source: Path, target: Path) -> None:
     config = state.get("config", {})
     metadata = {"frame": str(state["frame"]), "task": str(config.get("task_name")), "config": json.dumps(config)}
     tensors = {name: value.contiguous() for name, value in parameters(state).items()}
-    _write(target, to_safetensors(tensors, metadata))
+    try:
+        files.write_atomically(target, to_safetensors(tensors, metadata))
+    except OSError as e:
+        raise UserError(f"{target}: cannot be written ({e.strerror})") from e
     print(f"{len(tensors)} tensors of frame {state['frame']}: {target}")
 
 
@@ -220,10 +206,3 @@ def import_weights(source: Path, target: Path) -> None:
     except OSError as e:
         raise UserError(f"{target}: cannot be written ({e.strerror})") from e
     print(f"{sum(map(len, networks.values()))} tensors: {target}; train with init_from={target}")
-
-
-def _write(target: Path, data: bytes) -> None:
-    try:
-        files.write_atomically(target, data)
-    except OSError as e:
-        raise UserError(f"{target}: cannot be written ({e.strerror})") from e

@@ -193,7 +193,7 @@ def test_checks_know_the_task_and_its_environment(plain):
     with pytest.raises(UserError, match="replay_buffer_size=124: smaller than one episode of reach_duplo"):
         validate(plain | {"task_name": "reach_duplo", "replay_buffer_size": 124})
     own = changed(plain, "env._target_", "mine.make")
-    validate(own | {"task_name": "my_robot", "replay_buffer_size": 10, "image_size": 2500})
+    validate(own | {"task_name": "my_robot", "replay_buffer_size": 10})
 
 
 def test_missing_keys(plain):

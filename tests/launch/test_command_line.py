@@ -16,7 +16,6 @@ from drqv2.config import checks, help, schema
 from drqv2.config.key import Key
 from drqv2.config.kinds import Choice, Int
 from drqv2.config.schema import CFGS
-from drqv2.config.tables import shared
 from drqv2.launch.command_line import launch
 from tests.launch.harness import RUNS, refused, run, start
 
@@ -108,9 +107,9 @@ def toy(tmp_path, monkeypatch) -> Path:
     shutil.copytree(CFGS, cfgs)
     (cfgs / "regime" / "toy.yaml").write_text("# @package _global_\nregime: toy\nhorizon: 64\n")
     key = Key("horizon", Int(1), "Steps of one segment.", "agent steps")
-    task = (Key("regime", Choice("drqv2", "toy"), "Set by regime=NAME."), *shared.TASK[1:])
-    others = {"Evaluation": shared.EVALUATION, "Run": shared.RUN, "Snapshots": shared.SNAPSHOTS}
-    monkeypatch.setitem(schema.GROUPS, "toy", {"Task": task, "Toy": (key,), **others, "Records": shared.RECORDS})
+    task = (Key("regime", Choice("drqv2", "toy"), "Set by regime=NAME."), *schema.TASK[1:])
+    others = {"Evaluation": schema.EVALUATION, "Run": schema.RUN, "Snapshots": schema.SNAPSHOTS}
+    monkeypatch.setitem(schema.GROUPS, "toy", {"Task": task, "Toy": (key,), **others, "Records": schema.RECORDS})
     monkeypatch.setitem(schema.REGIMES, "toy", "A regime of the tests")
     monkeypatch.setitem(checks._TOGETHER, "toy", ())
     for module in (schema, help):
@@ -248,15 +247,6 @@ def test_how_a_sweep_ends(capsys):
         start("-m", "seed=1,2", "experiment=bug")
     assert end.value.code == "2 of the jobs failed; see above"
     assert capsys.readouterr().err.count("RuntimeError: a bug") == 2
-
-
-def test_environment_is_left_as_it_was(capsys, monkeypatch):
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    argv = sys.argv[:]
-    refused(capsys, "hydra.run.dir=${nowhere}")
-    start("seed=2")
-    assert "HYDRA_FULL_ERROR" not in os.environ
-    assert sys.argv == argv
 
 
 def test_what_only_prints(capsys):

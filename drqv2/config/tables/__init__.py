@@ -1,1 +1,0 @@
-"""The keys of each regime, and those that all regimes share."""
