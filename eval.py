@@ -111,7 +111,8 @@ def evaluate(
     chosen = _episodes_to_film(film, episodes)
     if live:
         _check_window(chosen)
-    path, (cfg, weights, frame) = trained.read_first(trained.find(source, snapshot))
+    path = trained.find(source, snapshot)
+    cfg, weights, frame = trained.read(path)
     if not trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
         trained.reject_foreign_code(cfg, path)
     _override(cfg, device, agent_dir, task, seed, num_envs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,47 +21,39 @@ from drqv2.run import factory as parts
 from drqv2.snapshot import agent_state, agent_weights
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.agent_weights import ADVICE, misfit
+from drqv2.snapshot.checkpoints import newest_readable
 from drqv2.system import files
 
 
-def find(source: Path, name: str | None) -> list[Path]:
-    """Return the candidate files of weights, best first: for a run, the newest snapshot and the one before it.
+def find(source: Path, name: str | None) -> Path:
+    """Return the file of weights: of a run, its newest readable snapshot, or its newest milestone if it has none.
 
     Args:
         source: a run directory or a file of weights.
         name: a file in the run directory, or a path.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or none is readable.
     """
     if source.is_file():
         if name:
             raise UserError(f"snapshot={name}: {source} is itself a file of weights; give the run's directory instead")
-        return [source]
+        return source
     if not source.is_dir():
         raise UserError(f"{source}: no such run directory or file")
     milestones = [path for path in source.glob("weights_*.pt") if path.stem[8:].isdecimal()]
-    existing = [path for each in files.SNAPSHOTS if (path := source / each).is_file()]
-    existing += sorted(milestones, key=lambda path: int(path.stem[8:]), reverse=True)
+    milestones.sort(key=lambda path: int(path.stem[8:]), reverse=True)
     if name is None:
-        if not existing:
+        if newest := newest_readable(source):
+            return newest[0]
+        if not milestones:
             raise UserError(f"{source}: contains no snapshot; give the directory of a run")
-        return [path for path in existing if path.name in files.SNAPSHOTS] or existing[:1]
+        return milestones[0]
     for path in (source / name, Path(name)):
         if path.is_file():
-            return [path]
-    available = ", ".join(path.name for path in existing) or "none"
-    raise UserError(f"snapshot={name}: no such file in {source}\navailable: {available}")
-
-
-def read_first(paths: Sequence[Path]) -> tuple[Path, tuple[DictConfig, dict[str, Any], int]]:
-    """Return the first readable file and its contents as by `read`, which raises where none is readable."""
-    for path in paths[:-1]:
-        try:
-            return path, read(path)
-        except UserError as e:
-            print(f"{str(e).splitlines()[0]}; using the previous one")
-    return paths[-1], read(paths[-1])
+            return path
+    available = [each for each in files.SNAPSHOTS if (source / each).is_file()] + [path.name for path in milestones]
+    raise UserError(f"snapshot={name}: no such file in {source}\navailable: {', '.join(available) or 'none'}")
 
 
 def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:

@@ -114,7 +114,6 @@ class Checkpoints:
         _, state, damaged = newest
         if damaged is not None:
             files.quarantine(self._dir / SNAPSHOTS[0], self._dir, str(damaged).partition(": ")[2])
-            _log.warning("Resuming from the snapshot before it, of frame %d.", state["frame"])
         # Also keep what the previous snapshot refers to: it may be needed if this one is damaged later.
         self._needs = [min(state["needed_before"], state["needs"]), state["needs"]]
         return state
@@ -140,7 +139,10 @@ def newest_readable(run_dir: Path) -> tuple[Path, dict[str, Any], UserError | No
     for path in (run_dir / name for name in SNAPSHOTS):
         if path.is_file():
             try:
-                return path, snapshot.load_run(path), damaged
+                state = snapshot.load_run(path)
+                if damaged is not None:
+                    _log.warning("%s; using the snapshot before it, of frame %d.", damaged, state["frame"])
+                return path, state, damaged
             except UserError as e:
                 damaged = damaged or e
     if damaged is not None:

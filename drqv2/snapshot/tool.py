@@ -25,6 +25,7 @@ from drqv2.errors import UserError
 from drqv2.replay.storage import episode_path
 from drqv2.snapshot import agent_weights
 from drqv2.snapshot import file as snapshot
+from drqv2.snapshot.checkpoints import newest_readable
 from drqv2.system import files
 
 _OF_THE_CLOCK = ("fps", "total_time")  # columns of logs that differ from one run to the next
@@ -152,16 +153,10 @@ def export(source: Path, target: Path) -> None:
     Raises:
         UserError: there is no whole snapshot, or `target` cannot be written.
     """
-    paths = [source / name for name in files.SNAPSHOTS if (source / name).exists()] if source.is_dir() else [source]
-    if not paths:
+    newest = newest_readable(source) if source.is_dir() else (source, snapshot.load(source), None)
+    if newest is None:
         raise UserError(f"{source}: there is no snapshot in it; give the directory of a run, or a .pt file")
-    try:
-        state = snapshot.load(paths[0])
-    except UserError as e:
-        if len(paths) == 1:
-            raise
-        print(f"{e}; taking the one before it")
-        state = snapshot.load(paths[1])
+    state = newest[1]
     config = state.get("config", {})
     metadata = {"frame": str(state["frame"]), "task": str(config.get("task_name")), "config": json.dumps(config)}
     tensors = {name: value.contiguous() for name, value in parameters(state).items()}
