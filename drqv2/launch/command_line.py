@@ -116,7 +116,7 @@ def _no_run_dir(error: Exception) -> UserError | None:
     if not isinstance(error, OSError):
         return None
     kind = DiskError if error.errno in files.DISK_ERRNOS else UserError
-    return kind(f"the run's directory cannot be made: {error}\nGive another hydra.run.dir, or free disk space.")
+    return kind(f"the run directory cannot be created: {error}\nChoose another hydra.run.dir, or free some disk space.")
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

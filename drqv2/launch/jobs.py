@@ -142,7 +142,7 @@ def _episode_lost(error: Exception, work_dir: Path) -> str:
 def _file_deleted(error: Exception, work_dir: Path) -> str:
     if not isinstance(error, FileNotFoundError) or not str(error.filename or "").startswith(str(work_dir)):
         return ""
-    return f"{error.filename} was deleted while the run was using it\nA resume restores what the snapshot has of it"
+    return f"{error.filename} was deleted while the run was using it\nResuming restores what the snapshot holds of it"
 
 
 # Each returns what to say about an error of its own sort, "" about any other.

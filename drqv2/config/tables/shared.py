@@ -66,7 +66,7 @@ EVALUATION = (
     Key(
         "num_eval_envs",
         Int(1),
-        "Environments that play them in parallel; the results are the same for any number.",
+        "Environments that play evaluation episodes in parallel; the number does not affect the results.",
         "environments",
         resume="free",
     ),
@@ -125,8 +125,8 @@ SNAPSHOTS = (
     Key(
         "snapshot_keep",
         Int(0),
-        "Evenly spaced points of the run whose weights are kept for good as weights_FRAME.pt, besides those at its "
-        "start.",
+        "Evenly spaced points of the run at which weights_FRAME.pt is written and kept, in addition to the initial "
+        "weights.",
         "files",
         resume="free",
     ),
@@ -148,7 +148,13 @@ RECORDS = (
     ),
     Key("save_video", Bool(), "Film the first episode of each evaluation.", resume="free"),
     Key("save_train_video", Bool(), "Film training episodes as the agent sees them.", resume="free"),
-    Key("train_video_every_frames", Int(1), "Interval between these; at least action_repeat.", "frames", resume="free"),
+    Key(
+        "train_video_every_frames",
+        Int(1),
+        "Interval between training videos; at least action_repeat.",
+        "frames",
+        resume="free",
+    ),
     Key("render_size", EvenInt(16), "Side of the square videos.", "pixels", resume="free"),
     Key(
         "diagnostics_every_frames",
