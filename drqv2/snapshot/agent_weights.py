@@ -89,7 +89,7 @@ def init_weights(agent: Any, path: Path) -> None:
             f"init_from={path}: its weights do not fit the agent: {misfit(e)}\n"
             "Use a task with the same action and observation shapes, and the preset and sizes used in training."
         ) from e
-    print(f"loaded the agent's weights from {path}; counters and replay start empty")
+    print(f"loaded the agent's weights from {path}; counters and replay start from scratch")
 
 
 def restore_weights(agent: Any, state: State) -> None:
