@@ -1,9 +1,9 @@
-"""Replay on disk: a storage that writes one file an episode, and a loader that samples whole batches in the background.
+"""Replay on disk: a storage that writes one file per episode, and a loader that samples batches in the background.
 
 The storage is the only writer and alone decides what is sampled: a *window* is a range of consecutive episodes, and
-every batch is drawn uniformly from the transitions of one. Batch k depends on the seed, on k and on the window at the
-time batch k - LOOKAHEAD was taken, and on nothing else: neither the number of workers nor their timing changes it. What
-is stored follows the environment's specs. The implementation is in drqv2/replay.
+every batch is drawn uniformly from the transitions of one. Batch k depends only on the seed, on k and on the window at
+the time batch k - LOOKAHEAD was taken; neither the number of workers nor their timing changes it. The environment's
+specs determine what is stored. The implementation is in drqv2/replay.
 """
 
 from drqv2.replay.device import choose_replay_device

@@ -1,4 +1,4 @@
-"""Learn to control from pixels with DrQ-v2.
+"""Train DrQ-v2: continuous control from pixels.
 
 python train.py                                     # cartpole_balance_sparse, the paper's settings
 python train.py task=cheetah_run seed=3             # another task; any key can be overridden
@@ -76,7 +76,7 @@ class Workspace(BaseWorkspace):
     def train(self) -> None:
         """Act, learn and evaluate until num_train_frames; then evaluate and save once more."""
         if not self.train_until_step(self.global_step):
-            print(f"nothing left to do: num_train_frames={self.cfg.num_train_frames} are done; set more to train on")
+            print(f"nothing left to do: num_train_frames={self.cfg.num_train_frames} is reached; set more to continue")
         while self.train_until_step(self.global_step):
             # log episodes that ended, begin the next ones
             self.finish_episodes()
@@ -98,7 +98,7 @@ class Workspace(BaseWorkspace):
                 for env, action in zip(self.train_envs, actions, strict=True):
                     env.start("step", action)
 
-            # try to update the agent meanwhile; the current transitions are not in the replay yet
+            # meanwhile, try to update the agent; the current transitions are not in the replay yet
             if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
                 self.update()
 
@@ -215,7 +215,11 @@ class Workspace(BaseWorkspace):
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore environments and replay; a UserError says which episodes are missing."""
+        """Restore environments and replay.
+
+        Raises:
+            UserError: episodes are missing; the message says how many.
+        """
         try:
             self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         except FileNotFoundError as e:

@@ -1,1 +1,1 @@
-"""Agents: one file is one algorithm, to be read beside its paper."""
+"""Agents: one file per algorithm, to be read alongside its paper."""

@@ -24,7 +24,7 @@ def choose_actions(agent: Any, observations: Sequence[Any], step: int, eval_mode
         float32 [A] each, or a discrete action.
 
     Raises:
-        NotFiniteError: one is NaN or infinite. A simulation would fail with an error of its own, or produce nonsense.
+        NotFiniteError: one is NaN or infinite. A simulation would fail with its own error, or produce nonsense.
     """
     with as_in_evaluation(agent):
         if len(observations) > 1 and acts_on_batches(agent):
@@ -33,7 +33,7 @@ def choose_actions(agent: Any, observations: Sequence[Any], step: int, eval_mode
             actions = [agent.act(obs, step, eval_mode=eval_mode) for obs in observations]
     for action in actions:
         if not np.isfinite(action).all():
-            raise NotFiniteError(f"the agent's action is {np.asarray(action).tolist()} at its step {step}")
+            raise NotFiniteError(f"the agent's action is {np.asarray(action).tolist()} at agent step {step}")
     return actions
 
 

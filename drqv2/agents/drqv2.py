@@ -2,8 +2,8 @@
 
 Deterministic policy gradients with clipped double Q-learning, n-step returns and exploration noise that shrinks on
 a schedule, on features of a convolutional encoder that learns from the critic's loss alone. What makes it learn
-from pixels is the random shift of every image drawn from replay. From state vectors it learns likewise, with a small
-MLP as encoder and without augmentation.
+from pixels is the random shift of every image drawn from replay. It can also learn from state vectors, with a small MLP
+as encoder and without augmentation.
 
 The code below follows the paper's order. What makes it fast does not change that order: bf16 products under autocast
 (`precision`), features left in the convolutions' memory order, the whole update as one CUDA graph (`compile`, see

@@ -33,7 +33,7 @@ _ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs.dmc", "logger": "drqv2.lo
 
 
 class _Names:
-    """Resolves top-level module names as an agent's files mean them.
+    """Resolves top-level module names as an agent's files expect them.
 
     Args:
         agent_dir: absolute directory of the files; None if the agent comes from the Python path.
@@ -116,7 +116,7 @@ class _Files(MetaPathFinder):
 
 
 class _Aliases(MetaPathFinder, Loader):
-    """Finds a top-level name as the agent's files mean it, when code elsewhere imports it and no other finder can."""
+    """Finds a top-level name as the agent's files expect it, when code elsewhere imports it and no other finder can."""
 
     def __init__(self, names: _Names) -> None:
         self._names = names

@@ -67,7 +67,9 @@ TASK = (
 EVALUATION = (
     free("eval_every_frames", Int(1), "Interval between evaluations; at least action_repeat.", "frames"),
     free("num_eval_episodes", Int(1), "Episodes of one evaluation.", "episodes"),
-    free("num_eval_envs", Int(1), "Environments that play them in parallel; same results.", "environments"),
+    free(
+        "num_eval_envs", Int(1), "Environments that play evaluation episodes in parallel; same results.", "environments"
+    ),
 )
 RUN = (
     Key("seed", Int(0, 2**32 - 1), "Seed from which every random stream of the run is spawned."),
@@ -104,7 +106,7 @@ SNAPSHOTS = (
     free(
         "snapshot_keep",
         Int(0),
-        "Evenly spaced points of the run whose weights are kept as weights_FRAME.pt, besides those at its start.",
+        "Evenly spaced points of the run at which weights_FRAME.pt is kept, besides the initial weights.",
         "files",
     ),
 )
@@ -119,7 +121,7 @@ RECORDS = (
     free("use_wandb", Bool(), "Log to Weights & Biases (pip install wandb; WANDB_MODE=offline without a server)."),
     free("save_video", Bool(), "Film the first episode of each evaluation."),
     free("save_train_video", Bool(), "Film training episodes as the agent sees them."),
-    free("train_video_every_frames", Int(1), "Interval between these; at least action_repeat.", "frames"),
+    free("train_video_every_frames", Int(1), "Interval between training videos; at least action_repeat.", "frames"),
     free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
     free(
         "diagnostics_every_frames",

@@ -171,7 +171,7 @@ def agent_with(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -
     captured = isinstance(weights.get("kind"), str)
     own = agent_state.capture(agent)
     if own["kind"] == "stateful" and not captured:
-        raise UserError(f"{path}: the agent has a state_dict of its own: tensors alone do not fill it; give a snapshot")
+        raise UserError(f"{path}: the agent has its own state_dict, which tensors alone cannot restore; use a snapshot")
     needed, given = agent_weights.parameters(own), agent_weights.parameters(weights) if captured else weights
     if missing := sorted(needed.keys() - given.keys()):
         networks = ", ".join(sorted({name.partition(".")[0] for name in missing}))

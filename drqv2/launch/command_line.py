@@ -113,7 +113,7 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
             raise
         kind = DiskError if error.errno in files.DISK_ERRNOS else UserError
         raise kind(
-            f"the run's directory cannot be made: {error}\nGive another hydra.run.dir, or free disk space."
+            f"the run directory cannot be created: {error}\nChoose another hydra.run.dir, or free some disk space."
         ) from error
 
 

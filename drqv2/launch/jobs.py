@@ -115,7 +115,7 @@ def translate(error: Exception, work_dir: Path) -> UserError | None:
         )
     elif isinstance(error, FileNotFoundError) and str(error.filename or "").startswith(str(work_dir)):
         message = f"{error.filename} was deleted while the run was using it\n"
-        message += "A resume restores what the snapshot has of it"
+        message += "Resuming restores what the snapshot holds of it"
     else:
         return None
     return kind(f"{message}; {resume_hint(work_dir)}")

@@ -53,9 +53,9 @@ def check_plugins(overrides: Sequence[str], multirun: bool, only_shown: bool) ->
         if plugin is None:
             continue
         if not _is_installed(plugin.package):
-            raise UserError(f"{override}: it is not installed; .venv/bin/pip install -e '.[{plugin.extra}]'")
+            raise UserError(f"{override}: not installed; run .venv/bin/pip install -e '.[{plugin.extra}]'")
         if not multirun and not only_shown:
-            raise UserError(f"{override}: it is for several runs, which need -m")
+            raise UserError(f"{override}: launchers and sweepers are for several runs; add -m")
 
 
 def translate(error: Exception) -> UserError | None:

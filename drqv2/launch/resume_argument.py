@@ -42,7 +42,7 @@ def take_resume(
     if wanted == "null":
         return None, others
     if multirun:
-        raise UserError(f"resume={wanted}: resumes one run; leave out -m")
+        raise UserError(f"resume={wanted}: resumes a single run; leave out -m")
     _check_overrides(others, groups)
     path = Path(wanted).expanduser()
     run_dir = _latest() if wanted == "latest" else path.parent if path.name in files.SNAPSHOTS else path

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class RandomShiftsAug(nn.Module):
-    """Shift each image of a batch by up to `pad` pixels along each axis, its border repeated outwards.
+    """Shift each image of a batch by up to `pad` pixels along each axis, repeating its border.
 
     The paper's code interpolates at whole-pixel offsets, which selects pixels: here they are selected directly, so
     that uint8 images stay uint8. All channels (the stacked frames) of a sample share one shift.

@@ -185,8 +185,8 @@ class ReplayLoader:
                     self.close(kill=lost)
                     if lost and attempt == _ATTEMPTS:
                         raise ProcessError(
-                            f"the replay's workers fail again and again ({error}), often for lack of memory\n"
-                            "replay_buffer_num_workers=0 gathers in the main process; continue with resume=RUN_DIR"
+                            f"the replay workers keep failing ({error}), often for lack of memory\n"
+                            "Resume with resume=RUN_DIR; replay_buffer_num_workers=0 loads in the main process"
                         ) from error
                     if not lost:
                         raise

@@ -239,7 +239,7 @@ class ReplayBufferStorage:
             found = dict(zip(paths, readers.map(digest, paths.values()), strict=True))
         for e, path in paths.items():
             if found[e] != self._digests[e] and any(self._digests[e]):
-                quarantine(path, self.replay_dir.parent, "its checksum is wrong, it is not sampled any more")
+                quarantine(path, self.replay_dir.parent, "wrong checksum, it is no longer sampled")
                 lengths[e] = 0
         self._window = Window(*state["window"])
         self._size = sum(lengths[e] for e in range(*self._window))

@@ -1,4 +1,4 @@
-"""The parts of a run from its configuration: machine settings, environments, agent, replay, logs."""
+"""Build the components of a run from its configuration: machine settings, environments, agent, replay, logs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def prepare_machine(cfg: DictConfig) -> None:
 def _take_turns() -> None:
     """Give the jobs of a sweep the GPUs that they all see, learner and renderer alike, in turn.
 
-    The run's configuration says `cuda` all the same: it may go on where there are other GPUs.
+    The run's configuration says `cuda` all the same: it may resume on a machine with other GPUs.
     """
     hydra_cfg: Any = HydraConfig.get() if HydraConfig.initialized() else {}
     job, gpus = hydra_cfg.get("job", {}).get("num"), torch.cuda.device_count()
@@ -109,7 +109,7 @@ def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
     number = cfg.num_envs if training else cfg.num_eval_envs
     if number == 1 and not (training and cfg.overlap):
         return LocalEnv(make)
-    largest = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a rendered picture
+    largest = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a rendered frame
     return ProcessEnv(make, largest + _OTHER_BYTES, machine.render_threads(number))
 
 

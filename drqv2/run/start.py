@@ -1,4 +1,4 @@
-"""A run from its configuration to its summary, whatever the regime."""
+"""Start or resume a run of any regime, and print its summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Workspace of every regime is made of: run directory, logs, signals, snapshots, summary."""
+"""The base class of every regime's Workspace: run directory, logs, signals, snapshots, summary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from drqv2.system.signals import StopSignals
 
 
 class BaseWorkspace:
-    """A run in its directory, new or resumed. A regime's Workspace adds what it learns with, and its loop.
+    """A run in its directory, new or resumed. A regime's Workspace adds its components and its loop.
 
     A regime defines `setup`, `begin`, `train`, `state_dict` and `load_state_dict`, and extends `close` for what it
     opens.
@@ -83,7 +83,7 @@ class BaseWorkspace:
         raise NotImplementedError
 
     def train(self) -> None:
-        """Learn to the end of the run."""
+        """Train until the end of the run."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class BaseWorkspace:
         cfg: Any = OmegaConf.to_container(self.cfg, resolve=True)
         changed = resume.changed_keys(saved["config"], cfg, self.work_dir)
         self.load_snapshot(saved, changed)
-        if changed and cfg["save_snapshot"]:  # else a kill would have the same changes refused once more
+        if changed and cfg["save_snapshot"]:  # otherwise the changes would be refused again after a kill
             resume.store_config(self.cfg, self.work_dir, resume_force=True)  # until the snapshot holds them, too
             self.save_snapshot()
             self.checkpoints.wait()

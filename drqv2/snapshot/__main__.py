@@ -1,11 +1,11 @@
-"""What is in a run's snapshots, and ways in and out for weights.
+"""Inspect the snapshots of a run; export and import weights.
 
-python -m drqv2.snapshot RUN_DIR                          # what is there, whether each file is whole, checksums
+python -m drqv2.snapshot RUN_DIR                          # contents and checksums; is each file intact?
 python -m drqv2.snapshot export RUN_DIR out.safetensors   # the newest snapshot's networks (or those of a .pt file)
 python -m drqv2.snapshot import weights.pt out.pt         # the public DrQ-v2's networks, for init_from=out.pt
 
 `import` reads a plain state dict: {"encoder": {...}, "actor": {...}, "critic": {...}, "critic_target": {...}}, or flat
-with dotted names. A pickled agent is not read: it could run any code. Where the public code is available, make one with
+with dotted names. A pickled agent is refused: it could run any code. With the public code installed, convert it by
 torch.save({name: getattr(agent, name).state_dict() for name in ("encoder", "actor", "critic", "critic_target")}, path).
 """
 

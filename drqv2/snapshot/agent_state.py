@@ -1,11 +1,12 @@
 """What a snapshot keeps of an agent.
 
-What has `state_dict` and `load_state_dict` is asked for its state. Else attributes are walked, at any depth: modules
-(with their plain attributes, buffers, frozen parameters, training flags), tensors, arrays, generators, plain values,
-containers, plain objects. A memo marks what occurs twice. Modules, objects and tensors of the same shape are restored
-in place, the rest is replaced. Functions, classes, enums and the like are constants; `warn_of_unsaved` names
-everything else. An agent that rebuilds optimizers, parts tied weights or keeps views of one memory writes a
-`state_dict`.
+An object with `state_dict` and `load_state_dict` is saved and restored by them. Otherwise its attributes are walked, at
+any depth: modules (with their plain attributes, buffers, frozen parameters, training flags), tensors, arrays,
+generators, plain values, containers, plain objects. A memo marks what occurs twice. Modules, generators, objects, and
+tensors and arrays of the same shape are restored in place, the rest is replaced. Functions, classes, enums and the like
+are constants. `warn_of_unsaved` names everything else, such as tensors that share memory and dicts whose keys are not
+plain values; `restore` warns of objects that the new agent lacks. An agent that rebuilds optimizers, unties weights or
+keeps views of one tensor during training needs a `state_dict` of its own.
 
 A state is a tree of plain values and nodes {"kind": ..., "value": ..., "id": its number in the memo}.
 """
@@ -57,7 +58,7 @@ def warn_of_unsaved(agent: Any) -> None:
 
 
 def restore(agent: Any, state: State) -> None:
-    """Restore a captured state into an agent made as the captured one was; warn of what has no place in it.
+    """Restore a captured state into an agent built like the captured one; warn of what it has no counterpart for.
 
     Raises:
         RuntimeError: something does not fit, or is one object in the agent and two in the snapshot.
@@ -65,7 +66,7 @@ def restore(agent: Any, state: State) -> None:
     walk = _Restore(getattr(agent, "device", "cpu"))
     walk.restore(agent, state, "agent")
     if walk.lost:
-        warnings.warn(f"not restored, as the new agent has no place for it: {', '.join(walk.lost)}", stacklevel=2)
+        warnings.warn(f"not restored, because the new agent has no counterpart: {', '.join(walk.lost)}", stacklevel=2)
 
 
 class Capture:
@@ -75,7 +76,7 @@ class Capture:
         self.unsaved: list[str] = []  # names of what cannot be saved, each with the reason
         self.modules: dict[str, nn.Module] = {}  # by dotted name
         self._own = own
-        self._memo: dict[int, tuple[Any, int]] = {}  # by id(): the object, which so keeps its id, and its number
+        self._memo: dict[int, tuple[Any, int]] = {}  # by id(): the object, kept alive for its id, and its number
         self._storages: dict[int, set[int]] = {}  # address -> id() of the tensors that were met there
 
     def walk(self, value: Any, name: str) -> State:
@@ -145,7 +146,7 @@ class Capture:
             return _CONSTANT
         kinds = {node["kind"] for node in (nodes if kind == "set" else keys) if isinstance(node, dict)}
         if kinds - {"tuple", "same"}:
-            return self._leave_out(name, f"a {kind} of what is no plain value")
+            return self._leave_out(name, f"a {kind} whose keys are not plain values")
         return {"kind": kind, "keys": keys, "value": nodes, "maxlen": getattr(value, "maxlen", None)}
 
     def _module(self, module: nn.Module, name: str) -> State:
@@ -166,21 +167,21 @@ class Capture:
         }
 
     def _attributes(self, attributes: dict[str, Any], name: str) -> dict[str, State]:
-        # What learns first: other attributes may hold the same tensors.
+        # Modules and tensors first: other attributes may hold the same tensors.
         keys = sorted(attributes, key=lambda key: not isinstance(attributes[key], nn.Module | Tensor))
         nodes = {key: self.walk(attributes[key], f"{name}.{key}") for key in keys}
         return {key: node for key, node in nodes.items() if node is not _CONSTANT}
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Return whether an object is no more than its attributes, and of no library."""
+    """Return whether an object consists of its attributes alone, and its class is not from a library."""
     kinds = type(value).__mro__[:-1]
     by_slots = not hasattr(value, "__dict__") or any("__slots__" in vars(kind) for kind in kinds)
     return not by_slots and not {kind.__module__.partition(".")[0] for kind in kinds} & _LIBRARIES
 
 
 def _beside(module: nn.Module) -> dict[str, Any]:
-    """Return what a module holds beside its state_dict; of torch's own modules, public data only."""
+    """Return what a module holds besides its state_dict; of torch's own modules, public data only."""
     own = {key: x for key, x in module._buffers.items() if key in module._non_persistent_buffers_set}
     own |= {key: x for key, x in vars(module).items() if key not in _MODULE_INTERNALS}
     data = (*_PLAIN, Tensor, np.ndarray, *CONTAINERS.values())
@@ -193,7 +194,7 @@ class _Restore:
 
     def __init__(self, device: Any = "cpu") -> None:
         self._device = device
-        self.lost: list[str] = []  # names of what has no place in the agent
+        self.lost: list[str] = []  # names of what has no counterpart in the agent
         self._made: dict[int, Any] = {}  # by number
         self._owners: dict[int, tuple[Any, int]] = {}  # by id(): what was restored in place, and its number
 
@@ -214,7 +215,7 @@ class _Restore:
                 return current
             self._made[node["id"]] = current
             if not self._is_free(current, node):
-                raise RuntimeError(f"{name} and another attribute are one object here, two in the snapshot; {_ADVICE}")
+                raise RuntimeError(f"{name} and another attribute are one object now, two in the snapshot; {_ADVICE}")
             getattr(self, f"_{kind}")(current, node, name)
         else:
             current = getattr(self, "_container" if kind in CONTAINERS else f"_{kind}")(current, node, name)
@@ -230,7 +231,7 @@ class _Restore:
 
     def _generator(self, current: Any, node: State, name: str) -> None:
         if str(getattr(current, "device", "")) != node["of"]:
-            self.lost.append(f"{name} (a generator of {node['of']} starts anew)")
+            self.lost.append(f"{name} (a generator of {node['of']} is not restored here)")
         else:
             set_state = next(set_state for kind, (_, set_state) in GENERATORS.items() if isinstance(current, kind))
             set_state(current, _Restore().restore(None, node["value"], name))

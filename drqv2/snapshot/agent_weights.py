@@ -38,7 +38,7 @@ def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path
     fresh = dict(getattr(agent, "__dict__", {}))
     try:
         agent_state.restore(agent, saved)
-    except (RuntimeError, AttributeError, TypeError, ValueError, KeyError) as e:  # what agents' own code raises, too
+    except (RuntimeError, AttributeError, TypeError, ValueError, KeyError) as e:  # also what agents' own code raises
         raise UserError(f"the snapshot in {run_dir} does not fit the agent: {misfit(e)}") from e
     apply(agent, fresh, changed)
 
@@ -74,28 +74,28 @@ def init_weights(agent: Any, path: Path) -> None:
     """Give a new agent the weights in a snapshot, and say so.
 
     Raises:
-        UserError: the file is no snapshot, or its weights do not fit.
+        UserError: the file is not a snapshot, or its weights do not fit.
     """
     try:
         saved = snapshot.load(path)
     except UserError as e:
         raise UserError(f"init_from={e}\n{ADVICE}") from e
     if "agent" not in saved:
-        raise UserError(f"init_from={path}: there is no agent in it\n{ADVICE}")
+        raise UserError(f"init_from={path}: contains no agent\n{ADVICE}")
     try:
         restore_weights(agent, saved["agent"])
     except RuntimeError as e:
         raise UserError(
             f"init_from={path}: its weights do not fit the agent: {misfit(e)}\n"
-            "Give a task of the same actions and images, and the preset and sizes that they were trained with."
+            "Use a task with the same action and observation shapes, and the preset and sizes used in training."
         ) from e
-    print(f"agent's weights from {path}; counters and replay are new")
+    print(f"loaded the agent's weights from {path}; counters and replay start from scratch")
 
 
 def restore_weights(agent: Any, state: State) -> None:
     """Restore the parameters and buffers of an agent's modules alone.
 
-    An agent with a `state_dict` of its own, in which they cannot be told from the rest, is restored whole.
+    An agent with its own `state_dict`, in which they cannot be told from the rest, is restored as a whole.
 
     Args:
         agent: any agent.
@@ -113,7 +113,9 @@ def restore_weights(agent: Any, state: State) -> None:
     if not saved.keys() & walk.modules.keys():
         raise RuntimeError("no network of the snapshot is in the agent")
     if lost := saved.keys() - walk.modules.keys():
-        warnings.warn(f"not restored, as the new agent has no place for it: {', '.join(sorted(lost))}", stacklevel=2)
+        warnings.warn(
+            f"not restored, because the new agent has no counterpart: {', '.join(sorted(lost))}", stacklevel=2
+        )
     return None
 
 
@@ -151,10 +153,10 @@ def children(state: State) -> Iterator[tuple[str, State]]:
 
 
 def misfit(error: Exception) -> str:
-    """Return in one line what torch, or an agent's own code, said about a state that does not fit."""
+    """Return in one line the error of torch, or of an agent's own code, about a state that does not fit."""
     size = r"size mismatch for (\S+): copying a param with shape torch.Size\((.*?)\) from checkpoint, "
     size += r"the shape in current model is torch.Size\((.*?)\)"
     said = " ".join(str(error).split())
     if found := re.search(size, said):
-        return f"{found[1]} is {found[2]} there and {found[3]} here"
+        return f"{found[1]} has shape {found[2]} in the file and {found[3]} in the agent"
     return said if len(said) <= 200 else said[:200].rpartition(" ")[0] + " ..."

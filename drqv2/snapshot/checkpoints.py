@@ -76,7 +76,7 @@ class Checkpoints:
                 snapshot.save(self._dir / f"weights_{self._milestones[0]['frame']}.pt", self._milestones[0])
                 del self._milestones[0]
         except OSError as e:
-            words = "the weights of frame %d cannot be written (%s); the next snapshot tries again."
+            words = "the weights of frame %d cannot be written (%s); retrying with the next snapshot."
             _log.warning(words, self._milestones[0]["frame"], e.strerror or e)
 
     def wait(self, last: bool = False) -> None:
@@ -141,7 +141,7 @@ def newest_readable(run_dir: Path) -> tuple[Path, dict[str, Any], UserError | No
             try:
                 state = snapshot.load_run(path)
                 if damaged is not None:
-                    _log.warning("%s; using the snapshot before it, of frame %d.", damaged, state["frame"])
+                    _log.warning("%s; using the previous one, of frame %d.", damaged, state["frame"])
                 return path, state, damaged
             except UserError as e:
                 damaged = damaged or e
@@ -153,7 +153,7 @@ def newest_readable(run_dir: Path) -> tuple[Path, dict[str, Any], UserError | No
 def last_return_of_finished_run(cfg: DictConfig, run_dir: Path) -> float | None:
     """Return the last evaluation's return of a run that is finished and has deleted its replay; None for any other.
 
-    Such a run (keep_replay=false) cannot be resumed; to start it once more, as a scheduler may, does nothing.
+    Such a run (keep_replay=false) cannot be resumed; starting it again, as a scheduler may, does nothing.
 
     Raises:
         UserError: it is asked to train for longer, or its replay is missing though it has not finished.
@@ -166,7 +166,7 @@ def last_return_of_finished_run(cfg: DictConfig, run_dir: Path) -> float | None:
     length = saved["config"]["num_train_frames"]
     finished = saved["frame"] + saved["config"]["action_repeat"] * saved["config"]["num_envs"] > length
     if not finished or cfg.num_train_frames > length:
-        why = "is finished and its replay is deleted (keep_replay=false)" if finished else "has lost its replay"
+        why = "is finished and its replay is deleted (keep_replay=false)" if finished else "lacks its replay"
         raise UserError(f"{run_dir} {why}: it cannot be resumed\ninit_from={path} starts a new run with its weights.")
-    print(f"nothing left to do: num_train_frames={length} are done, and the run's replay is deleted")
+    print(f"nothing left to do: all num_train_frames={length} are done, and the run's replay is deleted")
     return float(saved["progress"]["last_return"])

@@ -1,6 +1,6 @@
 """Snapshot files: a torch archive that ends in its own checksum and loads without running any code.
 
-`python -m drqv2.snapshot RUN_DIR` tells what is in a run's snapshots; see `drqv2.snapshot.tool`.
+`python -m drqv2.snapshot RUN_DIR` shows what a run's snapshots contain; see `drqv2.snapshot.tool`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Hashing(io.RawIOBase):
 
 
 def save(path: Path, state: dict[str, Any], keep: Path | None = None) -> None:
-    """Write a snapshot so that the one there is either the old or the whole new one, also after a crash.
+    """Write a snapshot atomically: after a crash there is either the old or the complete new one.
 
     Args:
         path: where it goes.
@@ -60,7 +60,7 @@ def _write(file: BinaryIO, content: Any) -> None:
     hashing = _Hashing(file)
     try:
         torch.save(content, cast("IO[bytes]", hashing))
-    except RuntimeError as e:  # torch's own, when writing fails; what is behind it is an OSError
+    except RuntimeError as e:  # torch raises it when writing fails; its cause is an OSError
         raise _cause(e) from e
     file.seek(-2, io.SEEK_END)
     file.write(_LENGTH + _MARK + hashing.hash.hexdigest().encode())
@@ -87,17 +87,17 @@ def load(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read ({e.strerror})") from e
     body, end = data[: -len(_LENGTH + _MARK) - 64] + b"\0\0", data[-len(_LENGTH + _MARK) - 64 :]
     if not end.startswith(_LENGTH + _MARK):
-        raise UserError(f"{path}: not a whole snapshot of version {VERSION} (there is no checksum at its end)")
+        raise UserError(f"{path}: not a complete snapshot of version {VERSION} (no checksum at its end)")
     if hashlib.sha256(body).hexdigest().encode() != end[-64:]:
-        raise UserError(f"{path}: not a whole snapshot (its checksum is wrong)")
+        raise UserError(f"{path}: not a complete snapshot (wrong checksum)")
     try:
         state = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-    except Exception as e:  # with a right checksum: somebody else's file, of whatever kind
+    except Exception as e:  # the checksum is right, but another program wrote the file: it may raise anything
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         raise UserError(f"{path}: not a snapshot ({reason[:120]})") from e
     if not isinstance(state, dict) or state.get("version") != VERSION:
         got = state.get("version") if isinstance(state, dict) else type(state).__name__
-        raise UserError(f"{path}: snapshot version {got!r}, this program reads version {VERSION}")
+        raise UserError(f"{path}: snapshot version {got!r}; only version {VERSION} can be read")
     return state
 
 

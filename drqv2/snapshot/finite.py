@@ -1,4 +1,4 @@
-"""Is what an agent has learnt still finite?"""
+"""Check an agent's parameters for NaN and infinity."""
 
 from __future__ import annotations
 

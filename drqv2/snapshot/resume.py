@@ -44,14 +44,14 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
     rules = {name: known[name].resume if name in known else "force" for name in changed}
     if fixed := [said[name] for name in changed if rules[name] == "fixed"]:
         raise UserError(
-            f"{run_dir} contains another run: {', '.join(fixed)}\n"
-            "These cannot change: leave out the overrides, or start a new run in another directory."
+            f"{run_dir} contains a run with other settings: {', '.join(fixed)}\n"
+            "These keys cannot change: remove the overrides, or start a new run in another directory."
         )
     forced = [said[name] for name in changed if rules[name] == "force"]
     if forced and not new.get("resume_force"):
         raise UserError(
             f"{run_dir} was started with other values: {', '.join(forced)}\n"
-            "Leave out these overrides, or give resume_force=true: the learning curve then mixes two settings."
+            "Remove these overrides, or add resume_force=true: the learning curve then mixes two settings."
         )
     if changed:
         print("changed since this run was started: " + ", ".join(said.values()))

@@ -1,4 +1,4 @@
-"""What is in a run's snapshots, and ways in and out for weights; the command line is in `__main__`."""
+"""Inspect the snapshots of a run; export and import weights. The command line is in `__main__`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def describe(run_dir: Path) -> Iterator[str]:
         UserError: there is no snapshot.
     """
     if not files.has_snapshot(run_dir):
-        raise UserError(f"{run_dir}: there is no snapshot in it; give the directory of a run")
+        raise UserError(f"{run_dir}: contains no snapshot; give the directory of a run")
     newest: dict[str, Any] | None = None
     for path in [run_dir / name for name in files.SNAPSHOTS] + sorted(run_dir.glob("weights_*.pt")):
         if not path.exists():
@@ -51,7 +51,7 @@ def describe(run_dir: Path) -> Iterator[str]:
             continue
         # Of an agent with a state_dict of its own, the whole state stands for the parameters.
         of = parameters(state) if state["agent"]["kind"] != "stateful" else state["agent"]
-        yield f"{path.name}: whole, frame {state['frame']}, parameters sha256 {fingerprint(of)}"
+        yield f"{path.name}: intact, frame {state['frame']}, parameters sha256 {fingerprint(of)}"
         if progress := state.get("progress"):
             yield (
                 f"  episode {progress['episode']}, {datetime.timedelta(seconds=round(state['timer']))} of training, "
@@ -97,7 +97,7 @@ def _logs(run_dir: Path, state: dict[str, Any]) -> Iterator[str]:
     for ty, text in state["logger"]["texts"].items():
         path = run_dir / f"{ty}.csv"
         there = path.read_bytes() if path.exists() else b""
-        # Rows after the snapshot are no damage; nor is a new column, for which the file is rewritten.
+        # Neither rows after the snapshot nor a new column, for which the file is rewritten, count as damage.
         fits = there.startswith(text.encode()) or len(there.splitlines()) > len(text.splitlines())
         yield (
             f"{path.name}: {state['logger']['rows'][ty]} rows in the snapshot, without times sha256 "
@@ -119,7 +119,7 @@ def parameters(state: dict[str, Any]) -> dict[str, Tensor]:
         UserError: the agent has a `state_dict` of its own, in which networks cannot be told from the rest.
     """
     if state["agent"]["kind"] == "stateful":
-        raise UserError("the agent has a state_dict of its own: its networks cannot be told from the rest")
+        raise UserError("the agent has its own state_dict: its networks cannot be told from the rest")
     return agent_weights.parameters(state["agent"])
 
 
@@ -148,14 +148,14 @@ def export(source: Path, target: Path) -> None:
 
     Args:
         source: a run's directory, or a snapshot file.
-        target: the file to make.
+        target: the file to write.
 
     Raises:
-        UserError: there is no whole snapshot, or `target` cannot be written.
+        UserError: there is no intact snapshot, or `target` cannot be written.
     """
     newest = newest_readable(source) if source.is_dir() else (source, snapshot.load(source), None)
     if newest is None:
-        raise UserError(f"{source}: there is no snapshot in it; give the directory of a run, or a .pt file")
+        raise UserError(f"{source}: contains no snapshot; give the directory of a run, or a .pt file")
     state = newest[1]
     config = state.get("config", {})
     metadata = {"frame": str(state["frame"]), "task": str(config.get("task_name")), "config": json.dumps(config)}
@@ -168,11 +168,11 @@ def export(source: Path, target: Path) -> None:
 
 
 def import_weights(source: Path, target: Path) -> None:
-    """Make a file for `init_from` of the public implementation's networks, given as a plain state dict.
+    """Convert the public implementation's networks, a plain state dict, to a file for `init_from`.
 
     Args:
         source: file with {"encoder": state dict, "actor": ..., "critic": ...}, or flat with dotted names.
-        target: the file to make.
+        target: the file to write.
 
     Raises:
         UserError: the file is anything else, or `target` cannot be written.
@@ -184,7 +184,7 @@ def import_weights(source: Path, target: Path) -> None:
     except Exception as e:  # a damaged file, or one that holds more than tensors, raises many kinds
         raise UserError(
             f"{source}: not a plain state dict of tensors\n"
-            "A pickled agent is not read, it could run any code; python -m drqv2.snapshot --help says how to make one."
+            "A pickled agent is refused: it could run any code. To convert it, see python -m drqv2.snapshot --help."
         ) from e
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in found.items() if isinstance(found, dict) else ():

@@ -251,7 +251,7 @@ def _lock(file: BinaryIO, until: float) -> None:
             elsewhere = _holder(file).get("host", socket.gethostname()) != socket.gethostname()
             if e.errno not in (errno.EACCES, errno.EAGAIN) or not elsewhere or time.monotonic() > until:
                 raise
-            _log.warning("in use by %s: waiting, in case that host is lost.", _describe(_holder(file)))
+            _log.warning("The run is in use by %s; waiting, in case that host is lost.", _describe(_holder(file)))
             time.sleep(_LEASE / 20)
 
 

@@ -123,12 +123,12 @@ def test_the_snapshot_before_a_damaged_one(trained: Path, tmp_path: Path, capsys
     run_dir = trained
     (run_dir / "snapshot_previous.pt").write_bytes((run_dir / "snapshot.pt").read_bytes())
     (run_dir / "snapshot.pt").write_bytes(b"not much")
-    lines = said(capsys, run_dir, "episodes=1", "film=none")
-    assert "snapshot_previous.pt" in lines[1]
+    (line, *_) = [line for line in said(capsys, run_dir, "episodes=1", "film=none") if ", frame " in line]
+    assert "snapshot_previous.pt" in line
     (run_dir / "snapshot_previous.pt").unlink()
     assert "snapshot.pt" in refusal(capsys, run_dir, "episodes=1", "film=none")
     snapshot.save(run_dir / "snapshot.pt", {"frame": 1, "config": {}})
-    assert "no agent" in refusal(capsys, run_dir, "episodes=1", "film=none")
+    assert "no agent" in refusal(capsys, run_dir / "snapshot.pt", "episodes=1", "film=none")
 
 
 def test_the_best_episode_is_filmed(
@@ -197,7 +197,7 @@ def test_incomplete_weights_are_not_played(trained: Path, tmp_path: Path, capsys
     saved = snapshot.load(trained / "weights_480.pt")
     del saved["version"], saved["agent"]["value"]["encoder"]
     snapshot.save(tmp_path / "snapshot.pt", saved)
-    assert "of encoder (" in refusal(capsys, tmp_path, "episodes=1", "film=none")
+    assert "of encoder (" in refusal(capsys, tmp_path / "snapshot.pt", "episodes=1", "film=none")
     more = rewritten(exported, tmp_path / "more.safetensors", {}, more={"actor_opt.x": torch.zeros(1)})
     assert "do not fit" in refusal(capsys, more, *words)
 
@@ -206,9 +206,7 @@ def test_incomplete_weights_are_not_played(trained: Path, tmp_path: Path, capsys
     ("config", "told"),
     [
         ({"x": 1}, "agent=null must have _target_"),
-        ([1], "config=[1]"),
-        ("a\nb\nc", "config=a b c"),
-        (3, "config=3"),
+        ([1], "agent=null must have _target_"),
         ({"agent": {"_target_": "a.b"}, "env": None}, "env=null"),
         ({"agent": None, "env": DM_CONTROL}, "agent=null"),
         ({"agent": {"_target_": None}, "env": {}}, "env={}"),
@@ -346,7 +344,7 @@ def test_another_task_and_camera(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert np.array_equal(videos["0"], videos["fixed"])
     assert not np.array_equal(videos["0"], videos["lookatcart"])
     for words, told in (
-        (["task=walker_walk"], "is [1, 32] there and [6, 32] here"),
+        (["task=walker_walk"], "has shape [1, 32] in the file and [6, 32] in the agent"),
         (["task=cartpole_balanc"], "task=cartpole_balanc: "),
         (["camera=9"], "camera=9"),
         (["task=x"], "x"),

@@ -79,7 +79,7 @@ def test_schedules_need_no_quotes():
         ("lr=${lrr}", "nearest: lr"),
         ("hydra.run.dir=${nowhere}", "nowhere"),
         ("hydra/launcher=nothing", "hydra/launcher=nothing: there is no such hydra/launcher"),
-        ("hydra/launcher=joblib", "it is for several runs, which need -m"),
+        ("hydra/launcher=joblib", "launchers and sweepers are for several runs; add -m"),
         ("--bogus", "see --help"),
         ("--experimental-rerun x", "resume=RUN_DIR"),
         ("-m --cfg job", "--cfg shows one configuration"),
@@ -210,7 +210,7 @@ def test_resume_with_a_damaged_configuration(capsys, tmp_path, content):
 @pytest.mark.parametrize("run_dir", ["file", "file/below", "/proc/nowhere/run"])
 def test_a_run_directory_that_cannot_be_made(capsys, tmp_path, run_dir):
     (tmp_path / "file").touch()
-    assert "Give another hydra.run.dir" in refused(capsys, f"hydra.run.dir={run_dir}")
+    assert "Choose another hydra.run.dir" in refused(capsys, f"hydra.run.dir={run_dir}")
 
 
 @pytest.mark.parametrize("again", [["resume=run"], ["hydra.run.dir=run", "init_from=old.pt"]])

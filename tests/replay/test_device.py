@@ -214,8 +214,8 @@ def test_files_are_read_once_and_all_are_written(replay_dir, monkeypatch):
 @pytest.mark.parametrize(
     ("replay_device", "device", "free", "needed", "expected", "reason"),
     [
-        ("disk", "cuda", 100e9, 1e9, "disk", "as asked for"),
-        ("cuda", "cuda", 1e9, 100e9, "cuda", "as asked for"),
+        ("disk", "cuda", 100e9, 1e9, "disk", "as requested"),
+        ("cuda", "cuda", 1e9, 100e9, "cuda", "as requested"),
         ("auto", "cpu", 100e9, 1e9, "disk", "the learner is on cpu"),
         ("auto", "cuda:1", 10e9, 6e9, "cuda", "observations take 6.0 GB of the 10.0 GB free on cuda:1"),
         ("auto", "cuda", 10e9, 6.1e9, "disk", "observations take 6.1 GB of the 10.0 GB free on cuda, more than 60%"),

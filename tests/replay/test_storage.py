@@ -306,7 +306,7 @@ def test_a_file_cut_short_is_passed_over(tmp_path, caplog, cut, how):
     else:
         storage.load_state_dict(state)
         assert (tmp_path / "quarantine" / path.name).exists()
-        assert "episode_00000001.safetensors: its checksum is wrong, it is not sampled any more" in caplog.text
+        assert "episode_00000001.safetensors: wrong checksum, it is no longer sampled" in caplog.text
     assert storage.window == (0, 3)
     assert len(storage) == 8
     assert storage.ends(storage.window).tolist() == [3, 3, 8]

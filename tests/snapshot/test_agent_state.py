@@ -191,7 +191,7 @@ def test_a_helper_that_the_new_agent_lacks_is_named() -> None:
     nets = [nn.Linear(2, 2)]
     old = Agent(rms=RMS(), nets=nets, opt=torch.optim.Adam(nets[0].parameters()), modes=[Mode.A, 1], x=2)
     with pytest.warns(
-        UserWarning, match=r"no place for it: agent\.rms, agent\.nets\.0, agent\.opt, agent\.modes\.0$"
+        UserWarning, match=r"no counterpart: agent\.rms, agent\.nets\.0, agent\.opt, agent\.modes\.0$"
     ) as caught:
         new = resumed(old, Agent(rms=None, nets=[], opt=False, modes=[], x=1))
     assert len(caught) == 1
@@ -247,7 +247,7 @@ def test_one_warning_names_what_is_not_saved() -> None:
     assert [str(w.message) for w in caught] == [
         "snapshots leave out agent.view (shares memory with another tensor), agent.weight (shares memory with another "
         "tensor), agent.file (a TextIOWrapper), agent.helper.slots (a Slots), "
-        "agent.keyed (a dict of what is no plain value), agent.text (an array of <U1); "
+        "agent.keyed (a dict whose keys are not plain values), agent.text (an array of <U1); "
         "to save them, give the agent state_dict and load_state_dict"
     ]
     with warnings.catch_warnings(action="error"):
@@ -481,7 +481,7 @@ def adam(number: int = 1, kind: Any = torch.optim.Adam) -> Any:
         ),
         ((Agent(x=adam()), Agent(x=adam(2))), "loaded state dict contains a parameter group"),
         ((Agent(x=adam(kind=torch.optim.SGD)), Agent(x=adam())), "x is Adam, in the snapshot SGD"),
-        (parted(), "target and another attribute are one object here, two in the snapshot; give the agent state_dict"),
+        (parted(), "target and another attribute are one object now, two in the snapshot; give the agent state_dict"),
         (tied(), "net ties its weights in only one"),
     ],
     ids=["network", "tensor", "groups", "kind", "parted", "tied"],
@@ -524,7 +524,7 @@ def test_weights_alone_wherever_networks_are() -> None:
 
 def test_weights_alone_of_another_agent() -> None:
     state = through_a_file(Agent(net=nn.Linear(2, 2), encoder=nn.Linear(2, 2)))
-    with pytest.warns(UserWarning, match="no place for it: net"):
+    with pytest.warns(UserWarning, match="no counterpart: net"):
         agent_weights.restore_weights(Agent(net=None, encoder=nn.Linear(2, 2)), state)
     with pytest.raises(RuntimeError, match="no network of the snapshot"):
         agent_weights.restore_weights(Agent(other=nn.Linear(2, 2)), state)
@@ -562,7 +562,7 @@ def test_a_generator_of_another_device_starts_anew() -> None:
     state = through_a_file(Agent(x=torch.Generator()))
     state["value"]["x"]["of"] = "cuda"
     agent = Agent(x=torch.Generator().manual_seed(5), device="cpu")
-    with pytest.warns(UserWarning, match="x .a generator of cuda starts anew"):
+    with pytest.warns(UserWarning, match="x .a generator of cuda is not restored here"):
         agent_state.restore(agent, state)
     assert draws(agent.x) == draws(torch.Generator().manual_seed(5))
 

@@ -97,13 +97,13 @@ def test_a_bad_snapshot_gives_way(tmp_path, caplog):
     assert found is not None
     assert found["frame"] == 1
     assert (tmp_path / "quarantine" / "snapshot.pt").read_bytes() == b"nonsense"
-    assert "snapshot before it, of frame 1" in caplog.text
+    assert "previous snapshot, of frame 1" in caplog.text
 
 
 def test_with_no_good_one_all_stay(tmp_path):
     for name in files.SNAPSHOTS:
         (tmp_path / name).write_bytes(b"nonsense")
-    with pytest.raises(UserError, match=r"snapshot\.pt: not a whole snapshot"):
+    with pytest.raises(UserError, match=r"snapshot\.pt: not a complete snapshot"):
         Checkpoints(tmp_path).load()
     assert sorted(os.listdir(tmp_path)) == sorted(files.SNAPSHOTS)
     assert Checkpoints(tmp_path / "elsewhere").load() is None

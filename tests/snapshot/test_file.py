@@ -122,7 +122,7 @@ def test_cut_short(tmp_path, kept):
     snapshot.save(path, STATE)
     data = path.read_bytes()
     path.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
-    with pytest.raises(UserError, match=r"snapshot\.pt: not a whole snapshot"):
+    with pytest.raises(UserError, match=r"snapshot\.pt: not a complete snapshot"):
         snapshot.load(path)
 
 
@@ -135,7 +135,7 @@ def test_one_bit_turned_over(tmp_path):
     data[place] ^= 1
     path.write_bytes(data)
     assert torch.load(path, weights_only=True)["step"] == STATE["step"]
-    with pytest.raises(UserError, match=r"snapshot\.pt: not a whole snapshot .*checksum"):
+    with pytest.raises(UserError, match=r"snapshot\.pt: not a complete snapshot .*checksum"):
         snapshot.load(path)
 
 
@@ -145,7 +145,7 @@ def test_every_bit_counts(tmp_path):
     data = path.read_bytes()
     for place in range(len(data)):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
-        with pytest.raises(UserError, match="not a whole snapshot"):
+        with pytest.raises(UserError, match="not a complete snapshot"):
             snapshot.load(path)
 
 
@@ -170,7 +170,7 @@ def test_a_full_disk_is_an_oserror(tmp_path, monkeypatch):
 def test_another_kind_of_file(tmp_path, data):
     path = tmp_path / "snapshot.pt"
     path.write_bytes(data)
-    with pytest.raises(UserError, match="not a whole snapshot"):
+    with pytest.raises(UserError, match="not a complete snapshot"):
         snapshot.load(path)
 
 
@@ -184,7 +184,7 @@ def test_no_file_and_a_folder(tmp_path):
 @pytest.mark.parametrize(("content", "got"), [({"version": 99}, "99"), ({}, "None"), ([1, 2], "'list'")])
 def test_another_version(tmp_path, content, got):
     write_whole(tmp_path / "snapshot.pt", content)
-    with pytest.raises(UserError, match=f"snapshot version {got}, this program reads version {snapshot.VERSION}"):
+    with pytest.raises(UserError, match=f"snapshot version {got}; only version {snapshot.VERSION} can be read"):
         snapshot.load(tmp_path / "snapshot.pt")
 
 
@@ -196,7 +196,7 @@ def test_code_in_a_snapshot_is_not_run(tmp_path, form):
         write_whole(path, content)
     else:
         torch.save(content, path, _use_new_zipfile_serialization=form != "old")
-    with pytest.raises(UserError, match="not a snapshot" if form == "whole" else "not a whole snapshot"):
+    with pytest.raises(UserError, match="not a snapshot" if form == "whole" else "not a complete snapshot"):
         snapshot.load(path)
     assert not folder.exists()
     torch.load(path, weights_only=False)

@@ -61,7 +61,7 @@ def test_keys_that_affect_learning_need_force(capsys):
     ("name", "value", "said"), [("image_size", 64, "84 -> 64"), ("obs_type", "state", "pixels -> state")]
 )
 def test_fixed_keys_cannot_be_forced(name, value, said):
-    with pytest.raises(UserError, match=f"another run: {name} {said}"):
+    with pytest.raises(UserError, match=f"other settings: {name} {said}"):
         changed_keys(OLD, {**OLD, name: value, "resume_force": True}, RUN)
 
 
@@ -98,5 +98,5 @@ def test_a_snapshot_that_does_not_fit_is_refused_in_a_line():
     net = nn.Linear(2, 2)
     with pytest.raises(UserError, match=r"^the snapshot in run does not fit the agent: agent.target and another .*$"):
         restore_agent(SimpleNamespace(net=net, target=net), saved, {}, RUN)
-    with pytest.raises(UserError, match=r"does not fit the agent: weight is \[3, 2\] there and \[4, 2\] here$"):
+    with pytest.raises(UserError, match=r"agent: weight has shape \[3, 2\] in the file and \[4, 2\] in the agent$"):
         restore_agent(SimpleNamespace(x=nn.Linear(2, 4)), {**saved, "value": {"x": saved["value"]["x"]}}, {}, RUN)

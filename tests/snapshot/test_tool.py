@@ -40,9 +40,9 @@ def said(capsys: pytest.CaptureFixture[str], *argv: object, code: int = 0) -> st
 def test_a_whole_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
     text = said(capsys, finished)
-    assert "snapshot.pt: whole, frame 240, parameters sha256 " in text
-    assert "snapshot_previous.pt: whole, frame 240" in text
-    assert "weights_60.pt: whole, frame 60" in text
+    assert "snapshot.pt: intact, frame 240, parameters sha256 " in text
+    assert "snapshot_previous.pt: intact, frame 240" in text
+    assert "weights_60.pt: intact, frame 60" in text
     assert "4 episodes" in text
     assert "config.yaml: as in the snapshot" in text
     assert "train.csv: 4 rows in the snapshot" in text
@@ -56,9 +56,9 @@ def test_an_agent_with_a_state_of_its_own(finished: Path, tmp_path: Path, capsys
     snapshot.save(tmp_path / "snapshot.pt", state | {"agent": {"kind": "stateful", "value": state["agent"]}})
     shutil.copytree(finished / "buffer", tmp_path / "buffer")
     text = said(capsys, tmp_path)
-    assert "snapshot.pt: whole, frame 240, parameters sha256 " in text
+    assert "snapshot.pt: intact, frame 240, parameters sha256 " in text
     assert "4 episodes" in text
-    assert "a state_dict of its own" in said(capsys, "export", tmp_path, tmp_path / "out.safetensors", code=2)
+    assert "its own state_dict" in said(capsys, "export", tmp_path, tmp_path / "out.safetensors", code=2)
 
 
 def test_damage_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_public_weights_begin_a_run(
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no snapshot in it" in said(capsys, tmp_path, code=2)
+    assert "contains no snapshot" in said(capsys, tmp_path, code=2)
     assert "cannot be read" in said(capsys, "export", tmp_path / "no.pt", tmp_path / "out", code=2)
     assert "cannot be read" in said(capsys, "import", tmp_path / "no.pt", tmp_path / "out", code=2)
     torch.save({"encoder": {"x": torch.zeros(1)}}, tmp_path / "part.pt")

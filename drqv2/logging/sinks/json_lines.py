@@ -78,7 +78,7 @@ class JsonLines:
             if self.path.exists():
                 quarantine(self.path, self.path.parent, "does not match what was logged; the CSV files hold the same")
             else:
-                _log.warning("%s is missing and starts anew; the CSV files hold the same values.", self.path)
+                _log.warning("%s is missing; a new one is started. The CSV files hold the same values.", self.path)
             self._digest, self._size = hashlib.sha256(), 0
         elif self.path.exists():
             self._file = Appender(self.path)
