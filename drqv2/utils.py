@@ -150,9 +150,15 @@ class Every:
 
     def __call__(self, step: int) -> bool:
         """Return whether agent step `step` is due, and record it."""
-        last, self.last_step = self.last_step, step
+        due = self.due(step)
+        self.last_step = step
+        return due
+
+    def due(self, step: int) -> bool:
+        """Return whether agent step `step` is due."""
         if self.every is None:
             return False
+        last = self.last_step
         return step % self.every == 0 or (last is not None and step // self.every > last // self.every)
 
 

@@ -123,7 +123,8 @@ class DrQV2Agent:
             generators = [torch.Generator(self.device) for _ in range(3)]
             for i, generator in enumerate(generators):
                 generator.manual_seed(utils.spawn_seed(seed, utils.AGENT, i))
-            self.act_generator, self.update_generator, self.aug.generator = generators
+            aug: Any = self.aug
+            self.act_generator, self.update_generator, aug.generator = generators
 
     def train(self, training: bool = True) -> None:
         """Put the networks into training mode, or evaluation mode when `training` is False."""

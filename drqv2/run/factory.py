@@ -133,7 +133,7 @@ def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Sta
     """Return the dashboard where it is wanted: auto is for terminals that can move their cursor."""
     if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
         return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device))
-    return PlainConsole(off=cfg.console == "off")
+    return Console() if cfg.console == "off" else PlainConsole()
 
 
 def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:
