@@ -47,7 +47,7 @@ from drqv2.evaluation import trained_agent as trained
 from drqv2.evaluation.episodes import play
 from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.launch.arguments import run_tool
-from drqv2.run import factory as parts
+from drqv2.run import factory
 from drqv2.system import files
 from video import Mp4
 
@@ -157,7 +157,7 @@ def _override(
     if seed is not None:
         cfg.seed = seed
     validate_in_place(cfg)
-    parts.prepare_machine(cfg)
+    factory.prepare_machine(cfg)
 
 
 def _play(
@@ -169,7 +169,7 @@ def _play(
         with torch.no_grad():
             return choose_actions(agent, [obs], frame // cfg.action_repeat, eval_mode=True)[0]
 
-    envs = [parts.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+    envs = [factory.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
     try:
         agent = trained.agent_with(cfg, envs[0], weights, path)
         if camera is not None:  # report a wrong camera now, not after all episodes
@@ -219,7 +219,7 @@ def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
 def _film(cfg: DictConfig, act: Policy, episodes: Sequence[int], size: int, camera: int | str | None) -> Iterator[Any]:
     """Yield the frame rate of real time, then the frames, uint8 [H, W, 3], of episodes side by side."""
     cfg.num_eval_envs = 1  # rendering works only in this process
-    envs = [parts.make_env(cfg, utils.EVAL_ENV, 0) for _ in episodes]
+    envs = [factory.make_env(cfg, utils.EVAL_ENV, 0) for _ in episodes]
     try:
         seconds = envs[0].step_seconds
         yield 1 / seconds if seconds else 20.0

@@ -6,7 +6,6 @@ status and lets it read the terminal. A video that fails is dropped with one war
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import itertools
 import logging
@@ -14,9 +13,7 @@ import os
 import select
 import subprocess
 import tempfile
-import time
 import weakref
-from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -31,7 +28,6 @@ from drqv2.system.files import sync_folder
 _log = logging.getLogger(__name__)
 
 _TIMEOUT = 60.0  # seconds for the encoder to accept a frame or to finish
-_STALE = 3600.0  # seconds after which an untouched temporary file is deleted
 _serial = itertools.count()
 _open_pipes: weakref.WeakSet[Mp4] = weakref.WeakSet()
 
@@ -52,27 +48,23 @@ class Mp4:
         import imageio_ffmpeg
 
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_stale(folder.glob(".tmp-*.mp4"))
         self._path = folder / f".tmp-{os.getpid()}-{next(_serial)}.mp4"
         self._shape = frame.shape
         height, width, channels = _even(frame).shape
-        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-nostdin", "-loglevel", "error", "-threads", "1"]
-        command += ["-f", "rawvideo", "-pix_fmt", "gray" if channels == 1 else "rgb24", "-s", f"{width}x{height}"]
-        command += ["-r", str(Fraction(fps).limit_denominator(1001)), "-i", "pipe:0", "-an"]
+        pixels = "gray" if channels == 1 else "rgb24"
+        rate = Fraction(fps).limit_denominator(1001)
         # Encode and label colours as BT.709; players that have to guess may show them slightly wrong.
         colours = "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709:range=tv"
-        command += [
-            "-filter_threads",
-            "1",
-            "-vf",
-            f"scale=out_color_matrix=bt709:out_range=tv,format=yuv420p,{colours}",
-        ]
-        command += ["-c:v", "libx264", "-threads", "1", "-preset", "veryfast", "-crf", "20"]
-        command += ["-movflags", "+faststart", str(self._path)]
+        filters = f"scale=out_color_matrix=bt709:out_range=tv,format=yuv420p,{colours}"
+        options = (
+            f"-y -nostdin -loglevel error -threads 1 -f rawvideo -pix_fmt {pixels} -s {width}x{height} -r {rate} "
+            f"-i pipe:0 -an -filter_threads 1 -vf {filters} "
+            "-c:v libx264 -threads 1 -preset veryfast -crf 20 -movflags +faststart"
+        )
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the encoder)
         # In a new session, neither ctrl-C nor closing the terminal reaches the encoder.
         self._process = subprocess.Popen(
-            command,
+            [imageio_ffmpeg.get_ffmpeg_exe(), *options.split(), str(self._path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
@@ -151,13 +143,6 @@ def _close_pipes_after_fork() -> None:
 os.register_at_fork(after_in_child=_close_pipes_after_fork)
 
 
-def _remove_stale(paths: Iterable[Path]) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # another process may delete it, too
-            if time.time() - path.stat().st_mtime > _STALE:
-                path.unlink()
-
-
 def _even(frame: np.ndarray) -> np.ndarray:
     """Repeat the last row or column if a side is odd: yuv420p needs even sides."""
     height, width, _ = frame.shape
@@ -166,22 +151,28 @@ def _even(frame: np.ndarray) -> np.ndarray:
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-class _Recording:
+class _Recorder:
     """Records at most one video at a time; a video that fails is dropped with one warning."""
 
     def __init__(self, folder: Path | None, fps: float) -> None:
         self._folder = folder
         self._fps = fps
         self._video: Mp4 | None = None
-        self.active = False
+        self._active = False
 
-    def start(self, enabled: bool) -> None:
-        if self._video is not None:
-            self._video.discard()
-            self._video = None
-        self.active = enabled and self._folder is not None
+    def _start(self, source: Any, enabled: bool) -> None:
+        self.close()
+        self._active = enabled and self._folder is not None
+        self._add(source)
 
-    def add(self, frame: np.ndarray) -> None:
+    def _add(self, source: Any) -> None:
+        if not self._active:
+            return
+        try:
+            frame = self._frame(source)
+        except UserError as error:  # the environment renders nothing
+            self._drop(error)
+            return
         assert self._folder is not None
         try:
             if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] not in (1, 3):
@@ -191,35 +182,34 @@ class _Recording:
             else:
                 self._video.write(frame)
         except (OSError, RuntimeError, ImportError) as error:  # RuntimeError: imageio-ffmpeg finds no ffmpeg
-            self.fail(error)
+            self._drop(error)
 
-    def add_rendered(self, render: Callable[[], np.ndarray | None]) -> None:
-        try:
-            frame = render()
-        except UserError as error:  # the environment renders nothing
-            self.fail(error)
-            return
-        if frame is None:
-            self.fail("the environment has neither render(height, width) nor physics")
-        else:
-            self.add(frame)
-
-    def finish(self, file_name: str) -> None:
+    def save(self, file_name: str) -> None:
+        """Finish the video as `file_name` in the recorder's folder."""
         if self._video is None:
             return
         assert self._folder is not None
         try:
             self._video.finish(self._folder / file_name)
-            self._video, self.active = None, False
+            self._video, self._active = None, False
         except OSError as error:
-            self.fail(error)
+            self._drop(error)
 
-    def fail(self, reason: object) -> None:
+    def close(self) -> None:
+        """Discard an unsaved video and stop its encoder."""
+        if self._video is not None:
+            self._video.discard()
+        self._video, self._active = None, False
+
+    def _frame(self, source: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    def _drop(self, reason: object) -> None:
         _log.warning("A video for %s is dropped; the run continues: %s", self._folder, reason)
-        self.start(enabled=False)
+        self.close()
 
 
-class VideoRecorder:
+class VideoRecorder(_Recorder):
     """Records an environment by its `render` method into `root_dir/eval_video`.
 
     Args:
@@ -229,36 +219,28 @@ class VideoRecorder:
     """
 
     def __init__(self, root_dir: str | Path | None, render_size: int = 256, fps: float = 20) -> None:
-        self._recording = _Recording(None if root_dir is None else Path(root_dir) / "eval_video", fps)
+        super().__init__(None if root_dir is None else Path(root_dir) / "eval_video", fps)
         self._size = render_size
-
-    def close(self) -> None:
-        """Discard an unsaved video and stop its encoder."""
-        self._recording.start(False)
 
     def init(self, env: Any, enabled: bool = True) -> None:
         """Start a video with the environment's current frame; discard an unsaved video."""
-        self._recording.start(enabled)
-        self.record(env)
+        self._start(env, enabled)
 
     def record(self, env: Any) -> None:
         """Add the current frame of `env`, from `env.render(height, width)`, `env.physics.render` or `env.render()`."""
-        if self._recording.active:
-            self._recording.add_rendered(lambda: self._render(env))
+        self._add(env)
 
-    def save(self, file_name: str) -> None:
-        """Finish the video as `eval_video/file_name`."""
-        self._recording.finish(file_name)
-
-    def _render(self, env: Any) -> np.ndarray | None:
+    def _frame(self, source: Any) -> np.ndarray:
         size = {"height": self._size, "width": self._size}
-        render = getattr(env, "render", None)
+        render = getattr(source, "render", None)
         if render is not None and _accepts(render, *size):
             return np.asarray(render(**size))
-        if hasattr(env, "physics"):
-            return np.asarray(env.physics.render(**size, camera_id=0))
+        if hasattr(source, "physics"):
+            return np.asarray(source.physics.render(**size, camera_id=0))
         frame = None if render is None else render()
-        return None if frame is None else np.asarray(frame)
+        if frame is None:
+            raise UserError("the environment has neither render(height, width) nor physics")
+        return np.asarray(frame)
 
 
 def _accepts(function: Any, *names: str) -> bool:
@@ -269,7 +251,7 @@ def _accepts(function: Any, *names: str) -> bool:
     return True
 
 
-class TrainVideoRecorder:
+class TrainVideoRecorder(_Recorder):
     """Records the agent's images, enlarged, into `root_dir/train_video`; its environment, if it learns from states.
 
     Args:
@@ -288,37 +270,28 @@ class TrainVideoRecorder:
         frame_channels: int = 3,
         env: Any = None,
     ) -> None:
-        self._recording = _Recording(None if root_dir is None else Path(root_dir) / "train_video", fps)
+        super().__init__(None if root_dir is None else Path(root_dir) / "train_video", fps)
         self._size = render_size
         self._channels = frame_channels
         self._env = env
 
-    def close(self) -> None:
-        """Discard an unsaved video and stop its encoder."""
-        self._recording.start(False)
-
     def init(self, obs: Any, enabled: bool = True) -> None:
         """Start a video with `obs`; discard an unsaved video."""
-        self._recording.start(enabled)
-        self.record(obs)
+        self._start(obs, enabled)
 
     def record(self, obs: Any) -> None:
         """Add the newest frame of `obs`, uint8 [frame_stack * C, H, W], newest frame last; or what the camera sees."""
-        if not self._recording.active:
-            return
+        self._add(obs)
+
+    def _frame(self, source: Any) -> np.ndarray:
         if self._env is not None:
-            self._recording.add_rendered(lambda: self._env.render(self._size, self._size))
-            return
-        frame = np.ascontiguousarray(obs[-self._channels :].transpose(1, 2, 0))  # [H, W, C]
+            return np.asarray(self._env.render(self._size, self._size))
+        frame = np.ascontiguousarray(source[-self._channels :].transpose(1, 2, 0))  # [H, W, C]
         height, width, _ = frame.shape
         scale = self._size / max(height, width)
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         frame = cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC)
-        self._recording.add(frame.reshape(size[1], size[0], self._channels))  # cv2 drops a single channel
-
-    def save(self, file_name: str) -> None:
-        """Finish the video as `train_video/file_name`."""
-        self._recording.finish(file_name)
+        return frame.reshape(size[1], size[0], self._channels)  # cv2 drops a single channel
 
 
 def make_recorders(cfg: DictConfig, env: Any, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:

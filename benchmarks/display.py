@@ -15,7 +15,7 @@ from rich.console import Console as Terminal
 
 from benchmarks.common import Row, main, quartiles
 from drqv2 import envs
-from drqv2.logging.console import Dashboard, PlainConsole, Status
+from drqv2.logging.console import Console, Dashboard, Status
 from drqv2.logging.logger import Logger
 from drqv2.logging.sinks.clips import gif
 from drqv2.logging.usage import Usage
@@ -55,7 +55,7 @@ def measure(quick: bool = False) -> list[Row]:
 
     with tempfile.TemporaryDirectory() as folder:
         video = _film(Path(folder) / "1.mp4")
-        logger = Logger(Path(folder), use_tb=True, hparams={}, sinks=[], console=PlainConsole(off=True))
+        logger = Logger(Path(folder), use_tb=True, hparams={}, sinks=[], console=Console())
         # Function to time, calls per second at a frame rate (the paper's settings, episodes of 1,000 frames), and the
         # number of updates logged before each call, untimed: a row is the mean over an episode's updates.
         parts: dict[str, tuple[Callable[[], object], Callable[[float], float], int]] = {

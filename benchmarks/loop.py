@@ -20,7 +20,7 @@ from benchmarks.baseline.learner import PlainDrQV2
 from benchmarks.baseline.pixels import EPISODE, REPEAT
 from benchmarks.common import Row, main, quartiles
 from drqv2.launch.command_line import launch
-from drqv2.run import factory as parts
+from drqv2.run import factory
 from drqv2.system import machine
 from train import Workspace
 
@@ -107,7 +107,7 @@ class Paced(Workspace):
 
 def _train(quick: bool, folder: str, pipe: Connection) -> None:
     def run(cfg: DictConfig, work_dir: Path) -> None:
-        parts.prepare_machine(cfg)
+        factory.prepare_machine(cfg)
         workspace = Paced(cfg, work_dir)
         workspace.pipe = pipe
         try:

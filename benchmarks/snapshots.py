@@ -15,7 +15,7 @@ from benchmarks.baseline.pixels import EPISODE, REPEAT
 from benchmarks.common import Row, main, quartiles
 from benchmarks.loop import ROOT, WORKERS
 from drqv2.launch.command_line import launch
-from drqv2.run import factory as parts
+from drqv2.run import factory
 from train import Workspace
 
 ABOUT = "20 agent steps, paper settings; lost: ms per snapshot; share: relative to the default snapshot_every_seconds"
@@ -57,7 +57,7 @@ def measure(quick: bool = False) -> list[Row]:
     blocks: list[float] = []
 
     def run(cfg: DictConfig, work_dir: Path) -> None:
-        parts.prepare_machine(cfg)
+        factory.prepare_machine(cfg)
         workspace = Timed(cfg, work_dir)
         try:
             workspace.train()

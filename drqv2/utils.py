@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -16,24 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.distributions.utils import _standard_normal
 
-from drqv2.errors import UserError, nearest
-
-__all__ = [
-    "Every",
-    "Timer",
-    "TruncatedNormal",
-    "Until",
-    "UserError",
-    "eval_mode",
-    "keep_freed_memory",
-    "nearest",
-    "schedule",
-    "set_seed_everywhere",
-    "soft_update_params",
-    "spawn_seed",
-    "to_torch",
-    "weight_init",
-]
+from drqv2.errors import UserError
 
 # Random streams. Each consumer draws from its own child of the run's seed, so that more draws by one (another agent,
 # another evaluation interval) never change the draws of another.
@@ -288,18 +271,16 @@ def schedule(schdl: str | float, step: int) -> float:
     Raises:
         UserError: `schdl` is malformed, or a duration is not positive.
     """
-    try:
+    with suppress(ValueError):
         return float(schdl)
-    except ValueError:
-        pass
     text = str(schdl)
-    if match := _LINEAR.fullmatch(text) or _STEP_LINEAR.fullmatch(text):
-        init, *legs = map(float, match.groups())
-    else:
+    match = _LINEAR.fullmatch(text) or _STEP_LINEAR.fullmatch(text)
+    if match is None:
         raise UserError(
             f"schedule {text!r}: expected a number, linear(init,final,duration) or "
             "step_linear(init,final1,duration1,final2,duration2), durations in agent steps"
         )
+    init, *legs = map(float, match.groups())
     if min(legs[1::2]) <= 0:
         raise UserError(f"schedule {text!r}: a duration must be above 0 agent steps, got {min(legs[1::2]):g}")
     at = float(step)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from drqv2 import utils
-from drqv2.utils import Every, Timer, TruncatedNormal, Until, UserError, schedule, spawn_seed
+from drqv2.errors import UserError, nearest
+from drqv2.utils import Every, Timer, TruncatedNormal, Until, schedule, spawn_seed
 
 # Until and Every
 
@@ -318,6 +319,6 @@ def test_weight_init():
 
 def test_nearest():
     names = ["cartpole_balance", "cartpole_swingup", "cheetah_run", "walker_run"]
-    assert utils.nearest("cheeta_run", names)[0] == "cheetah_run"
-    assert len(utils.nearest("cartpole", [f"cartpole_{i}" for i in range(9)])) == 3
-    assert utils.nearest("xyz", names) == []
+    assert nearest("cheeta_run", names)[0] == "cheetah_run"
+    assert len(nearest("cartpole", [f"cartpole_{i}" for i in range(9)])) == 3
+    assert nearest("xyz", names) == []

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import imageio.v2 as imageio
@@ -269,16 +268,6 @@ def test_invalid_frames(tmp_path, caplog):
         recorder.save("x.mp4")
     assert len(caplog.records) == 2
     assert names(tmp_path / "eval_video") == []
-
-
-def test_leftovers_of_killed_runs_are_removed_after_an_hour(tmp_path):
-    folder = tmp_path / "eval_video"
-    folder.mkdir()
-    for name, age in ((".tmp-1-0.mp4", 7200), (".tmp-2-0.mp4", 60)):
-        (folder / name).touch()
-        os.utime(folder / name, (time.time() - age,) * 2)
-    record_evaluation(tmp_path)
-    assert names(folder) == [".tmp-2-0.mp4", "1000.mp4"]
 
 
 def test_a_worker_forked_while_recording_does_not_hold_the_encoder(tmp_path):

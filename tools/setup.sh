@@ -73,7 +73,7 @@ say "checking off-screen rendering"
 "$venv/bin/python" - <<'CHECK'
 import sys
 from drqv2.envs import render
-from drqv2.utils import UserError
+from drqv2.errors import UserError
 
 try:
     backend, renderer = render.require_backend(), render.gl_renderer()

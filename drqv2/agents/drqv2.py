@@ -89,40 +89,42 @@ class DrQV2Agent:
         self.stddev_clip = stddev_clip
         self.precision = precision
         self.compile = compile
-
         self.encoder: Encoder | StateEncoder
         self.aug: torch.nn.Module
         if len(obs_shape) == 3:
             self.encoder, self.aug = Encoder(obs_shape).to(device), RandomShiftsAug(pad=4)
         else:
             self.encoder, self.aug = StateEncoder(obs_shape).to(device), torch.nn.Identity()
-        self.actor = Actor(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
-        self.critic = Critic(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
-        self.critic_target = Critic(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(device)
+        sizes = (self.encoder.repr_dim, action_shape, feature_dim, hidden_dim)
+        self.actor = Actor(*sizes).to(device)
+        self.critic = Critic(*sizes).to(device)
+        self.critic_target = Critic(*sizes).to(device)
         self.critic_target.load_state_dict(self.critic.state_dict())
-
-        adam = partial(torch.optim.Adam, lr=lr, fused=True, capturable=torch.device(device).type == "cuda")
-        self.encoder_opt = adam(self.encoder.parameters())
-        self.actor_opt = adam(self.actor.parameters())
-        self.critic_opt = adam(self.critic.parameters())
-
-        self.act_generator: torch.Generator | None = None
-        self.update_generator: torch.Generator | None = None
-        if seed is not None:
-            generators = [torch.Generator(device) for _ in range(3)]
-            for i, generator in enumerate(generators):
-                generator.manual_seed(utils.spawn_seed(seed, utils.AGENT, i))
-            self.act_generator, self.update_generator, self.aug.generator = generators
-
+        self._make_optimizers(lr)
+        self._make_generators(seed)
         if compile and self._as_published and torch.device(device).type != "cuda":
             for module in (self.encoder, self.actor, self.critic, self.critic_target):
                 module.compile(dynamic=False)
         self._graphed: GraphedUpdate | None = None
         self._graphed_policy: GraphedPolicy | None = None
         self.graph_stddev: Tensor | None = None
-
         self.train()
-        self.critic_target.train()
+
+    def _make_optimizers(self, lr: float) -> None:
+        adam = partial(torch.optim.Adam, lr=lr, fused=True, capturable=torch.device(self.device).type == "cuda")
+        self.encoder_opt = adam(self.encoder.parameters())
+        self.actor_opt = adam(self.actor.parameters())
+        self.critic_opt = adam(self.critic.parameters())
+
+    def _make_generators(self, seed: int | None) -> None:
+        self.act_generator: torch.Generator | None = None
+        self.update_generator: torch.Generator | None = None
+        if seed is not None:
+            generators = [torch.Generator(self.device) for _ in range(3)]
+            for i, generator in enumerate(generators):
+                generator.manual_seed(utils.spawn_seed(seed, utils.AGENT, i))
+            aug: Any = self.aug
+            self.act_generator, self.update_generator, aug.generator = generators
 
     def train(self, training: bool = True) -> None:
         """Put the networks into training mode, or evaluation mode when `training` is False."""

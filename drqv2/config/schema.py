@@ -67,9 +67,7 @@ TASK = (
 EVALUATION = (
     free("eval_every_frames", Int(1), "Interval between evaluations; at least action_repeat.", "frames"),
     free("num_eval_episodes", Int(1), "Episodes of one evaluation.", "episodes"),
-    free(
-        "num_eval_envs", Int(1), "Environments that play evaluation episodes in parallel; same results.", "environments"
-    ),
+    free("num_eval_envs", Int(1), "Environments that play episodes of an evaluation in parallel.", "environments"),
 )
 RUN = (
     Key("seed", Int(0, 2**32 - 1), "Seed from which every random stream of the run is spawned."),

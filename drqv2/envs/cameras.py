@@ -65,11 +65,9 @@ class PhysicsCamera:
         self._scene_now()  # before the first reset, at which some tasks open OpenGL themselves
 
     def __call__(self, time_step: TimeStep) -> np.ndarray:
-        """Return what the camera sees, uint8 [size, size, 3], in an array that the next call overwrites."""
         return self._scene_now().draw(self._env.physics, self._pixels)
 
     def render(self, height: int, width: int) -> np.ndarray:
-        """Return what the camera sees, uint8 [height, width, 3]."""
         return self._scene_now().draw(self._env.physics, np.empty((height, width, 3), np.uint8))
 
     def _scene_now(self) -> Scene:
@@ -103,12 +101,10 @@ class ObservationCamera:
         self._film = film
 
     def __call__(self, time_step: TimeStep) -> np.ndarray:
-        """Return the observation's pixels, uint8 [size, size, C]."""
         self._seen = np.array(_pixels(time_step.observation)).reshape(self._own_shape)
         return fit(self._seen, *self.shape[:2])
 
     def render(self, height: int, width: int) -> np.ndarray:
-        """Return the current moment, uint8 [height, width, 3]: the film camera's, else the latest observation's."""
         return self._film.render(height, width) if self._film else fit(_rgb(self._seen), height, width)
 
 
@@ -133,11 +129,9 @@ class RenderCamera:
         self._env = env
 
     def __call__(self, time_step: TimeStep) -> np.ndarray:
-        """Return the picture, uint8 [size, size, 3]."""
         return self.render(*self.shape[:2])
 
     def render(self, height: int, width: int) -> np.ndarray:
-        """Return the picture, uint8 [height, width, 3]."""
         return fit(_rgb(self._env.picture()), height, width)
 
 

@@ -25,12 +25,7 @@ def build(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     """
     parameters = inspect.signature(factory).parameters
     bound = getattr(factory, "keywords", {})  # functools.partial's
-    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    given = {
-        name: value
-        for name, value in offered.items()
-        if name in parameters and parameters[name].kind in by_name and name not in bound
-    }
+    given = {name: value for name, value in offered.items() if name in parameters and name not in bound}
     try:
         env: Any = factory(**given)
     except ModuleNotFoundError as error:

@@ -188,10 +188,9 @@ def make(
     for key, value in (("frame_stack", frame_stack), ("action_repeat", action_repeat), ("image_size", image_size)):
         if value < 1:
             raise UserError(f"{key}={value}: must be at least 1")
-    if render not in RENDERS:
-        raise UserError(f"render={render!r}: must be one of {', '.join(RENDERS)}")
-    if obs_type not in OBS_TYPES:
-        raise UserError(f"obs_type={obs_type!r}: must be one of {', '.join(OBS_TYPES)}")
+    for key, choice, choices in (("render", render, RENDERS), ("obs_type", obs_type, OBS_TYPES)):
+        if choice not in choices:
+            raise UserError(f"{key}={choice!r}: must be one of {', '.join(choices)}")
     choose_backend()  # in case the program has not
     if factory is None:
         check_task(name)

@@ -56,13 +56,11 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._next_seed = seed
 
     def reset(self) -> TimeStep:
-        """Start an episode."""
         seed, self._next_seed = self._next_seed, None
         observation, _ = self._env.reset(seed=seed)
         return dm_env.restart(observation)
 
     def step(self, action: np.ndarray) -> TimeStep:
-        """Take one step."""
         discrete = isinstance(self._actions, gymnasium.spaces.Discrete)
         taken = np.int64(action + self._actions.start) if discrete else action
         observation, reward, terminated, truncated, _ = self._env.step(taken)
@@ -95,5 +93,4 @@ class GymnasiumEnvironment(dm_env.Environment):
         return 1.0 / fps if fps else None
 
     def close(self) -> None:
-        """Close the environment."""
         self._env.close()

@@ -6,18 +6,19 @@ results.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from drqv2.envs.episode import Environment
 
-NOT_FINISHED = "the result of the last start() has not been fetched with finish()"
-NOT_STARTED = "finish() without a start()"
+Request = tuple[str, tuple[Any, ...]]
+"""A method of the `Environment` and its arguments."""
 
 
-class EnvHandle(Protocol):
+class EnvHandle(ABC):
     """What the training loop and evaluations need of an environment.
 
     Attributes:
@@ -25,62 +26,30 @@ class EnvHandle(Protocol):
     """
 
     step_seconds: float | None
+    _observation_spec: Any
+    _action_spec: Any
+    _started: Request | None = None
 
     def observation_spec(self) -> Any:
         """Return the spec of an observation: one array's, or a dict of them."""
+        return self._observation_spec
 
     def action_spec(self) -> Any:
         """Return the spec of an action."""
+        return self._action_spec
 
     def start(self, name: str, *args: Any) -> None:
         """Start a method of the `Environment`; at most one at a time."""
-
-    def finish(self) -> Any:
-        """Wait for the method that was started and return its result."""
-
-    def call(self, name: str, *args: Any) -> Any:
-        """Start a method and return its result."""
-
-    def render(self, height: int, width: int) -> np.ndarray:
-        """Return the current picture, uint8 [height, width, 3]."""
-
-    def state(self) -> dict[str, Any]:
-        """Return the environment's state after the last `finish`, see `Environment.state`."""
-
-    def close(self) -> None:
-        """Free the environment."""
-
-
-class LocalEnv:
-    """An environment in this process; `finish` does the work.
-
-    Args:
-        make: makes the environment.
-    """
-
-    def __init__(self, make: Callable[[], Environment]) -> None:
-        self._env = make()
-        self._started: tuple[str, tuple[Any, ...]] | None = None
-        self.step_seconds = self._env.step_seconds
-
-    def observation_spec(self) -> Any:
-        """Return the spec of an observation: one array's, or a dict of them."""
-        return self._env.observation_spec()
-
-    def action_spec(self) -> Any:
-        """Return the spec of an action."""
-        return self._env.action_spec()
-
-    def start(self, name: str, *args: Any) -> None:
-        """Note the method that `finish` is to call."""
-        assert self._started is None, NOT_FINISHED
+        assert self._started is None, "the result of the last start() has not been fetched with finish()"
         self._started = name, args
 
     def finish(self) -> Any:
-        """Call the method that was started and return its result."""
-        assert self._started is not None, NOT_STARTED
-        (name, args), self._started = self._started, None
-        return getattr(self._env, name)(*args)
+        """Wait for the method that was started and return its result."""
+        assert self._started is not None, "finish() without a start()"
+        try:
+            return self._exchange(self._started)
+        finally:
+            self._started = None
 
     def call(self, name: str, *args: Any) -> Any:
         """Start a method and return its result."""
@@ -89,12 +58,40 @@ class LocalEnv:
 
     def render(self, height: int, width: int) -> np.ndarray:
         """Return the current picture, uint8 [height, width, 3]."""
-        return self._env.render(height, width)
+        picture: np.ndarray = self.call("render", height, width)
+        return picture
 
+    @abstractmethod
+    def _exchange(self, request: Request) -> Any:
+        """Return the result of a request that was started."""
+
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """Return the environment's state after the last `finish`, see `Environment.state`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the environment."""
+
+
+class LocalEnv(EnvHandle):
+    """An environment in this process; `finish` does the work.
+
+    Args:
+        make: makes the environment.
+    """
+
+    def __init__(self, make: Callable[[], Environment]) -> None:
+        self._env = make()
+        self.step_seconds = self._env.step_seconds
+        self._observation_spec, self._action_spec = self._env.observation_spec(), self._env.action_spec()
+
+    def _exchange(self, request: Request) -> Any:
+        name, args = request
+        return getattr(self._env, name)(*args)
+
+    def state(self) -> dict[str, Any]:
         return self._env.state()
 
     def close(self) -> None:
-        """Free the environment."""
         self._env.close()

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drqv2.envs.episode import Environment, EpisodeProgress, episode_state
-from drqv2.envs.handles import NOT_FINISHED, NOT_STARTED
+from drqv2.envs.handles import EnvHandle, Request
 from drqv2.envs.wrappers import ExtendedTimeStep
 from drqv2.errors import ProcessError, UserError
 from drqv2.system.signals import ignore_signals, signals_blocked
@@ -50,7 +50,7 @@ class _Shared(NamedTuple):
     dtype: np.dtype
 
 
-class ProcessEnv:
+class ProcessEnv(EnvHandle):
     """An environment in a process of its own, which opens OpenGL there and ends with this process.
 
     Args:
@@ -80,56 +80,25 @@ class ProcessEnv:
         self._shared_bytes = shared_bytes
         self._threads = threads
         self._reply_seconds = reply_seconds
-        self._started: tuple[str, tuple[Any, ...]] | None = None
         self._progress: EpisodeProgress | None = None
         self._actions: list[np.ndarray] = []  # of the current episode
         self._process: Any = None
         self._exchange(None)
 
-    def observation_spec(self) -> Any:
-        """Return the spec of an observation: one array's, or a dict of them."""
-        return self._observation_spec
-
-    def action_spec(self) -> Any:
-        """Return the spec of an action."""
-        return self._action_spec
-
     def start(self, name: str, *args: Any) -> None:
-        """Have the process call a method of its `Environment`."""
-        assert self._started is None, NOT_FINISHED
-        self._started = name, args
+        super().start(name, *args)
         with contextlib.suppress(_LostError):  # `finish` replaces the process
             self._send(name, args)
 
-    def finish(self) -> Any:
-        """Wait for the method that was started and return its result, from a new process if the old one is lost."""
-        assert self._started is not None, NOT_STARTED
-        try:
-            return self._exchange(self._started)
-        finally:
-            self._started = None
-
-    def call(self, name: str, *args: Any) -> Any:
-        """Start a method and return its result."""
-        self.start(name, *args)
-        return self.finish()
-
-    def render(self, height: int, width: int) -> np.ndarray:
-        """Return the current picture, uint8 [height, width, 3]."""
-        picture: np.ndarray = self.call("render", height, width)
-        return picture
-
     def state(self) -> dict[str, Any]:
-        """Return the environment's state after the last `finish`, see `Environment.state`."""
         assert self._progress is not None
         return episode_state(self._progress.env_index, self._progress.episode, self._actions, self._action_spec)
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._end(0.0 if self._started else 5.0)
 
-    def _exchange(self, request: tuple[str, tuple[Any, ...]] | None) -> Any:
+    def _exchange(self, request: Request | None) -> Any:
         """Return the result of a request that was sent, from new processes where one is lost; None only starts one."""
         for _ in range(_ATTEMPTS):
             try:
@@ -175,7 +144,7 @@ class ProcessEnv:
         except OSError as e:
             raise _LostError("has ended") from e
 
-    def _receive(self, request: tuple[str, tuple[Any, ...]] | None, seconds: float) -> Any:
+    def _receive(self, request: Request | None, seconds: float) -> Any:
         reply = self._wait(seconds)
         result = _from_shared(reply.result, self._shared)
         if request is not None:
@@ -187,7 +156,7 @@ class ProcessEnv:
             raise UserError(message) if message is not None else RuntimeError(f"in an environment process:\n{trace}")
         return result
 
-    def _follow(self, request: tuple[str, tuple[Any, ...]], progress: EpisodeProgress | None) -> None:
+    def _follow(self, request: Request, progress: EpisodeProgress | None) -> None:
         """Keep the environment's state, which a replacement of the process starts from."""
         assert progress is not None
         if request[0] == "restore":
@@ -238,7 +207,7 @@ def _serve(pipe: Connection, shared: Any, make: Callable[[], Environment], threa
     if threads is not None:
         os.environ["LP_NUM_THREADS"] = str(threads)  # Mesa reads it when OpenGL is opened
     env: Environment | None = None
-    request: tuple[str, tuple[Any, ...]] = "", ()
+    request: Request = "", ()
     try:
         while True:
             try:

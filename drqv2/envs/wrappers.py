@@ -55,31 +55,24 @@ class Wrapper(dm_env.Environment):
         self._env = env
 
     def reset(self) -> TimeStep:
-        """Start an episode."""
         return self._env.reset()
 
     def step(self, action: Any) -> TimeStep:
-        """Take one step."""
         return self._env.step(action)
 
     def observation_spec(self) -> Any:
-        """Return the observations' spec."""
         return self._env.observation_spec()
 
     def action_spec(self) -> Any:
-        """Return the actions' spec."""
         return self._env.action_spec()
 
     def reward_spec(self) -> Any:
-        """Return the reward's spec."""
         return self._env.reward_spec()
 
     def discount_spec(self) -> Any:
-        """Return the discount's spec."""
         return self._env.discount_spec()
 
     def close(self) -> None:
-        """Free what the environment holds."""
         self._env.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -106,13 +99,11 @@ class ActionDTypeWrapper(Wrapper):
         )
 
     def step(self, action: Any) -> TimeStep:
-        """Take one step with the action cast."""
         spec = self._inner_spec
         # Clipped after the cast: float32(0.1) lies above 0.1.
         return self._env.step(np.clip(np.asarray(action).astype(spec.dtype), spec.minimum, spec.maximum))
 
     def action_spec(self) -> specs.BoundedArray:
-        """Return the spec of the actions taken."""
         return self._action_spec
 
 
@@ -129,7 +120,6 @@ class ActionRepeatWrapper(Wrapper):
         self._num_repeats = num_repeats
 
     def step(self, action: Any) -> TimeStep:
-        """Take the action up to `num_repeats` times."""
         reward, discount = 0.0, 1.0
         for _ in range(self._num_repeats):
             time_step = self._env.step(action)
@@ -160,16 +150,35 @@ class ActionScaleWrapper(Wrapper):
         self._action_spec = specs.BoundedArray(spec.shape, spec.dtype, -1.0, 1.0, "action")
 
     def step(self, action: Any) -> TimeStep:
-        """Take one step with the action mapped onto the environment's bounds."""
         share = (np.asarray(action, np.float64) + 1.0) * 0.5
         return self._env.step((self._low + share * (self._high - self._low)).astype(self._dtype))
 
     def action_spec(self) -> specs.BoundedArray:
-        """Return the spec of the actions taken: [-1, 1]."""
         return self._action_spec
 
 
-class PixelsWrapper(Wrapper):
+class _ObservationWrapper(Wrapper):
+    """Replaces the observation by what `_observe` makes of the time step, as `_observation_spec` describes."""
+
+    _observation_spec: Any
+
+    def _observe(self, time_step: TimeStep) -> Any:
+        raise NotImplementedError
+
+    def _replaced(self, time_step: TimeStep) -> TimeStep:
+        return time_step._replace(observation=self._observe(time_step))
+
+    def reset(self) -> TimeStep:
+        return self._replaced(self._env.reset())
+
+    def step(self, action: Any) -> TimeStep:
+        return self._replaced(self._env.step(action))
+
+    def observation_spec(self) -> Any:
+        return self._observation_spec
+
+
+class PixelsWrapper(_ObservationWrapper):
     """Replaces the observation by `{"pixels": image}`.
 
     Args:
@@ -184,25 +193,13 @@ class PixelsWrapper(Wrapper):
         super().__init__(env)
         self.drawing = True
         self._camera = camera
+        self._observation_spec = {"pixels": specs.BoundedArray(camera.shape, np.uint8, 0, 255, "pixels")}
 
-    def _with_pixels(self, time_step: TimeStep) -> TimeStep:
-        image = self._camera(time_step) if self.drawing else np.zeros(self._camera.shape, np.uint8)
-        return time_step._replace(observation={"pixels": image})
-
-    def reset(self) -> TimeStep:
-        """Start an episode."""
-        return self._with_pixels(self._env.reset())
-
-    def step(self, action: Any) -> TimeStep:
-        """Take one step and render once."""
-        return self._with_pixels(self._env.step(action))
-
-    def observation_spec(self) -> dict[str, specs.BoundedArray]:
-        """Return {"pixels": uint8 [H, W, C]}."""
-        return {"pixels": specs.BoundedArray(self._camera.shape, np.uint8, 0, 255, "pixels")}
+    def _observe(self, time_step: TimeStep) -> dict[str, np.ndarray]:
+        return {"pixels": self._camera(time_step) if self.drawing else np.zeros(self._camera.shape, np.uint8)}
 
 
-class StateWrapper(Wrapper):
+class StateWrapper(_ObservationWrapper):
     """Replaces the observation by one vector: its arrays, flattened and joined in order. Images are left out.
 
     Args:
@@ -224,24 +221,12 @@ class StateWrapper(Wrapper):
             )
         self._observation_spec = specs.Array((size,), np.float32, "observation")
 
-    def _with_state(self, time_step: TimeStep) -> TimeStep:
+    def _observe(self, time_step: TimeStep) -> np.ndarray:
         values = [time_step.observation if key is None else time_step.observation[key] for key in self._keys]
-        return time_step._replace(observation=np.concatenate([np.ravel(v) for v in values], dtype=np.float32))
-
-    def reset(self) -> TimeStep:
-        """Start an episode."""
-        return self._with_state(self._env.reset())
-
-    def step(self, action: Any) -> TimeStep:
-        """Take one step."""
-        return self._with_state(self._env.step(action))
-
-    def observation_spec(self) -> specs.Array:
-        """Return float32 [N]."""
-        return self._observation_spec
+        return np.concatenate([np.ravel(v) for v in values], dtype=np.float32)
 
 
-class FrameStackWrapper(Wrapper):
+class FrameStackWrapper(_ObservationWrapper):
     """Stacks the latest frames along the channels; an episode starts with copies of its first frame.
 
     Args:
@@ -260,35 +245,20 @@ class FrameStackWrapper(Wrapper):
             (num_frames * channels, height, width), np.uint8, 0, 255, "observation"
         )
 
-    def _stacked(self, time_step: TimeStep, copies: int) -> TimeStep:
+    def _observe(self, time_step: TimeStep) -> np.ndarray:
         pixels = time_step.observation[self._pixels_key]
         frame = pixels.reshape(pixels.shape[-3:]).transpose(2, 0, 1).copy()  # [C, H, W]
-        self._frames.extend([frame] * copies)
-        return time_step._replace(observation=np.concatenate(self._frames))
-
-    def reset(self) -> TimeStep:
-        """Start an episode."""
-        return self._stacked(self._env.reset(), self._num_frames)
-
-    def step(self, action: Any) -> TimeStep:
-        """Take one step."""
-        time_step = self._env.step(action)
-        return self._stacked(time_step, self._num_frames if time_step.first() else 1)
-
-    def observation_spec(self) -> specs.BoundedArray:
-        """Return uint8 [num_frames * C, H, W]."""
-        return self._observation_spec
+        self._frames.extend([frame] * (self._num_frames if time_step.first() else 1))
+        return np.concatenate(self._frames)
 
 
 class ExtendedTimeStepWrapper(Wrapper):
     """Yields ExtendedTimeStep: the action is part of it, reward and discount are numbers at FIRST too."""
 
     def reset(self) -> ExtendedTimeStep:
-        """Start an episode."""
         return self._extended(self._env.reset(), None)
 
     def step(self, action: Any) -> ExtendedTimeStep:
-        """Take one step."""
         return self._extended(self._env.step(action), action)
 
     def _extended(self, time_step: TimeStep, action: Any) -> ExtendedTimeStep:

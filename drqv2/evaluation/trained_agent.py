@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.schema import FIRST_REGIME, defaults, tasks
 from drqv2.errors import UserError
-from drqv2.run import factory as parts
+from drqv2.run import factory
 from drqv2.snapshot import agent_state, agent_weights
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.agent_weights import ADVICE, misfit
@@ -167,7 +167,7 @@ def agent_with(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -
     Raises:
         UserError: they do not fit, or some are missing: a network without them would play at random.
     """
-    agent = parts.make_agent(cfg, env, torch.device(cfg.device))
+    agent = factory.make_agent(cfg, env, torch.device(cfg.device))
     captured = isinstance(weights.get("kind"), str)
     own = agent_state.capture(agent)
     if own["kind"] == "stateful" and not captured:

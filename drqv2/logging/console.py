@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Self
 
 _Kind = Callable[[float], object]
 _INT: _Kind = int
@@ -38,41 +38,28 @@ COLUMNS = {
 _COLOURS = {"train": "\033[33m", "eval": "\033[32m"}
 
 
-class Console(Protocol):
-    """Shows logged rows. Usable as a context; outside of it `show` must work, too."""
+class Console:
+    """Shows logged rows. Usable as a context; outside of it `show` must work, too. The base class shows nothing."""
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Show a row of `train.csv` or `eval.csv`."""
 
-    def __enter__(self) -> Any: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None: ...
 
 
-class PlainConsole:
-    """Prints a line for each row.
-
-    Args:
-        off: print nothing.
-    """
-
-    def __init__(self, off: bool = False) -> None:
-        self._off = off
+class PlainConsole(Console):
+    """Prints a line for each row."""
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Print the row's known columns."""
-        if self._off:
-            return
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         name = f"{_COLOURS[ty]}{ty}\033[0m" if colour else ty
         pieces = [f"| {name}{' ' * (5 - len(ty))}"]
         pieces += [f"{label}: {show(row[column])}" for column, (label, show) in COLUMNS[ty].items() if column in row]
         print(" | ".join(pieces), flush=True)
-
-    def __enter__(self) -> PlainConsole:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
 
 
 @dataclass
@@ -92,7 +79,7 @@ class Status:
     shares: Mapping[str, float] = field(default_factory=dict)
 
 
-class Dashboard:
+class Dashboard(Console):
     """Progress bar, latest returns, time shares and machine usage. Needs a terminal.
 
     A thread redraws it every second; prints and warnings appear above it.
@@ -122,7 +109,7 @@ class Dashboard:
         """Show the row at the next redraw."""
         self._rows[ty] = dict(row)
 
-    def __enter__(self) -> Dashboard:
+    def __enter__(self) -> Self:
         from rich.console import Console as Terminal
         from rich.live import Live
 

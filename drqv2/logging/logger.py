@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class _Meter:
         if isinstance(value, torch.Tensor):
             self._queue.append(value.detach().reshape(()).clone())  # the caller may overwrite it
             if len(self._queue) == self._QUEUE_SIZE:
-                self._sum_queue()
+                self._total = self.total
         else:
             self._total = self.total + float(value)
         self.count += 1
@@ -50,21 +50,10 @@ class _Meter:
     @property
     def total(self) -> float:
         if self._queue:
-            self._sum_queue()
+            for value in torch.stack(self._queue).tolist():
+                self._total += value
+            self._queue.clear()
         return self._total
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.count
-
-    def _sum_queue(self) -> None:
-        for value in torch.stack(self._queue).tolist():
-            self._total += value
-        self._queue.clear()
-
-
-def _write(points: Mapping[str, float], frame: int, sink: Sink) -> None:
-    sink.write(points, frame)
 
 
 class Logger:
@@ -129,14 +118,16 @@ class Logger:
             ty: "train", "eval", or None for both.
         """
         for prefix in self._tables if ty is None else (ty,):
-            points = {key: meter.mean for key, meter in self._meters.items() if key.startswith(f"{prefix}/")}
+            points = {
+                key: meter.total / meter.count for key, meter in self._meters.items() if key.startswith(f"{prefix}/")
+            }
             if not points:
                 continue
             for key in points:
                 del self._meters[key]
             row = {key.partition("/")[2].replace("/", "_"): value for key, value in points.items()} | {"frame": frame}
             self._tables[prefix].append(row)
-            self._feed(partial(_write, points, frame))
+            self._feed(methodcaller("write", points, frame))
             self._console.show(prefix, row)
 
     @contextmanager
@@ -167,7 +158,7 @@ class Logger:
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and containers: text of the CSV files, means not yet dumped, sink states."""
-        self._states |= self._feed(lambda sink: sink.state_dict())
+        self._states |= self._feed(methodcaller("state_dict"))
         return {
             "texts": {ty: table.text() for ty, table in self._tables.items()},
             "rows": {ty: table.rows for ty, table in self._tables.items()},
@@ -193,4 +184,4 @@ class Logger:
         """Close all files; a later dump reopens them."""
         for table in self._tables.values():
             table.close()
-        self._feed(lambda sink: sink.close())
+        self._feed(methodcaller("close"))

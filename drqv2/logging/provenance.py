@@ -10,8 +10,9 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,6 @@ def describe(frame: int, device: torch.device) -> dict[str, Any]:
         device: the learner's device.
     """
     git = git_commit()
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "frame": frame,
@@ -62,17 +57,14 @@ def describe(frame: int, device: torch.device) -> dict[str, Any]:
         "host": socket.gethostname(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "versions": versions,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
     }
 
 
 def record_start(run_dir: Path, frame: int, device: torch.device) -> None:
     """Append a line about this process to `run_dir/starts.jsonl`. A failure is only a warning."""
     try:
-        file = Appender(run_dir / "starts.jsonl")
-        try:
+        with closing(Appender(run_dir / "starts.jsonl")) as file:
             file.append((json.dumps(describe(frame, device)) + "\n").encode())
-        finally:
-            file.close()
     except OSError as e:
         _log.warning("starts.jsonl cannot be written (%s); the run continues.", e.strerror)

@@ -69,12 +69,7 @@ class DeviceReplay:
     """
 
     def __init__(
-        self,
-        storage: ReplayBufferStorage,
-        nstep: int,
-        discount: float,
-        frame_stack: int,
-        device: torch.device | str,
+        self, storage: ReplayBufferStorage, nstep: int, discount: float, frame_stack: int, device: torch.device | str
     ) -> None:
         self._storage = storage
         self._nstep = nstep

@@ -30,10 +30,8 @@ _PREFETCH = 2  # batches a worker prepares ahead: with at most 8 workers no more
 # Batches in use at once: the one handed over, the one still held from the last update, the one being requested; with a
 # GPU also those that it has yet to copy.
 _KEPT, _KEPT_BY_GPU = 3, 6
-_CHECK, _CHECKS = (
-    5,
-    6,
-)  # seconds between checks of the workers while no batch comes; after so many checks they count as hanging
+_CHECK = 5  # seconds between checks of the workers while no batch comes
+_CHECKS = 6  # after so many of them without a batch, the workers count as hanging
 _ATTEMPTS = 3  # sets of workers that may be lost over one batch
 
 
@@ -94,7 +92,7 @@ class _Workers:
                 prefetch_factor=_PREFETCH if self._num_workers else None,
                 # Forked workers start at once, and share the ring; they touch files only, neither GL nor CUDA.
                 multiprocessing_context="fork" if self._num_workers else None,
-                worker_init_fn=_ignore_signals,
+                worker_init_fn=lambda _: ignore_signals(),
                 timeout=_CHECK if self._num_workers else 0,
                 generator=torch.Generator(),  # from which the loader draws a seed: not from the run's generators
             )
@@ -210,10 +208,6 @@ class ReplayLoader:
         """Restore a `state_dict`: the next batch is the one that would have come next then."""
         self.close()
         self._sampler.load_state_dict(state)
-
-
-def _ignore_signals(_: int) -> None:
-    ignore_signals()
 
 
 def make_replay_loader(

@@ -44,7 +44,7 @@ def prepare_machine(cfg: DictConfig) -> None:
     """
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
-        _take_turns()
+        _assign_gpu()
     envs.choose_backend()  # before anything imports dm_control
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
@@ -55,7 +55,7 @@ def prepare_machine(cfg: DictConfig) -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def _take_turns() -> None:
+def _assign_gpu() -> None:
     """Give the jobs of a sweep the GPUs that they all see, learner and renderer alike, in turn.
 
     The run's configuration says `cuda` all the same: it may resume on a machine with other GPUs.
@@ -64,7 +64,7 @@ def _take_turns() -> None:
     job, gpus = hydra_cfg.get("job", {}).get("num"), torch.cuda.device_count()
     if job is not None and gpus > 1:
         torch.cuda.set_device(job % gpus)
-        if "CUDA_VISIBLE_DEVICES" not in os.environ:  # else EGL counts otherwise
+        if "CUDA_VISIBLE_DEVICES" not in os.environ:  # with it, EGL numbers the devices differently
             os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(job % gpus))
 
 
@@ -133,7 +133,7 @@ def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Sta
     """Return the dashboard where it is wanted: auto is for terminals that can move their cursor."""
     if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
         return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device))
-    return PlainConsole(off=cfg.console == "off")
+    return Console() if cfg.console == "off" else PlainConsole()
 
 
 def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:

@@ -4,9 +4,8 @@ An object with `state_dict` and `load_state_dict` is saved and restored by them.
 any depth: modules (with their plain attributes, buffers, frozen parameters, training flags), tensors, arrays,
 generators, plain values, containers, plain objects. A memo marks what occurs twice. Modules, generators, objects, and
 tensors and arrays of the same shape are restored in place, the rest is replaced. Functions, classes, enums and the like
-are constants. `warn_of_unsaved` names everything else, such as tensors that share memory and dicts whose keys are not
-plain values; `restore` warns of objects that the new agent lacks. An agent that rebuilds optimizers, unties weights or
-keeps views of one tensor during training needs a `state_dict` of its own.
+are constants. `warn_of_unsaved` names everything else, `restore` the objects that the new agent lacks. An agent that
+rebuilds optimizers, unties weights or keeps views of one tensor during training needs a `state_dict` of its own.
 
 A state is a tree of plain values and nodes {"kind": ..., "value": ..., "id": its number in the memo}.
 """

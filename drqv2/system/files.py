@@ -177,10 +177,12 @@ def retry_on_full_disk(write: Callable[[], _T], what: str) -> _T:
     Raises:
         DiskError: the last attempt failed, too.
     """
-    for pause in (*_PAUSES, None):
+    pauses = iter(_PAUSES)
+    while True:
         try:
             return write()
         except OSError as e:
+            pause = next(pauses, None)
             if e.errno not in DISK_ERRNOS or pause is None:
                 raise DiskError(
                     f"{what} cannot be written: {e.strerror or e}\n"
@@ -188,7 +190,6 @@ def retry_on_full_disk(write: Callable[[], _T], what: str) -> _T:
                 ) from e
             _log.warning("%s cannot be written (%s); retrying in %.0f s.", what, e.strerror, pause)
             time.sleep(pause)
-    raise AssertionError("not reached")
 
 
 def digest(path: Path) -> bytes:
@@ -259,7 +260,7 @@ def _holder(file: BinaryIO) -> dict[str, Any]:
     file.seek(0)
     try:
         found = json.loads(file.read(1000))
-        return {"pid": int(found["pid"]), "host": str(found["host"]), "started": str(found["started"])}
+        return {"pid": int(found["pid"]), "host": found["host"], "started": found["started"]}
     except (ValueError, KeyError, TypeError):  # just created, or not written by this project
         return {}
 

@@ -17,8 +17,8 @@ from drqv2 import utils
 from drqv2.agents import loading as agent_files
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.envs import dmc
+from drqv2.errors import UserError
 from drqv2.logging import logger
-from drqv2.utils import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 

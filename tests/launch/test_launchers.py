@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from drqv2.launch import plugins
-from drqv2.run import factory as parts
+from drqv2.run import factory
 from drqv2.system import machine
 from tests.faults.harness import ROOT, SHORT, differences, finish
 from tests.launch.harness import RUNS, refused, start
@@ -174,6 +174,6 @@ def test_gpus_in_turn(monkeypatch):
         monkeypatch.setattr(HydraConfig, "get", lambda job=job: {"job": {"num": job}})
         monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "")
         del os.environ["MUJOCO_EGL_DEVICE_ID"]
-        parts._take_turns()
+        factory._assign_gpu()
         assert os.environ["MUJOCO_EGL_DEVICE_ID"] == str(job % 2)
     assert taken == [0, 1, 0]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console as Terminal
 
-from drqv2.logging.console import Dashboard, PlainConsole, Status
+from drqv2.logging.console import Console, Dashboard, Status
 from drqv2.logging.time_shares import TimeShares
 from tests.short_run import SHORT
 
@@ -142,7 +142,7 @@ def test_waiting_for_a_batch_counts_as_data() -> None:
 
 
 def test_nothing_is_shown_when_off(capsys: pytest.CaptureFixture[str]) -> None:
-    with PlainConsole(off=True) as console:
+    with Console() as console:
         console.show("eval", {"frame": 2, "episode_reward": 1.0})
     assert capsys.readouterr().out == ""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from drqv2.system.files import DISK_ERRNOS
+from drqv2.system.files import DISK_ERRNOS, Appender
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class Sink(Protocol):
         """Close files and connections."""
 
 
-class FullDisk:
-    """Warns once about a full disk, for a sink that keeps unwritten rows for later.
+class FileSink:
+    """Base of a sink that appends to one file. While the disk is full, rows are kept for later, after one warning.
 
     Args:
         what: name of the file in messages.
@@ -43,15 +43,33 @@ class FullDisk:
     def __init__(self, what: object) -> None:
         self._what = what
         self._warned = False
+        self._file: Appender | None = None
+        self._unwritten: list[Any] = []  # rows kept while the disk is full
 
-    def warn(self, error: OSError) -> None:
-        """Log a warning, the first time only.
+    def _flush(self) -> None:
+        """Append the unwritten rows to the file."""
+        raise NotImplementedError
 
-        Raises:
-            OSError: `error`, if it has another cause than the disk.
-        """
+    def _sync(self) -> None:
+        try:
+            if self._file is not None:
+                self._file.sync()
+        except OSError as e:
+            self._warn(e)
+
+    def _warn(self, error: OSError) -> None:
         if error.errno not in DISK_ERRNOS:
             raise error
         if not self._warned:
             _log.warning("%s cannot be written (%s); retrying with the next row.", self._what, error.strerror)
         self._warned = True
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        if self._unwritten:
+            self._flush()
+        self._close_file()

@@ -12,19 +12,20 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from drqv2.logging.sinks import FullDisk
+from drqv2.logging.sinks import FileSink
 from drqv2.logging.sinks.clips import gif
 from drqv2.system.files import Appender
 
 _log = logging.getLogger(__name__)
 
-_Row = tuple[int, list[tuple[str, float]], list[tuple[str, str]]]  # frame, points, clips by path
+_Row = list[Any]  # frame, points as [tag, value], clips as [tag, path]
 
 
-class EventFiles:
+class EventFiles(FileSink):
     """Writes event files to `folder`, starting with the first point. While the disk is full, rows are kept for later.
 
     Args:
@@ -35,22 +36,20 @@ class EventFiles:
     name = "TensorBoard"
 
     def __init__(self, folder: Path, hparams: Mapping[str, Any] | None = None) -> None:
+        super().__init__("TensorBoard's file")
         self.folder = folder
         self.frame: int | None = None  # of the last rows written
         self.newest: list[_Row] = []  # the rows at that frame
-        self.unwritten: list[_Row] = []  # later rows, kept while the disk is full
         self._hparams = hparams or {}
-        self._disk = FullDisk("TensorBoard's file")
-        self._file: Appender | None = None
 
     def write(self, points: Mapping[str, float], frame: int) -> None:
-        self._write((frame, list(points.items()), []))
+        self._write([frame, [list(point) for point in points.items()], []])
 
     def video(self, tag: str, path: Path, frame: int) -> None:
-        self._write((frame, [], [(tag, str(path.resolve().relative_to(self.folder.resolve().parent)))]))
+        self._write([frame, [], [[tag, str(path.resolve().relative_to(self.folder.resolve().parent))]]])
 
     def _write(self, row: _Row) -> None:
-        self.unwritten.append(row)
+        self._unwritten.append(row)
         self._flush()
 
     def _flush(self) -> None:
@@ -58,18 +57,18 @@ class EventFiles:
         try:
             if self._file is None:
                 self._file = Appender(self._next_path(), ".tfevents")
-            rows = [*(self.newest if new else []), *self.unwritten]
+            rows = [*(self.newest if new else []), *self._unwritten]
             header = self._header(rows[0][0]) if new else []
             self._file.append(_records([*header, *(event for row in rows for event in self._events(row))]))
         except OSError as e:
             if new:
                 self._close_file()
-            self._disk.warn(e)
+            self._warn(e)
             return
-        for row in self.unwritten:
+        for row in self._unwritten:
             self.newest = [*(self.newest if row[0] == self.frame else []), row]
             self.frame = row[0]
-        self.unwritten = []
+        self._unwritten = []
 
     def _next_path(self) -> Path:
         """Return the path of a new file that sorts after the existing ones: TensorBoard reads them in that order."""
@@ -115,33 +114,13 @@ class EventFiles:
         return [Event(wall_time=time.time(), step=frame, summary=Summary(value=[value])) for value in values]
 
     def state_dict(self) -> dict[str, Any]:
-        try:
-            if self._file is not None:
-                self._file.sync()
-        except OSError as e:
-            self._disk.warn(e)
-        return {"frame": self.frame, "newest": _lists(self.newest), "unwritten": _lists(self.unwritten)}
+        self._sync()
+        return deepcopy({"frame": self.frame, "newest": self.newest, "unwritten": self._unwritten})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._close_file()
         self.frame = state["frame"]
-        self.newest, self.unwritten = (
-            [
-                (frame, [(tag, x) for tag, x in points], [(tag, path) for tag, path in clips])
-                for frame, points, clips in rows
-            ]
-            for rows in (state["newest"], state["unwritten"])
-        )
-
-    def close(self) -> None:
-        if self.unwritten:
-            self._flush()
-        self._close_file()
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.newest, self._unwritten = deepcopy(state["newest"]), deepcopy(state["unwritten"])
 
 
 def _records(events: list[Any]) -> bytes:
@@ -152,8 +131,3 @@ def _records(events: list[Any]) -> bytes:
     for event in events:
         writer.write(event.SerializeToString())
     return buffer.getvalue()
-
-
-def _lists(value: Any) -> Any:
-    """Return nested tuples as lists, copied."""
-    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value

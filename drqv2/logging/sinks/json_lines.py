@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drqv2.logging.sinks import FullDisk
+from drqv2.logging.sinks import FileSink
 from drqv2.system.files import Appender, quarantine
 
 _log = logging.getLogger(__name__)
 
 
-class JsonLines:
+class JsonLines(FileSink):
     """Writes lines such as {"frame": 1000, "train/episode_reward": 53.0}. While the disk is full, they are kept.
 
     NaN and infinity, which JSON lacks, are written as the strings "nan", "inf" and "-inf".
@@ -26,13 +26,11 @@ class JsonLines:
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.name = path.name
         self.path = path
         self._size = 0  # bytes written
         self._digest = hashlib.sha256()  # of the bytes written
-        self._unwritten: list[str] = []  # lines kept while the disk is full
-        self._disk = FullDisk(path)
-        self._file: Appender | None = None
 
     def write(self, points: Mapping[str, float], frame: int) -> None:
         values = {key: value if math.isfinite(value) else str(value) for key, value in points.items()}
@@ -54,23 +52,18 @@ class JsonLines:
                     self._file.truncate(0)  # left by a run that stopped before its first snapshot
             self._file.append(data)
         except OSError as e:
-            self._disk.warn(e)
+            self._warn(e)
             return
         self._size += len(data)
         self._digest.update(data)
         self._unwritten = []
 
     def state_dict(self) -> dict[str, Any]:
-        try:
-            if self._file is not None:
-                self._file.sync()
-        except OSError as e:
-            self._disk.warn(e)
+        self._sync()
         return {"size": self._size, "sha256": self._digest.hexdigest(), "unwritten": list(self._unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._unwritten = []
-        self.close()
+        self._close_file()
         found = self.path.read_bytes()[: state["size"]] if self.path.exists() else b""
         self._digest = hashlib.sha256(found)
         self._size, self._unwritten = len(found), list(state["unwritten"])
@@ -83,10 +76,3 @@ class JsonLines:
         elif self.path.exists():
             self._file = Appender(self.path)
             self._file.truncate(self._size)
-
-    def close(self) -> None:
-        if self._unwritten:
-            self._flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None

@@ -57,7 +57,8 @@ class CsvTable:
         found = self._read()
         if found == text.encode():
             return
-        if found and self._truncated(found, rows) != text:
+        kept = _rows(found.decode("utf-8", "replace"))[:rows]
+        if found and (self._lines(kept) if rows else "") != text:
             quarantine(self.path, self.path.parent, "does not match what was logged; restored from the snapshot")
         elif not found:
             lost = "empty" if self.path.exists() else "missing"
@@ -73,22 +74,12 @@ class CsvTable:
         except OSError as e:
             raise UserError(f"{self.path}: cannot be read ({e.strerror})") from e
 
-    def _truncated(self, found: bytes, rows: int) -> str | None:
-        """Return the file's first rows under `columns`, or None if it cannot be parsed."""
-        try:
-            return self._lines(_rows(found.decode("utf-8", "replace"))[:rows]) if rows else ""
-        except csv.Error:
-            return None
-
     def _rows_of_earlier_run(self, frame: float) -> list[dict[str, str]]:
         """Return the rows before `frame` of an earlier run in this directory; later rows are superseded."""
         found = self._read().decode("utf-8", "replace")
         if not found:
             return []
-        try:
-            rows = _rows(found)
-        except csv.Error:
-            rows = [{}]
+        rows = _rows(found)
         if rows and not rows[0].keys() >= set(self.columns):
             quarantine(self.path, self.path.parent, "is not a log of this project")
             return []
@@ -115,11 +106,14 @@ class CsvTable:
 
 
 def _rows(text: str) -> list[dict[str, str]]:
-    """Return the rows of a file without a last line that was only partly written."""
+    """Return the rows of a file without a last line that was only partly written; one empty row for no CSV file."""
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
-    return list(csv.DictReader(lines, restval=""))
+    try:
+        return list(csv.DictReader(lines, restval=""))
+    except csv.Error:
+        return [{}]
 
 
 def _frame(row: Mapping[str, str]) -> float:
