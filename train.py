@@ -31,7 +31,6 @@ from omegaconf import DictConfig
 from drqv2 import utils
 from drqv2.agents.acting import choose_actions
 from drqv2.envs import ExtendedTimeStep
-from drqv2.errors import UserError
 from drqv2.evaluation.episodes import play, require_finite
 from drqv2.launch.command_line import launch
 from drqv2.logging.diagnostics import diagnose
@@ -215,15 +214,8 @@ class Workspace(BaseWorkspace):
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore environments and replay.
-
-        Raises:
-            UserError: episodes are missing; the message says how many.
-        """
-        try:
-            self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
-        except FileNotFoundError as e:
-            raise UserError(f"{e}: the run cannot be resumed") from e
+        """Restore environments and replay."""
+        self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         self.replay_loader.load_state_dict(saved["replay_loader"])
         for env, env_state in zip(self.train_envs, saved["train_envs"], strict=True):
             env.start("restore", env_state)

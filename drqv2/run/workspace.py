@@ -12,7 +12,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import utils
-from drqv2.errors import NotFiniteError
+from drqv2.errors import NotFiniteError, UserError
 from drqv2.logging.console import Status
 from drqv2.logging.diagnostics import gradient_norms
 from drqv2.logging.time_shares import TimeShares
@@ -91,7 +91,11 @@ class BaseWorkspace:
         raise NotImplementedError
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; agent, progress and predicates are restored already."""
+        """Restore what `state_dict` returned; agent, progress and predicates are restored already.
+
+        Raises:
+            FileNotFoundError: files that the state refers to are missing.
+        """
         raise NotImplementedError
 
     # --- counters -----------------------------------------------------------------------------------------------
@@ -186,7 +190,10 @@ class BaseWorkspace:
         self.progress = Progress(**saved["progress"])
         for name, predicate in self._predicates().items():
             predicate.last_step = saved["last_steps"][name]
-        self.load_state_dict(saved)
+        try:
+            self.load_state_dict(saved)
+        except FileNotFoundError as e:
+            raise UserError(f"{e}: the run cannot be resumed") from e
         self.logger.load_state_dict(saved["logger"])
         self._saved_norms = saved["gradient_norms"]
         self.timer = utils.Timer(saved["timer"])
