@@ -78,12 +78,18 @@ def soft_update_params(net: nn.Module, target_net: nn.Module, tau: float) -> Non
         torch._foreach_lerp_(targets, params, tau)
 
 
-def to_torch(xs: Iterable[Any], device: torch.device | str) -> tuple[Tensor, ...]:
-    """Return the arrays or tensors `xs` as tensors on `device`, dtypes unchanged.
+def to_torch(xs: Iterable[Any], device: torch.device | str) -> tuple[Any, ...]:
+    """Return the arrays or tensors `xs`, or dicts of them, as tensors on `device`, dtypes unchanged.
 
     Copies from pinned memory are asynchronous; later work on the same CUDA stream waits for them.
     """
-    return tuple(torch.as_tensor(x).to(device, non_blocking=True) for x in xs)
+
+    def convert(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {key: convert(value) for key, value in x.items()}
+        return torch.as_tensor(x).to(device, non_blocking=True)
+
+    return tuple(map(convert, xs))
 
 
 def weight_init(m: nn.Module) -> None:

@@ -302,6 +302,8 @@ def test_to_torch_keeps_dtypes():
     assert isinstance(tensors, tuple)
     assert [x.dtype for x in tensors] == [torch.uint8, torch.float32, torch.int64]
     assert [tuple(x.shape) for x in tensors] == [(2, 3), (2,), (3,)]
+    (observation,) = utils.to_torch([{"pixels": arrays[0], "joints": arrays[1]}], "cpu")
+    assert {key: x.dtype for key, x in observation.items()} == {"pixels": torch.uint8, "joints": torch.float32}
 
 
 def test_weight_init():
