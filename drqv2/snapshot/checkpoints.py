@@ -141,7 +141,7 @@ def newest_readable(run_dir: Path) -> tuple[Path, dict[str, Any], UserError | No
             try:
                 state = snapshot.load_run(path)
                 if damaged is not None:
-                    _log.warning("%s; using the previous one, of frame %d.", damaged, state["frame"])
+                    _log.warning("%s; using the previous snapshot, of frame %d.", damaged, state["frame"])
                 return path, state, damaged
             except UserError as e:
                 damaged = damaged or e

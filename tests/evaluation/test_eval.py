@@ -197,7 +197,7 @@ def test_incomplete_weights_are_not_played(trained: Path, tmp_path: Path, capsys
     saved = snapshot.load(trained / "weights_480.pt")
     del saved["version"], saved["agent"]["value"]["encoder"]
     snapshot.save(tmp_path / "snapshot.pt", saved)
-    assert "of encoder (" in refusal(capsys, tmp_path / "snapshot.pt", "episodes=1", "film=none")
+    assert "of encoder (" in refusal(capsys, tmp_path / "snapshot.pt", *words)
     more = rewritten(exported, tmp_path / "more.safetensors", {}, more={"actor_opt.x": torch.zeros(1)})
     assert "do not fit" in refusal(capsys, more, *words)
 
