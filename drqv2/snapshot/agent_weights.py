@@ -108,7 +108,7 @@ def restore_weights(agent: Any, state: State) -> None:
         return agent_state.restore(agent, state)
     walk, saved = agent_state.Capture(), dict(networks(state))
     walk.walk(agent, "agent")
-    for name in saved.keys() & walk.modules.keys():
+    for name in [name for name in saved if name in walk.modules]:
         walk.modules[name].load_state_dict(saved[name]["value"])
     if not saved.keys() & walk.modules.keys():
         raise RuntimeError("no network of the snapshot is in the agent")

@@ -17,6 +17,7 @@ from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
 from drqv2.snapshot import agent_state
+from drqv2.system.machine import processor
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 from tests import short_env
 from tests.agents import test_golden
@@ -210,6 +211,7 @@ def replay(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not processor()[1], reason="this CPU emulates bf16, which takes minutes")
 def test_losses_of_bf16_follow_those_of_fp32(replay: Path) -> None:
     """Over 200 updates on real transitions, smoothed over 20, the critic's loss stays within 15 %, Q within 5 %."""
     curves = {}
