@@ -72,7 +72,7 @@ def show(folder: str, state: str, figures: int) -> None:
     for _ in range(figures):
         if state == "evicted":
             for episode in source._buffer._episodes.values():
-                unmap_pages(episode.frame)  # mapped pages stay in the cache
+                unmap_pages(episode.observation[0])  # mapped pages stay in the cache
             evict(Path(folder))
         before = bytes_read()
         times.append(timed_ms(lambda: next(loader), times=BLOCK))
