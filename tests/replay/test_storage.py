@@ -316,7 +316,7 @@ def test_a_file_cut_short_is_passed_over(tmp_path, caplog, cut, how):
 
 
 def test_what_was_put_aside_is_not_missed_after_another_kill(tmp_path):
-    """The snapshot that is gone on with still refers to it."""
+    """The snapshot that the run resumes from still refers to it."""
     storage = storage_of(tmp_path / "buffer", [3, 4, 5])
     state = storage.state_dict()
     path = episode_path(tmp_path / "buffer", 1)
