@@ -1,7 +1,7 @@
 """Compare the speed of two checkouts: python tools/compare_speed.py BEFORE AFTER learner|replay|loop [--rounds N].
 
 Each checkout runs in its own process, and the two measure alternately, with the sides of the benchmark of that name:
-learner (an update in bf16 with the paper's shapes; --precision fp32), replay (batches of 256 without workers), loop
+learner (an update in bf16 with the paper's shapes; --precision fp32), replay (batches of 256; --workers 1), loop
 (train.py with the paper's settings). To get the older checkout: git worktree add /tmp/before COMMIT.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 
-def side(benchmark: str, precision: str, folder: Path) -> Iterator[float]:
+def side(benchmark: str, precision: str, workers: int, folder: Path) -> Iterator[float]:
     """Return the measurements of this process's checkout: milliseconds, or frames per second for the loop."""
     from benchmarks import learner, loop, replay
 
@@ -26,27 +26,27 @@ def side(benchmark: str, precision: str, folder: Path) -> Iterator[float]:
         return learner.updates_in(learner.PAPER, "cpu", precision, compile=False)
     if benchmark == "replay":
         replay.fill(folder, episodes=10, length=500)
-        return replay.batches(folder, 0, 16)
+        return replay.batches(folder, workers, 16)
     return loop.own_fps(quick=False)
 
 
-def serve(benchmark: str, precision: str) -> None:
+def serve(benchmark: str, precision: str, workers: int) -> None:
     """Write a measurement to stdout for each line on stdin."""
     sys.path.insert(0, os.getcwd())
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a benchmark prints is no measurement
     with tempfile.TemporaryDirectory() as folder:
-        figures: Any = side(benchmark, precision, Path(folder))
+        figures: Any = side(benchmark, precision, workers, Path(folder))
         for _ in sys.stdin:
             print(next(figures), file=replies, flush=True)
         figures.close()
 
 
-def compare(checkouts: list[Path], benchmark: str, precision: str, rounds: int) -> str:
+def compare(checkouts: list[Path], benchmark: str, options: list[str], rounds: int) -> str:
     """Return a line with both medians and the speed-up from the first checkout to the second."""
     processes = []
     for checkout in checkouts:
-        command = [sys.executable, str(Path(__file__).resolve()), "--serve", benchmark, "--precision", precision]
+        command = [sys.executable, str(Path(__file__).resolve()), "--serve", benchmark, *options]
         env = {**os.environ, "PYTHONPATH": str(checkout)}
         processes.append(subprocess.Popen(command, cwd=checkout, env=env, stdin=-1, stdout=-1, text=True))
     values: list[list[float]] = [[], []]
@@ -74,13 +74,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("arguments", nargs="+", metavar="BEFORE AFTER BENCHMARK")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        serve(args.arguments[0], args.precision)
+        serve(args.arguments[0], args.precision, args.workers)
     else:
         *folders, name = args.arguments
         if len(folders) != 2 or name not in ("learner", "replay", "loop"):
             parser.error("needs two checkouts and one of learner, replay, loop")
-        print(compare([Path(folder).resolve() for folder in folders], name, args.precision, args.rounds))
+        options = ["--precision", args.precision, "--workers", str(args.workers)]
+        print(compare([Path(folder).resolve() for folder in folders], name, options, args.rounds))
