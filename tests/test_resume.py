@@ -109,7 +109,7 @@ def test_a_forced_resume_takes_other_settings(tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=160")
     forced = ["resume_force=true", "lr=0.01", "agent.critic_target_tau=0.5", "num_train_frames=240"]
     resume(run_dir, *forced)
-    agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["value"]
+    agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["children"]
     assert agent["critic_target_tau"] == 0.5
     assert "0.01" in str(agent["critic_opt"])
     resume(run_dir, "num_train_frames=300")  # what was forced is its own now
@@ -132,7 +132,7 @@ def test_a_forced_setting_is_not_asked_for_again_after_a_kill(
         with pytest.raises(Killed):
             resume(run_dir, "resume_force=true", "lr=0.01", "num_train_frames=200")
     resume(run_dir)
-    assert "0.01" in str(snapshot.load(run_dir / "snapshot.pt")["agent"]["value"]["critic_opt"])
+    assert "0.01" in str(snapshot.load(run_dir / "snapshot.pt")["agent"]["children"]["critic_opt"])
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
@@ -145,7 +145,7 @@ def test_resuming_a_finished_run_changes_nothing(reference: Path, tmp_path: Path
 def test_a_resume_chooses_its_precision(tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run", "precision=bf16", "num_train_frames=160")
     resume(run_dir, "precision=fp32", "num_train_frames=200")
-    agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["value"]
+    agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["children"]
     assert agent["precision"] == "fp32"
 
 

@@ -153,7 +153,7 @@ def test_init_from_takes_weights_alone(reference: Path, tmp_path: Path) -> None:
     cfg: Any = OmegaConf.load(reference / "config.yaml")
     cfg.init_from = str(reference / "snapshot.pt")
     workspace = train.Workspace(cfg, tmp_path)
-    saved = snapshot.load(reference / "snapshot.pt")["agent"]["value"]
+    saved = snapshot.load(reference / "snapshot.pt")["agent"]["children"]
     try:
         for name, value in workspace.agent.critic.state_dict().items():
             assert torch.equal(value, saved["critic"]["value"][name])

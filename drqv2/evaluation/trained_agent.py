@@ -103,7 +103,7 @@ def _read_snapshot(path: Path) -> tuple[Any, dict[str, Any], int]:
     except UserError as e:
         raise UserError(f"{e}\n{ADVICE}") from e
     frame, weights = saved.get("frame", ""), saved.get("agent", {})
-    if not isinstance(frame, int) or not isinstance(weights, dict) or "kind" not in weights:
+    if not isinstance(frame, int) or not isinstance(weights, dict) or not weights:
         raise UserError(f"{path}: contains no agent\n{ADVICE}")
     return saved.get("config"), weights, frame
 
@@ -168,24 +168,17 @@ def agent_with(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -
         UserError: they do not fit, or some are missing: a network without them would play at random.
     """
     agent = factory.make_agent(cfg, env, torch.device(cfg.device))
-    captured = isinstance(weights.get("kind"), str)
-    own = agent_state.capture(agent)
-    if own["kind"] == "stateful" and not captured:
-        raise UserError(f"{path}: the agent has its own state_dict, which tensors alone cannot restore; use a snapshot")
-    needed, given = agent_weights.parameters(own), agent_weights.parameters(weights) if captured else weights
+    needed, given = agent_weights.weights(agent_state.capture(agent)), agent_weights.weights(weights)
     if missing := sorted(needed.keys() - given.keys()):
+        if needed.get("kind") == "stateful":
+            raise UserError(f"{path}: tensors alone cannot restore an agent with its own state_dict; use a snapshot")
         networks = ", ".join(sorted({name.partition(".")[0] for name in missing}))
         raise UserError(
             f"{path}: weights of the agent are missing, of {networks} ({missing[0]} and {len(missing) - 1} more)\n"
             "Give a snapshot, or all that python -m drqv2.snapshot export RUN_DIR FILE.safetensors writes."
         )
     try:
-        if not captured:
-            if unknown := sorted(given.keys() - needed.keys()):
-                raise KeyError(f"the agent has no {unknown[0]}")
-            for name, network in agent_weights.networks(own):
-                network["value"] = {key: given[f"{name}.{key}" if name else key] for key in network["value"]}
-        agent_weights.restore_weights(agent, weights if captured else own)
+        agent_weights.restore_weights(agent, given)
     except (RuntimeError, AttributeError, KeyError, ValueError) as e:  # the last three: of an agent's own code
         raise UserError(
             f"{path}: its weights do not fit {cfg.task_name}: {misfit(e)}\n"

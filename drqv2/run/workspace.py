@@ -20,8 +20,8 @@ from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.progress import Progress
 from drqv2.snapshot import agent_state, agent_weights, resume, rng
+from drqv2.snapshot.agent_weights import not_finite
 from drqv2.snapshot.checkpoints import Checkpoints
-from drqv2.snapshot.finite import not_finite
 from drqv2.system import files
 from drqv2.system.signals import StopSignals
 
@@ -65,7 +65,7 @@ class BaseWorkspace:
         self._saved_at = float("-inf")  # seconds of training at the newest snapshot
         self.checkpoints = Checkpoints(work_dir)
         if cfg.save_snapshot:
-            agent_state.warn_of_unsaved(self.agent)
+            agent_state.capture(self.agent, warn=True)
         saved = self.checkpoints.load()
         if saved is None:
             self._start()

@@ -2,12 +2,12 @@
 
 An object with `state_dict` and `load_state_dict` is saved and restored by them. Otherwise its attributes are walked, at
 any depth: modules (with their plain attributes, buffers, frozen parameters, training flags), tensors, arrays,
-generators, plain values, containers, plain objects. A memo marks what occurs twice. Modules, generators, objects, and
-tensors and arrays of the same shape are restored in place, the rest is replaced. Functions, classes, enums and the like
-are constants. `warn_of_unsaved` names everything else, `restore` the objects that the new agent lacks. An agent that
-rebuilds optimizers, unties weights or keeps views of one tensor during training needs a `state_dict` of its own.
+generators, plain values, containers, plain objects. A memo marks what occurs twice. Modules, generators, objects and
+tensors of the same shape are restored in place, the rest is replaced. Functions, classes, enums and the like are
+constants. A warning names everything else. An agent that rebuilds optimizers, unties weights or keeps views of one
+tensor during training needs a `state_dict` of its own.
 
-A state is a tree of plain values and nodes {"kind": ..., "value": ..., "id": its number in the memo}.
+A state is a tree of plain values and nodes {"kind": ..., "id": number in the memo, ...}.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import random
 import re
 import sys
 import warnings
@@ -29,31 +30,46 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from drqv2.snapshot.rng import GENERATORS
-
 State = Any  # a plain value or a node
 
-CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque, "set": set, "dict": dict}
+_CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque, "set": set, "dict": dict}
+_GENERATORS: dict[type, tuple[Any, Any]] = {  # kind -> how to get and to set its state
+    torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
+    np.random.Generator: (lambda g: g.bit_generator.state, lambda g, state: setattr(g.bit_generator, "state", state)),
+    np.random.RandomState: (lambda g: g.get_state(legacy=False), np.random.RandomState.set_state),
+    random.Random: (random.Random.getstate, random.Random.setstate),
+}
+_IN_PLACE = {"module": "modules", "object": "__dict__", "stateful": "load_state_dict"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
-_CONSTANTS = (type, ModuleType, Enum, re.Pattern, PurePath, slice, range, np.dtype, torch.cuda.CUDAGraph)
-_WRAPPERS = (functools.partial, type(functools.cache(len)), torch.jit.ScriptFunction, np.ufunc)
+_CONSTANTS: tuple[Any, ...] = (
+    type,
+    ModuleType,
+    Enum,
+    re.Pattern,
+    PurePath,
+    slice,
+    range,
+    np.dtype,
+    np.ufunc,
+    functools.partial,
+)
+_CONSTANTS += (type(functools.cache(len)), torch.jit.ScriptFunction, torch.cuda.CUDAGraph)
 _CONSTANT = {"kind": "constant"}
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"} - {"abc", "argparse", "types", "typing"}
-_MODULE_INTERNALS = frozenset(vars(nn.Module()))
+_MODULE_INTERNALS = vars(nn.Module()).keys() - {"training"}
 _ADVICE = "give the agent state_dict and load_state_dict"
 
 
-def capture(agent: Any) -> State:
-    """Return an agent's state in a form that `torch.load(weights_only=True)` reads; its tensors are not copied."""
-    return Capture().walk(agent, "agent")
+def capture(agent: Any, warn: bool = False) -> State:
+    """Return an agent's state in a form that `torch.load(weights_only=True)` reads; its tensors are not copied.
 
-
-def warn_of_unsaved(agent: Any) -> None:
-    """Warn, once and in one line, of what `capture` cannot save of an agent."""
-    walk = Capture()
-    walk.walk(agent, "agent")
-    if walk.unsaved:
+    With `warn`, one warning names what is left out.
+    """
+    walk = _Capture()
+    state = walk.walk(agent, "agent")
+    if warn and walk.unsaved:
         warnings.warn(f"snapshots leave out {', '.join(walk.unsaved)}; to save them, {_ADVICE}", stacklevel=2)
+    return state
 
 
 def restore(agent: Any, state: State) -> None:
@@ -64,16 +80,20 @@ def restore(agent: Any, state: State) -> None:
     """
     walk = _Restore(getattr(agent, "device", "cpu"))
     walk.restore(agent, state, "agent")
-    if walk.lost:
-        warnings.warn(f"not restored, because the new agent has no counterpart: {', '.join(walk.lost)}", stacklevel=2)
+    warn_of_lost(walk.lost)
 
 
-class Capture:
+def warn_of_lost(names: list[str]) -> None:
+    """Warn of what a snapshot has and the agent lacks."""
+    if names:
+        warnings.warn(f"not restored, because the new agent has no counterpart: {', '.join(names)}", stacklevel=3)
+
+
+class _Capture:
     """A walk over an agent; or, with `own`, over what a `state_dict` returned, whose tensors may share memory."""
 
     def __init__(self, own: bool = False) -> None:
-        self.unsaved: list[str] = []  # names of what cannot be saved, each with the reason
-        self.modules: dict[str, nn.Module] = {}  # by dotted name
+        self.unsaved: list[str] = []  # names of what is left out, each with the reason
         self._own = own
         self._memo: dict[int, tuple[Any, int]] = {}  # by id(): the object, kept alive for its id, and its number
         self._storages: dict[int, set[int]] = {}  # address -> id() of the tensors that were met there
@@ -82,7 +102,7 @@ class Capture:
         """Return the state of `value`, which messages call `name`."""
         if type(value) in _PLAIN:
             return value
-        if isinstance(value, _CONSTANTS + _WRAPPERS) or inspect.isroutine(value):
+        if isinstance(value, _CONSTANTS) or inspect.isroutine(value):
             return _CONSTANT
         if id(value) in self._memo:
             return {"kind": "same", "id": self._memo[id(value)][1]}
@@ -99,29 +119,27 @@ class Capture:
         of = type(value).__name__
         if isinstance(value, Tensor):
             return self._tensor(value, name)
-        if type(value) is np.ndarray or isinstance(value, np.generic):
-            if value.dtype.kind not in "biufc" or not value.dtype.isnative:
-                return self._leave_out(name, f"an array of {value.dtype}")
-            return {"kind": "array", "value": torch.from_numpy(np.array(value, order="K")), "of": of}
-        for kind, (get_state, _) in GENERATORS.items():
-            if isinstance(value, kind):
-                state = self._plain(get_state(value), name)
-                return {"kind": "generator", "value": state, "of": str(getattr(value, "device", ""))}
-        if isinstance(value, tuple(CONTAINERS.values())):
+        if (type(value) is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in "biufc":
+            native = value.astype(value.dtype.newbyteorder("="))
+            return {"kind": "array", "value": torch.from_numpy(np.array(native, order="K")), "of": of}
+        if isinstance(value, tuple(_GENERATORS)):
+            get_state, _ = next(access for kind, access in _GENERATORS.items() if isinstance(value, kind))
+            state, device = self._plain(get_state(value), name), str(getattr(value, "device", ""))
+            return {"kind": "generator", "value": state, "of": device}
+        if isinstance(value, tuple(_CONTAINERS.values())):
             return self._container(value, name)
         if isinstance(value, nn.Module) and any(map(is_lazy, value.parameters())):
             return self._leave_out(name, "not initialised yet")
-        visible = isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule)
-        if visible and all(isinstance(x, Tensor) for x in value.state_dict().values()):
+        if isinstance(value, nn.Module) and all(isinstance(x, Tensor) for x in value.state_dict().values()):
             return self._module(value, name)
         if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
             return {"kind": "stateful", "value": self._plain(value.state_dict(), name), "of": of}
         if _is_plain_object(value):
-            return {"kind": "object", "value": self._attributes(vars(value), name)}
+            return {"kind": "object", "children": self._attributes(vars(value), name)}
         return self._leave_out(name, f"a {of}")
 
     def _plain(self, state: Any, name: str) -> State:
-        walk = Capture(own=True)
+        walk = _Capture(own=True)
         node = walk.walk(state, f"{name}.state_dict()")
         self.unsaved += walk.unsaved
         return node
@@ -137,7 +155,7 @@ class Capture:
         return {"kind": "tensor", "value": value.detach(), "device": value.device.type, "requires_grad": learns}
 
     def _container(self, value: Any, name: str) -> State:
-        kind = next(kind for kind, known in CONTAINERS.items() if isinstance(value, known))
+        kind = next(kind for kind, known in _CONTAINERS.items() if isinstance(value, known))
         items = sorted(value, key=repr) if kind == "set" else value.values() if kind == "dict" else value
         keys = [self.walk(key, f"a key of {name}") for key in value] if kind == "dict" else list(range(len(value)))
         nodes = [self.walk(item, f"{name}.{key}") for key, item in zip(keys, items, strict=True)]
@@ -146,23 +164,22 @@ class Capture:
         kinds = {node["kind"] for node in (nodes if kind == "set" else keys) if isinstance(node, dict)}
         if kinds - {"tuple", "same"}:
             return self._leave_out(name, f"a {kind} whose keys are not plain values")
-        return {"kind": kind, "keys": keys, "value": nodes, "maxlen": getattr(value, "maxlen", None)}
+        children = dict(enumerate(nodes))
+        return {"kind": kind, "keys": keys, "children": children, "maxlen": getattr(value, "maxlen", None)}
 
     def _module(self, module: nn.Module, name: str) -> State:
-        self.modules[name.partition(".")[2]] = module
         tensors = module.state_dict(keep_vars=True)
         for tensor in tensors.values():
             self._storages.setdefault(tensor.untyped_storage().data_ptr(), set()).add(id(tensor))
         numbers = {path: self._memo.setdefault(id(x), (x, len(self._memo)))[1] for path, x in tensors.items()}
-        modules = list(module.named_modules())
+        modules = module.named_modules()
+        beside = {f"{path}.{key}".lstrip("."): x for path, sub in modules for key, x in _beside(sub).items()}
         return {
             "kind": "module",
             "numbers": numbers,
             "value": {path: x.detach().as_subclass(Tensor) for path, x in tensors.items()},
-            "buffers": [path for path, x in tensors.items() if not isinstance(x, nn.Parameter)],
-            "frozen": [path for path, x in module.named_parameters(remove_duplicate=False) if not x.requires_grad],
-            "evaluating": [path for path, x in modules if not x.training],
-            "attributes": {path: self._attributes(_beside(x), f"{name}.{path}".rstrip(".")) for path, x in modules},
+            "learnt": [path for path, x in tensors.items() if x.requires_grad],
+            "children": self._attributes(beside, name),
         }
 
     def _attributes(self, attributes: dict[str, Any], name: str) -> dict[str, State]:
@@ -183,7 +200,7 @@ def _beside(module: nn.Module) -> dict[str, Any]:
     """Return what a module holds besides its state_dict; of torch's own modules, public data only."""
     own = {key: x for key, x in module._buffers.items() if key in module._non_persistent_buffers_set}
     own |= {key: x for key, x in vars(module).items() if key not in _MODULE_INTERNALS}
-    data = (*_PLAIN, Tensor, np.ndarray, *CONTAINERS.values())
+    data = (*_PLAIN, Tensor, np.ndarray, *_CONTAINERS.values())
     foreign = type(module).__module__.startswith("torch.")
     return {key: x for key, x in own.items() if not foreign or (isinstance(x, data) and not key.startswith("_"))}
 
@@ -192,8 +209,8 @@ class _Restore:
     """One restoration. New tensors that were not on the CPU are made on `device`."""
 
     def __init__(self, device: Any = "cpu") -> None:
-        self._device = device
         self.lost: list[str] = []  # names of what has no counterpart in the agent
+        self._device = device
         self._made: dict[int, Any] = {}  # by number
         self._owners: dict[int, tuple[Any, int]] = {}  # by id(): what was restored in place, and its number
 
@@ -205,35 +222,32 @@ class _Restore:
         if kind in ("same", "constant"):
             self.lost += [name] if kind == "constant" and current is None else []
             return self._made.get(node.get("id", -1), current)
-        if kind in ("module", "object", "stateful", "generator"):
-            attribute = {"module": "modules", "object": "__dict__", "stateful": "load_state_dict"}.get(
-                kind, "__class__"
-            )
-            if not hasattr(current, attribute) or (kind == "generator" and not isinstance(current, tuple(GENERATORS))):
-                self.lost.append(name)
-                return current
+        if kind not in _IN_PLACE:
+            restore = self._container if kind in _CONTAINERS else getattr(self, f"_{kind}")
+            self._made[node["id"]] = restore(current, node, name)
+        elif hasattr(current, _IN_PLACE[kind]):
             self._made[node["id"]] = current
             if not self._is_free(current, node):
                 raise RuntimeError(f"{name} and another attribute are one object now, two in the snapshot; {_ADVICE}")
             getattr(self, f"_{kind}")(current, node, name)
         else:
-            current = getattr(self, "_container" if kind in CONTAINERS else f"_{kind}")(current, node, name)
-            self._made[node["id"]] = current
-        return current
+            self.lost.append(name)
+        return self._made.get(node["id"], current)
 
     def _is_free(self, current: Any, node: State) -> bool:
         return self._owners.setdefault(id(current), (current, node["id"]))[1] == node["id"]
 
     def _object(self, current: Any, node: State, name: str) -> None:
-        for key, child in node["value"].items():
+        for key, child in node["children"].items():
             vars(current)[key] = self.restore(vars(current).get(key), child, f"{name}.{key}")
 
-    def _generator(self, current: Any, node: State, name: str) -> None:
-        if str(getattr(current, "device", "")) != node["of"]:
-            self.lost.append(f"{name} (a generator of {node['of']} is not restored here)")
+    def _generator(self, current: Any, node: State, name: str) -> Any:
+        setters = [set_state for kind, (_, set_state) in _GENERATORS.items() if isinstance(current, kind)]
+        if setters and str(getattr(current, "device", "")) == node["of"]:
+            setters[0](current, _Restore().restore(None, node["value"], name))
         else:
-            set_state = next(set_state for kind, (_, set_state) in GENERATORS.items() if isinstance(current, kind))
-            set_state(current, _Restore().restore(None, node["value"], name))
+            self.lost.append(name)
+        return current
 
     def _stateful(self, current: Any, node: State, name: str) -> None:
         if type(current).__name__ != node["of"]:
@@ -247,27 +261,27 @@ class _Restore:
 
     def _module(self, module: nn.Module, node: State, name: str) -> None:
         module.load_state_dict(node["value"])
-        if len({*map(id, module.state_dict(keep_vars=True).values())}) != len({*node["numbers"].values()}):
+        tensors = module.state_dict(keep_vars=True)
+        if len({*map(id, tensors.values())}) != len({*node["numbers"].values()}):
             raise RuntimeError(f"{name} ties its weights in only one of snapshot and agent; {_ADVICE}")
-        self._made |= {node["numbers"][path]: x for path, x in module.state_dict(keep_vars=True).items()}
+        self._made |= {node["numbers"][path]: x for path, x in tensors.items()}
         for path, parameter in module.named_parameters(remove_duplicate=False):
-            parameter.requires_grad_(path not in node["frozen"])
-        for path, sub in module.named_modules():
-            sub.training = path not in node["evaluating"]
-            for key, child in node["attributes"].get(path, {}).items():
-                old = getattr(sub, key, None)
-                new = self.restore(old, child, f"{name}.{path}.{key}".replace("..", "."))
-                if new is not old:
-                    setattr(sub, key, new)  # not by vars(): it may be a buffer
+            parameter.requires_grad_(path in node["learnt"])
+        modules = dict(module.named_modules())
+        for path, child in node["children"].items():
+            owner, _, key = path.rpartition(".")
+            if owner in modules:
+                restored = self.restore(getattr(modules[owner], key, None), child, f"{name}.{path}")
+                setattr(modules[owner], key, restored)  # not by vars(): it may be a buffer
 
     def _container(self, current: Any, node: State, name: str) -> Any:
-        kind = node["kind"]
+        kind, nodes = node["kind"], node["children"].values()
         keys = [self.restore(None, key, name) for key in node["keys"]]
         ordered = isinstance(current, list | tuple | deque)
         known = current if isinstance(current, dict) else dict(enumerate(current)) if ordered else {}
         new = getattr(current, "default_factory", None) or (lambda: None)
         olds = [known[key] if key in known else new() for key in keys]
-        items = [self.restore(old, x, f"{name}.{k}") for k, old, x in zip(keys, olds, node["value"], strict=True)]
+        items = [self.restore(old, x, f"{name}.{k}") for k, old, x in zip(keys, olds, nodes, strict=True)]
         if kind == "dict":
             same_kind = copy.copy(known)  # an OrderedDict or a defaultdict stays one
             same_kind.clear()
@@ -276,17 +290,11 @@ class _Restore:
             return same_kind
         if kind == "deque":
             return deque(items, node["maxlen"])
-        return getattr(current, "_make", CONTAINERS[kind])(items)  # a namedtuple stays one
+        return getattr(current, "_make", _CONTAINERS[kind])(items)  # a namedtuple stays one
 
     def _array(self, current: Any, node: State, name: str) -> Any:
         array = node["value"].numpy()
-        if node["of"] != "ndarray":
-            return array[()]
-        fits = type(current) is np.ndarray and (current.shape, current.dtype) == (array.shape, array.dtype)
-        if not fits or not self._is_free(current, node):
-            return array.copy(order="K")
-        current[...] = array
-        return current
+        return array.copy(order="K") if node["of"] == "ndarray" else array[()]
 
     def _tensor(self, current: Any, node: State, name: str) -> Tensor:
         value = node["value"]

@@ -1,20 +1,18 @@
-"""An agent restored from a snapshot, as a whole or its weights alone."""
+"""An agent restored from a snapshot, as a whole or its weights alone; are they finite?"""
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from drqv2.errors import UserError
 from drqv2.snapshot import agent_state
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot.agent_state import CONTAINERS, State
+from drqv2.snapshot.agent_state import State
 
 ADVICE = (
     "Give a run's snapshot.pt or weights_FRAME.pt; for the public DrQ-v2's weights see python -m drqv2.snapshot --help."
@@ -83,7 +81,7 @@ def init_weights(agent: Any, path: Path) -> None:
     if "agent" not in saved:
         raise UserError(f"init_from={path}: contains no agent\n{ADVICE}")
     try:
-        restore_weights(agent, saved["agent"])
+        restore_weights(agent, weights(saved["agent"]))
     except RuntimeError as e:
         raise UserError(
             f"init_from={path}: its weights do not fit the agent: {misfit(e)}\n"
@@ -92,64 +90,68 @@ def init_weights(agent: Any, path: Path) -> None:
     print(f"loaded the agent's weights from {path}; counters and replay start from scratch")
 
 
-def restore_weights(agent: Any, state: State) -> None:
-    """Restore the parameters and buffers of an agent's modules alone.
+def weights(state: State) -> dict[str, Any]:
+    """Return the tensors of all networks in a captured state by dotted name, such as `critics.0.weight`.
 
-    An agent with its own `state_dict`, in which they cannot be told from the rest, is restored as a whole.
+    Of an agent's own `state_dict`, in which networks cannot be told from the rest, return the state.
+    """
+    if state.get("kind") in (None, "stateful"):  # None: of what this function returned
+        return state
+    tensors = dict(state["value"]) if state["kind"] == "module" else {}
+    for name, child in children(state):
+        if isinstance(child, dict) and child["kind"] != "stateful":
+            tensors |= {f"{name}.{key}": x for key, x in weights(child).items()}
+    return tensors
 
-    Args:
-        agent: any agent.
-        state: what `agent_state.capture` or `weights` returned.
+
+def children(state: State) -> Iterable[tuple[Any, State]]:
+    """Return the names and the states of what a state contains."""
+    nodes = state.get("children", {}) if isinstance(state, dict) else {}
+    return zip(state["keys"], nodes.values(), strict=True) if nodes and "keys" in state else nodes.items()
+
+
+def restore_weights(agent: Any, saved: dict[str, Any]) -> None:
+    """Restore what `weights` returned, and nothing else; warn of what the agent has no counterpart for.
 
     Raises:
-        RuntimeError: they do not fit.
+        RuntimeError: it does not fit.
     """
-    if state["kind"] == "stateful":
-        return agent_state.restore(agent, state)
-    walk, saved = agent_state.Capture(), dict(networks(state))
-    walk.walk(agent, "agent")
-    for name in [name for name in saved if name in walk.modules]:
-        walk.modules[name].load_state_dict(saved[name]["value"])
-    if not saved.keys() & walk.modules.keys():
+    if saved.get("kind") == "stateful":
+        return agent_state.restore(agent, saved)
+    own = weights(agent_state.capture(agent))  # its tensors are the agent's
+    shared = sorted(own.keys() & saved.keys())
+    if not shared:
         raise RuntimeError("no network of the snapshot is in the agent")
-    if lost := saved.keys() - walk.modules.keys():
-        warnings.warn(
-            f"not restored, because the new agent has no counterpart: {', '.join(sorted(lost))}", stacklevel=2
-        )
-    return None
+    for name in shared:
+        shapes = list(saved[name].shape), list(own[name].shape)
+        if shapes[0] != shapes[1]:
+            raise RuntimeError(f"{name} has shape {shapes[0]} in the file and {shapes[1]} in the agent")
+        own[name].copy_(saved[name])
+    return agent_state.warn_of_lost(sorted(saved.keys() - own.keys()))
 
 
-def weights(state: State) -> State:
-    """Return of a captured state what `restore_weights` needs: the networks, without the rest."""
-    if state["kind"] == "stateful":
-        return state
-    kept = {name: {"kind": "module", "value": node["value"]} for name, node in networks(state)}
-    return {"kind": "object", "value": kept}
+def not_finite(state: State, name: str = "", own: bool = False) -> str | None:
+    """Return the name of a parameter in a captured state that holds NaN or infinity, or None.
+
+    Checked are parameters, tensors that require a gradient and, for NaN alone, buffers, frozen parameters and what a
+    `state_dict` returned (`own`): other tensors may be infinite for good reasons, such as masks.
+    """
+    if not isinstance(state, dict):
+        return None
+    kind, value = state["kind"], state.get("value", {})
+    if kind == "module":
+        for key, tensor in value.items():
+            if not _is_finite(tensor, infinite=key not in state["learnt"]):
+                return f"{name}.{key}".strip(".")
+    if kind == "tensor" and (own or state["requires_grad"]) and not _is_finite(value, infinite=own):
+        return name
+    within = [("", value)] if kind == "stateful" else children(state)
+    found = (not_finite(child, f"{name}.{key}".strip("."), own or kind == "stateful") for key, child in within)
+    return next(filter(None, found), None)
 
 
-def parameters(state: State) -> dict[str, Tensor]:
-    """Return the parameters and buffers of all networks in a captured state by dotted name, as `critics.0.weight`."""
-    return {f"{name}.{key}".strip("."): value for name, node in networks(state) for key, value in node["value"].items()}
-
-
-def networks(state: State, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the dotted name and the node of each network in a captured state."""
-    if isinstance(state, dict) and state["kind"] == "module":
-        yield name, state
-    for key, child in children(state):
-        yield from networks(child, f"{name}.{key}".strip("."))
-
-
-def children(state: State) -> Iterator[tuple[str, State]]:
-    """Yield the names and the nodes of what an object, a module or a container in a captured state holds."""
-    kind = state["kind"] if isinstance(state, dict) else None
-    if kind == "object":
-        yield from state["value"].items()
-    elif kind == "module":
-        for path, attributes in state.get("attributes", {}).items():
-            yield from ((f"{path}.{key}".strip("."), child) for key, child in attributes.items())
-    elif kind in CONTAINERS:
-        yield from zip(map(str, state["keys"]), state["value"], strict=True)
+def _is_finite(tensor: torch.Tensor, infinite: bool) -> bool:
+    return not torch.isnan(tensor).any() if infinite else bool(torch.isfinite(tensor).all())
 
 
 def misfit(error: Exception) -> str:

@@ -11,8 +11,7 @@ from omegaconf import DictConfig
 
 from drqv2.errors import DiskError, NotFiniteError, UserError
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot.agent_weights import weights
-from drqv2.snapshot.finite import not_finite
+from drqv2.snapshot.agent_weights import not_finite, weights
 from drqv2.system import files
 from drqv2.system.files import SNAPSHOTS
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from drqv2.errors import UserError
 from drqv2.system.files import remove_unfinished, replacing
 
-VERSION = 9
+VERSION = 10
 # torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
 # before it, that field taken as it was written: 0.
 _MARK = b"sha256:"

@@ -1,4 +1,4 @@
-"""The states of random number generators: an agent's own, and the global ones."""
+"""The state of the global random number generators."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-GENERATORS: dict[type, tuple[Any, Any]] = {  # kind -> how to get and to set its state
-    torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
-    np.random.Generator: (lambda g: g.bit_generator.state, lambda g, state: setattr(g.bit_generator, "state", state)),
-    np.random.RandomState: (lambda g: g.get_state(legacy=False), np.random.RandomState.set_state),
-    random.Random: (random.Random.getstate, random.Random.setstate),
-}
 
 
 def rng_state() -> dict[str, Any]:

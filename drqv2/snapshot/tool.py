@@ -50,7 +50,7 @@ def describe(run_dir: Path) -> Iterator[str]:
             yield f"{path.name}: DAMAGED, {str(e).partition(': ')[2]}"
             continue
         # Of an agent with a state_dict of its own, the whole state stands for the parameters.
-        of = parameters(state) if state["agent"]["kind"] != "stateful" else state["agent"]
+        of = agent_weights.weights(state["agent"])
         yield f"{path.name}: intact, frame {state['frame']}, parameters sha256 {fingerprint(of)}"
         if progress := state.get("progress"):
             yield (
@@ -118,9 +118,10 @@ def parameters(state: dict[str, Any]) -> dict[str, Tensor]:
     Raises:
         UserError: the agent has a `state_dict` of its own, in which networks cannot be told from the rest.
     """
-    if state["agent"]["kind"] == "stateful":
+    tensors = agent_weights.weights(state["agent"])
+    if tensors.get("kind") == "stateful":
         raise UserError("the agent has its own state_dict: its networks cannot be told from the rest")
-    return agent_weights.parameters(state["agent"])
+    return tensors
 
 
 def fingerprint(state: Any) -> str:
@@ -195,9 +196,9 @@ def import_weights(source: Path, target: Path) -> None:
     plain = all(isinstance(v, Tensor) for network in networks.values() for v in network.values())
     if not plain or {"encoder", "actor", "critic"} - networks.keys():
         raise UserError(f"{source}: must hold encoder, actor and critic, each a state dict; got {list(parts)[:6]}")
-    agent = {name: {"kind": "module", "name": name, "value": network} for name, network in networks.items()}
+    agent = {f"{name}.{key}": tensor for name, network in networks.items() for key, tensor in network.items()}
     try:
-        snapshot.save(target, {"frame": 0, "config": {}, "agent": {"kind": "object", "value": agent}})
+        snapshot.save(target, {"frame": 0, "config": {}, "agent": agent})
     except OSError as e:
         raise UserError(f"{target}: cannot be written ({e.strerror})") from e
     print(f"{sum(map(len, networks.values()))} tensors: {target}; train with init_from={target}")

@@ -16,18 +16,18 @@ from torch import nn
 from drqv2.errors import DiskError, NotFiniteError, UserError
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.agent_state import capture
+from drqv2.snapshot.agent_weights import not_finite
 from drqv2.snapshot.checkpoints import Checkpoints
-from drqv2.snapshot.finite import not_finite
 from drqv2.system import files
 
 
 def state(frame: int, needs: int = 0, weight: float = 1.0) -> dict[str, Any]:
-    net = {"kind": "module", "name": "net", "value": {"weight": torch.full((3,), weight)}, "buffers": [], "frozen": []}
+    net = {"kind": "module", "name": "net", "value": {"weight": torch.full((3,), weight)}, "learnt": ["weight"]}
     return {name: {} for name in snapshot.OF_A_RUN - {"needed_before"}} | {
         "frame": frame,
         "needs": needs,
         "config": {"seed": 1},
-        "agent": {"kind": "object", "value": {"net": net, "steps": frame}},
+        "agent": {"kind": "object", "children": {"net": net, "steps": frame}},
     }
 
 
@@ -51,11 +51,11 @@ def test_it_is_a_copy_that_is_written(tmp_path, monkeypatch):
     checkpoints, saved = Checkpoints(tmp_path), state(1)
     checkpoints.save(saved)
     assert checkpoints.busy
-    saved["agent"]["value"]["net"]["value"]["weight"].fill_(5.0)
+    saved["agent"]["children"]["net"]["value"]["weight"].fill_(5.0)
     may_write.set()
     checkpoints.close()
     loaded = snapshot.load(tmp_path / "snapshot.pt")
-    assert loaded["agent"]["value"]["net"]["value"]["weight"].tolist() == [1.0] * 3
+    assert loaded["agent"]["children"]["net"]["value"]["weight"].tolist() == [1.0] * 3
 
 
 def test_milestones_hold_weights_only(tmp_path):
@@ -65,8 +65,7 @@ def test_milestones_hold_weights_only(tmp_path):
     checkpoints.close()
     kept = snapshot.load(tmp_path / "weights_7.pt")
     assert kept.keys() == {"version", "frame", "config", "agent"}
-    assert kept["agent"]["value"].keys() == {"net"}
-    assert kept["agent"]["value"]["net"].keys() == {"kind", "value"}
+    assert kept["agent"].keys() == {"net.weight"}
 
 
 def test_what_the_two_newest_and_the_coming_one_need(tmp_path):

@@ -99,4 +99,4 @@ def test_a_snapshot_that_does_not_fit_is_refused_in_a_line():
     with pytest.raises(UserError, match=r"^the snapshot in run does not fit the agent: agent.target and another .*$"):
         restore_agent(SimpleNamespace(net=net, target=net), saved, {}, RUN)
     with pytest.raises(UserError, match=r"agent: weight has shape \[3, 2\] in the file and \[4, 2\] in the agent$"):
-        restore_agent(SimpleNamespace(x=nn.Linear(2, 4)), {**saved, "value": {"x": saved["value"]["x"]}}, {}, RUN)
+        restore_agent(SimpleNamespace(x=nn.Linear(2, 4)), {**saved, "children": {"x": saved["children"]["x"]}}, {}, RUN)

@@ -83,7 +83,7 @@ def test_export(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     out = tmp_path / "out.safetensors"
     said(capsys, "export", finished, out)
     tensors = load_file(out)
-    agent = snapshot.load(finished / "snapshot.pt")["agent"]["value"]
+    agent = snapshot.load(finished / "snapshot.pt")["agent"]["children"]
     assert torch.equal(tensors["encoder.convnet.0.weight"], agent["encoder"]["value"]["convnet.0.weight"])
     assert {name.partition(".")[0] for name in tensors} == {"encoder", "actor", "critic", "critic_target"}
     with safe_open(out, framework="pt") as f:
@@ -108,7 +108,7 @@ def test_public_weights_begin_a_run(
     monkeypatch.chdir(tmp_path)
     launch(train.main, "cfgs", argv=[*SHORT, "hydra.run.dir=run", "init_from=ours.pt", "num_train_frames=60"])
     assert OmegaConf.load("run/config.yaml").init_from == str(tmp_path / "ours.pt")  # found from anywhere
-    agent = snapshot.load(tmp_path / "run" / "snapshot.pt")["agent"]["value"]
+    agent = snapshot.load(tmp_path / "run" / "snapshot.pt")["agent"]["children"]
     for name in ("encoder", "actor", "critic"):
         assert fingerprint(agent[name]["value"]) == fingerprint(dict(plain[name]))  # no update in 60 frames
     assert fingerprint(agent["critic_target"]["value"]) == fingerprint(dict(plain["critic"]))
