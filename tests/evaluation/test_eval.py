@@ -144,7 +144,7 @@ def test_the_best_episode_is_filmed(
     monkeypatch.setattr(overlay, "label", note)
     for which, pick in (("best", max), ("worst", min)):
         filmed.clear()
-        said(capsys, trained, "episodes=5", f"film={which}", f"out={tmp_path}", *SMALL)
+        said(capsys, trained, "episodes=3", f"film={which}", f"out={tmp_path}", *SMALL)
         values = json.loads((tmp_path / "snapshot_480_cartpole_balance_sparse.json").read_text())["returns"]
         assert filmed[-1][1] == pytest.approx(pick(values))  # filmed, it plays as it did unseen
         assert {episode for episode, _ in filmed} == {values.index(pick(values))}
@@ -182,7 +182,11 @@ def test_weights_from_outside_that_name_no_code_are_played(
 ) -> None:
     exported = tmp_path / "policy.safetensors"
     snapshot_tool.export(trained, exported)
-    own = rewritten(exported, tmp_path / "own.safetensors", {"task_name": "cartpole_balance", "env": DM_CONTROL})
+    own = rewritten(
+        exported,
+        tmp_path / "own.safetensors",
+        {"task_name": "cartpole_balance", "env": DM_CONTROL, "action_repeat": 40},
+    )
     words = ("episodes=1", "film=none", f"out={tmp_path}")
     assert said(capsys, own, *words)[-1] == said(capsys, trained, f"snapshot={own}", *words)[-1]
 
