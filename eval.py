@@ -21,14 +21,16 @@ if __name__ == "__main__":
 
     exit_quietly_on_ctrl_c()
 
+import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -75,95 +77,81 @@ KEYS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line described in the module's docstring."""
-
-    def run(sources: list[str], args: dict[str, Any]) -> None:
-        if len(sources) != 1:
-            raise UserError("give one run directory or one file of weights: python eval.py RUN_DIR [key=value ...]")
-        evaluate(Path(sources[0]), **args)
-
-    run_tool(run, __doc__, KEYS, sys.argv[1:] if argv is None else argv)
+    run_tool(evaluate, __doc__, KEYS, sys.argv[1:] if argv is None else argv)
 
 
-def evaluate(
-    source: Path,
-    *,
-    episodes: int,
-    snapshot: str | None,
-    task: str | None,
-    seed: int | None,
-    film: str,
-    render_size: int,
-    camera: str | None,
-    fps: float | None,
-    live: bool,
-    num_envs: int,
-    device: str,
-    agent_dir: str | None,
-    trust: bool,
-    out: str | None,
-) -> None:
-    """Play the episodes, print the table, and write or show the video; see KEYS.
+def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
+    """Play the episodes, print the table, and write or show the video.
+
+    Args:
+        sources: a run directory or a file of weights.
+        values: of all KEYS.
 
     Raises:
         UserError: there are no weights, or they do not fit the task.
     """
+    if len(sources) != 1:
+        raise UserError("give one run directory or one file of weights: python eval.py RUN_DIR [key=value ...]")
+    source, args = Path(sources[0]), SimpleNamespace(**values)
     envs.choose_backend()  # before an environment's module imports dm_control
-    chosen = _episodes_to_film(film, episodes)
-    if live:
-        _check_window(chosen)
-    path = trained.find(source, snapshot)
+    chosen = _episodes_to_film(args.film, args.episodes)
+    if args.live and chosen == []:
+        raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
+    if args.live and sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        raise UserError("live=true: there is no display here; omit it to write a video instead")
+    path = trained.find(source, args.snapshot)
     cfg, weights, frame = trained.read(path)
-    if not trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
+    if not args.trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
         trained.reject_foreign_code(cfg, path)
-    _override(cfg, device, agent_dir, task, seed, num_envs)
-    folder = Path(out) if out else (source if source.is_dir() else source.parent) / "eval"
+    _override(cfg, args)
+    folder = Path(args.out) if args.out else (source if source.is_dir() else source.parent) / "eval"
     name = f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', cfg.task_name)}"
-    if not live:
+    if not args.live:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            raise UserError(f"{folder}: cannot be created ({e.strerror}); give out=DIR") from e
-    camera_id = int(camera) if camera is not None and re.fullmatch(r"-?\d{1,9}", camera) else camera
-    act, results = _play(cfg, weights, path, frame, episodes, camera_id)
+            raise files.cannot_write(folder, e, "give out=DIR") from e
+    camera = int(args.camera) if re.fullmatch(r"-?[0-9]{1,9}", args.camera or "") else args.camera
+    act, fps, results = _play(cfg, weights, path, frame, args.episodes, camera)
     returns = [total for total, _ in results]
-    if not live:
+    if not args.live:
         summary = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed, "returns": returns}
-        _write_summary(summary, folder / f"{name}.json")
-    print(f"{cfg.task_name}: {path}, frame {frame:,}, {episodes} episodes, seed {cfg.seed}")
+        try:
+            files.write_atomically(folder / f"{name}.json", json.dumps(summary, indent=1).encode())
+        except OSError as e:
+            raise files.cannot_write(folder / f"{name}.json", e, "give out=DIR") from e
+    print(f"{cfg.task_name}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
     print("\n".join(table(returns, [steps * cfg.action_repeat for _, steps in results])), flush=True)
     if chosen is None:
-        chosen = [int(np.argmax(returns) if film == "best" else np.argmin(returns))]
+        chosen = [int(np.argmax(returns) if args.film == "best" else np.argmin(returns))]
     if chosen:
-        frames = _film(cfg, act, chosen, render_size, camera_id)
-        real_time = next(frames)
-        if live:
-            _show(frames, fps or real_time)
+        frames = _film(cfg, act, chosen, args.render_size, camera)
+        if args.live:
+            _show(frames, args.fps or fps)
         else:
-            _write(frames, fps or real_time, folder / f"{name}.mp4")
+            _write(frames, args.fps or fps, folder / f"{name}.mp4")
 
 
-def _override(
-    cfg: DictConfig, device: str, agent_dir: str | None, task: str | None, seed: int | None, num_envs: int
-) -> None:
+def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
     """Change a run's configuration for evaluation and resolve it on this machine."""
-    cfg.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = device, "auto", num_envs, False
+    cfg.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = args.device, "auto", args.num_envs, False
     cfg.replay_buffer_size = 1000  # unused, but checked against the episode length
     if "device" in cfg.agent:
-        cfg.agent.device = device
-    if agent_dir is not None:
-        cfg.agent_dir = agent_dir
-    if task is not None:
-        trained.override_task(cfg, task)
-    if seed is not None:
-        cfg.seed = seed
+        cfg.agent.device = args.device
+    if args.agent_dir is not None:
+        cfg.agent_dir = args.agent_dir
+    if args.task is not None:
+        trained.override_task(cfg, args.task)
+    if args.seed is not None:
+        cfg.seed = args.seed
     validate_in_place(cfg)
     factory.prepare_machine(cfg)
 
 
 def _play(
     cfg: DictConfig, weights: dict[str, Any], path: Path, frame: int, episodes: int, camera: int | str | None
-) -> tuple[Policy, list[tuple[float, int]]]:
-    """Return the policy, and return and length in agent steps of each episode."""
+) -> tuple[Policy, float, list[tuple[float, int]]]:
+    """Return the policy, the frame rate of real time, and return and length in agent steps of each episode."""
 
     def act(obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -175,17 +163,11 @@ def _play(
         if camera is not None:  # report a wrong camera now, not after all episodes
             envs[0].call("begin", _EVALUATION, 0)
             envs[0].call("render", 16, 16, camera)
-        return act, play(envs, _EVALUATION, episodes, act, lambda *_: None)
+        fps = 1 / envs[0].step_seconds if envs[0].step_seconds else 20.0
+        return act, fps, play(envs, _EVALUATION, episodes, act, lambda *_: None)
     finally:
         for env in envs:
             env.close()
-
-
-def _write_summary(summary: dict[str, Any], path: Path) -> None:
-    try:
-        files.write_atomically(path, json.dumps(summary, indent=1).encode())
-    except OSError as e:
-        raise files.cannot_write(path, e, "give out=DIR") from e
 
 
 def table(returns: Sequence[float], frames: Sequence[int]) -> list[str]:
@@ -216,13 +198,13 @@ def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
     return indices
 
 
-def _film(cfg: DictConfig, act: Policy, episodes: Sequence[int], size: int, camera: int | str | None) -> Iterator[Any]:
-    """Yield the frame rate of real time, then the frames, uint8 [H, W, 3], of episodes side by side."""
+def _film(
+    cfg: DictConfig, act: Policy, episodes: Sequence[int], size: int, camera: int | str | None
+) -> Iterator[np.ndarray]:
+    """Yield the frames, uint8 [H, W, 3], of episodes side by side."""
     cfg.num_eval_envs = 1  # rendering works only in this process
     envs = [factory.make_env(cfg, utils.EVAL_ENV, 0) for _ in episodes]
     try:
-        seconds = envs[0].step_seconds
-        yield 1 / seconds if seconds else 20.0
         time_steps = [env.call("begin", _EVALUATION, e) for env, e in zip(envs, episodes, strict=True)]
         totals, counts = [0.0] * len(episodes), [0] * len(episodes)
 
@@ -244,32 +226,13 @@ def _film(cfg: DictConfig, act: Policy, episodes: Sequence[int], size: int, came
             env.close()
 
 
-def _check_window(chosen: Sequence[int] | None) -> None:
-    """Check that there are episodes to show and a display to show them on.
-
-    Raises:
-        UserError: there are none.
-    """
-    if chosen == []:
-        raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
-    trial = [sys.executable, "-c", "import cv2; cv2.namedWindow('drqv2')"]  # without a display, Qt aborts the process
-    try:
-        subprocess.run(trial, capture_output=True, timeout=60, check=True)
-    except subprocess.SubprocessError as e:
-        where = f" (cannot open a window on DISPLAY={os.environ['DISPLAY']})" if os.environ.get("DISPLAY") else ""
-        raise UserError(f"live=true: there is no display here{where}; omit it to write a video instead") from e
-
-
 def _write(frames: Iterator[np.ndarray], fps: float, path: Path) -> None:
+    first = next(frames)
     try:
-        video = Mp4(path.parent, fps, next(frames))
-        try:
-            for frame in frames:
+        with closing(Mp4(path.parent, fps, first.shape)) as video:
+            for frame in itertools.chain([first], frames):
                 video.write(frame)
             video.finish(path)
-        except BaseException:
-            video.discard()
-            raise
     except (OSError, RuntimeError) as e:
         raise UserError(f"{path}: the video cannot be written ({e})") from e
     print(f"video: {path}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import random
-import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
-from torch.distributions.utils import _standard_normal
 
 from drqv2.errors import UserError
 
@@ -40,18 +38,17 @@ def set_seed_everywhere(seed: int) -> None:
     random.seed(int(seed))
 
 
-def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for the next allocation. Return False where there is no glibc.
+def keep_freed_memory() -> None:
+    """Make glibc, where there is one, keep freed memory for the next allocation of the main thread.
 
     An update on a CPU allocates and frees the same hundreds of megabytes each time. Otherwise page faults take a third
-    of its time or more. Applies to the main thread only.
+    of its time or more.
     """
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
-    try:
+    with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(mallopt(m_mmap_max, 0) and mallopt(m_trim_threshold, 2**31 - 1))
+        mallopt(m_mmap_max, 0)
+        mallopt(m_trim_threshold, 2**31 - 1)
 
 
 class eval_mode:
@@ -107,12 +104,6 @@ def weight_init(m: nn.Module) -> None:
         nn.init.zeros_(m.bias)
 
 
-def _in_steps(frames: int | None, action_repeat: int) -> int | None:
-    if action_repeat < 1:
-        raise UserError(f"action_repeat={action_repeat}: must be at least 1")
-    return None if frames is None else int(frames) // action_repeat
-
-
 class Until:
     """True until a number of environment frames has passed.
 
@@ -122,7 +113,7 @@ class Until:
     """
 
     def __init__(self, until: int | None, action_repeat: int = 1) -> None:
-        self.until = _in_steps(until, action_repeat)
+        self.until = None if until is None else int(until) // action_repeat
 
     def __call__(self, step: int) -> bool:
         """Return whether agent step `step` is before the end."""
@@ -136,22 +127,15 @@ class Every:
     true on a multiple only.
 
     Args:
-        every: environment frames; None never fires.
+        every: environment frames, at least those of one agent step; None never fires.
         action_repeat: environment frames per agent step. Calls pass agent steps.
 
     Attributes:
         last_step: agent step of the last call, the only state.
-
-    Raises:
-        UserError: the interval is shorter than one agent step.
     """
 
     def __init__(self, every: int | None, action_repeat: int = 1) -> None:
-        self.every = _in_steps(every, action_repeat)
-        if self.every is not None and self.every < 1:
-            raise UserError(
-                f"an interval of {every} frames is shorter than one agent step of action_repeat={action_repeat} frames"
-            )
+        self.every = None if every is None else int(every) // action_repeat
         self.last_step: int | None = None
 
     def __call__(self, step: int) -> bool:
@@ -176,39 +160,29 @@ class Timer:
     """
 
     def __init__(self, total: float = 0.0) -> None:
-        self._lap = 0.0
-        self._total = total
-        self._since = time.perf_counter()
-        self._running = True
-
-    def _update(self) -> None:
-        now = time.perf_counter()
-        if self._running:
-            self._lap += now - self._since
-            self._total += now - self._since
-        self._since = now
+        self._lap_start = time.perf_counter()
+        self._start = self._lap_start - total
 
     def reset(self) -> tuple[float, float]:
         """Start a new lap; return the seconds of the last lap and in total."""
-        self._update()
-        lap, self._lap = self._lap, 0.0
-        return lap, self._total
+        now = time.perf_counter()
+        lap, self._lap_start = now - self._lap_start, now
+        return lap, now - self._start
 
     def total_time(self) -> float:
         """Return the total seconds."""
-        self._update()
-        return self._total
+        return time.perf_counter() - self._start
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not count the time inside this context."""
-        self._update()
-        running, self._running = self._running, False
+        """Do not count the time inside this context, which must not be nested."""
+        began = time.perf_counter()
         try:
             yield
         finally:
-            self._update()
-            self._running = running
+            pause = time.perf_counter() - began
+            self._start += pause
+            self._lap_start += pause
 
 
 class TruncatedNormal(Normal):
@@ -251,19 +225,13 @@ class TruncatedNormal(Normal):
             float [*sample_shape, ...] inside (low, high).
         """
         shape = self._extended_shape(sample_shape)
-        if generator is None:
-            noise = _standard_normal(shape, dtype=self.loc.dtype, device=self.loc.device)
-        else:
-            noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
-        noise = noise * self.scale
+        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator) * self.scale
         if clip is not None:
             noise = torch.clamp(noise, -clip, clip)
         return self._clamp(self.loc + noise)
 
 
-_NUMBER = r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
-_LINEAR = re.compile(rf"\s*linear\({_NUMBER},{_NUMBER},{_NUMBER}\)\s*")
-_STEP_LINEAR = re.compile(rf"\s*step_linear\({_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER}\)\s*")
+_NUMBERS = {"linear": 3, "step_linear": 5}  # how many a schedule has
 
 
 def schedule(schdl: str | float, step: int) -> float:
@@ -279,16 +247,18 @@ def schedule(schdl: str | float, step: int) -> float:
     """
     with suppress(ValueError):
         return float(schdl)
-    text = str(schdl)
-    match = _LINEAR.fullmatch(text) or _STEP_LINEAR.fullmatch(text)
-    if match is None:
+    name, _, numbers = str(schdl).strip().removesuffix(")").partition("(")
+    try:
+        init, *legs = map(float, numbers.split(","))
+    except ValueError:
+        legs = []
+    if 1 + len(legs) != _NUMBERS.get(name):
         raise UserError(
-            f"schedule {text!r}: expected a number, linear(init,final,duration) or "
+            f"schedule {schdl!r}: expected a number, linear(init,final,duration) or "
             "step_linear(init,final1,duration1,final2,duration2), durations in agent steps"
         )
-    init, *legs = map(float, match.groups())
     if min(legs[1::2]) <= 0:
-        raise UserError(f"schedule {text!r}: a duration must be above 0 agent steps, got {min(legs[1::2]):g}")
+        raise UserError(f"schedule {schdl!r}: a duration must be above 0 agent steps, got {min(legs[1::2]):g}")
     at = float(step)
     for final, duration in zip(legs[::2], legs[1::2], strict=True):
         if at <= duration:

@@ -37,7 +37,7 @@ class DrQV2Agent:
         obs_shape: (C, H, W) of a uint8 observation, frames stacked along C; or (N,) of a state, float32.
         action_shape: (A,); actions lie in [-1, 1].
         device: where the networks live.
-        lr: learning rate of Adam, for encoder, actor and critic alike.
+        lr: learning rate of Adam, the same for all networks.
         feature_dim: width of the actor's and the critic's trunk.
         hidden_dim: width of their hidden layers.
         critic_target_tau: fraction of the way the target critic moves at each update.
@@ -90,7 +90,7 @@ class DrQV2Agent:
         self.precision = precision
         self.compile = compile
         self.encoder: Encoder | StateEncoder
-        self.aug: torch.nn.Module
+        self.aug: Any
         if len(obs_shape) == 3:
             self.encoder, self.aug = Encoder(obs_shape).to(device), RandomShiftsAug(pad=4)
         else:
@@ -120,11 +120,9 @@ class DrQV2Agent:
         self.act_generator: torch.Generator | None = None
         self.update_generator: torch.Generator | None = None
         if seed is not None:
-            generators = [torch.Generator(self.device) for _ in range(3)]
-            for i, generator in enumerate(generators):
-                generator.manual_seed(utils.spawn_seed(seed, utils.AGENT, i))
-            aug: Any = self.aug
-            self.act_generator, self.update_generator, aug.generator = generators
+            self.act_generator, self.update_generator, self.aug.generator = (
+                torch.Generator(self.device).manual_seed(utils.spawn_seed(seed, utils.AGENT, i)) for i in range(3)
+            )
 
     def train(self, training: bool = True) -> None:
         """Put the networks into training mode, or evaluation mode when `training` is False."""
@@ -274,8 +272,7 @@ class DrQV2Agent:
 
     def _shifted(self, obs: Tensor) -> Tensor:
         # A replaced `aug` may take floats only, as in the public implementation.
-        shifted: Tensor = self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float())
-        return shifted
+        return self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float())
 
     def _encode(self, obs: Tensor) -> Tensor:
         if type(self.encoder) is Encoder and self._as_published:
@@ -285,13 +282,11 @@ class DrQV2Agent:
     @property
     def _as_published(self) -> bool:
         """Whether nothing of the update has been replaced: replacements get fp32 and flat features."""
+        modules = (self.encoder, self.aug, self.actor, self.critic, self.critic_target)
+        kinds, heads = [type(module) for module in modules], [Actor, Critic, Critic]
         methods = ("update", "update_critic", "update_actor")
-        sees = {"encoder": Encoder, "aug": RandomShiftsAug}
-        if type(self.encoder) is StateEncoder:
-            sees = {"encoder": StateEncoder, "aug": torch.nn.Identity}
-        parts = {**sees, "actor": Actor, "critic": Critic, "critic_target": Critic}
-        return all(getattr(type(self), name) is getattr(DrQV2Agent, name) for name in methods) and all(
-            type(getattr(self, name)) is part for name, part in parts.items()
+        return all(getattr(type(self), name) is getattr(DrQV2Agent, name) for name in methods) and (
+            kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads])
         )
 
     @property

@@ -32,8 +32,8 @@ from drqv2.errors import UserError
 _ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs.dmc", "logger": "drqv2.logging.logger"}
 
 
-class _Names:
-    """Resolves top-level module names as an agent's files expect them.
+class _Names(MetaPathFinder, Loader):
+    """Makes an agent's directory importable, and finds modules under the names that its files expect.
 
     Args:
         agent_dir: absolute directory of the files; None if the agent comes from the Python path.
@@ -45,45 +45,45 @@ class _Names:
     def __init__(self, agent_dir: Path | None) -> None:
         self._path = [] if agent_dir is None else [str(agent_dir)]
         self.package = f"agent_dir_{zlib.crc32(str(agent_dir).encode()):08x}"
-
-    def install(self) -> None:
-        """Make the package importable, and the names available to `hydra.utils.instantiate`."""
         if self.package not in sys.modules:
             package = ModuleType(self.package)
             package.__path__ = self._path
             sys.modules[self.package] = package
-            sys.meta_path.insert(0, _Files(self))
-            sys.meta_path.append(_Aliases(self))  # last, so that it shadows no other module
+            sys.meta_path.insert(0, self)
 
     def full(self, name: str) -> str:
         """Return the full name of a module or a member of it; unchanged if it is neither the agent's nor an alias."""
         top = name.partition(".")[0]
         own = PathFinder.find_spec(f"{self.package}.{top}", self._path)
-        # A namespace package comes last, as on sys.path: an output folder called wandb must not hide the package.
-        folder = own is not None and own.origin is None
-        loaded = getattr(sys.modules.get(top), "__file__", None)  # agent_dir may be this project's own directory
-        if own is not None and not folder and own.origin != loaded:
+        if own is not None and own.origin is None and (top in _ALIASES or PathFinder.find_spec(top)):
+            own = None  # a namespace package comes last, as on sys.path: an output folder called wandb hides no package
+        loaded = getattr(sys.modules.get(top), "__file__", "")  # agent_dir may be this project's own directory
+        if own is not None and own.origin != loaded:
             return f"{self.package}.{name}"
-        if top in _ALIASES:
-            return _ALIASES[top] + name[len(top) :]
-        if folder and not any(f.find_spec(top, None) for f in sys.meta_path if not isinstance(f, _Files | _Aliases)):
-            return f"{self.package}.{name}"
-        return name
+        return _ALIASES[top] + name[len(top) :] if top in _ALIASES else name
 
-    def import_(
-        self,
-        name: str,
-        globals: Mapping[str, Any] | None = None,
-        locals: Mapping[str, Any] | None = None,
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> ModuleType:
+    def import_(self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         """Replacement for `__import__` in the agent's files."""
         full = name if level else self.full(name)
         module = builtins.__import__(full, globals, locals, fromlist or (), level)
-        if fromlist or full == name:
-            return module
-        return sys.modules[self.full(name.partition(".")[0])]
+        return module if fromlist or full == name else sys.modules[self.full(name.partition(".")[0])]
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.startswith(f"{self.package}."):
+            spec = PathFinder.find_spec(fullname, path)
+            if spec is not None and type(spec.loader) is SourceFileLoader:
+                spec.loader = _Source(fullname, spec.loader.path)
+                spec.loader.names = self
+            return spec
+        # Code elsewhere, such as hydra.utils.instantiate, imports one of the agent's names, which must shadow no other.
+        if path is None and self.full(fullname) != fullname and not PathFinder.find_spec(fullname):
+            return spec_from_loader(fullname, self)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self.full(module.__name__))
 
 
 class _Source(SourceFileLoader):
@@ -97,54 +97,10 @@ class _Source(SourceFileLoader):
         super().exec_module(module)
 
 
-class _Files(MetaPathFinder):
-    """Finds the modules in an agent's package."""
-
-    def __init__(self, names: _Names) -> None:
-        self._names = names
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if not fullname.startswith(self._names.package + "."):
-            return None
-        spec = PathFinder.find_spec(fullname, path)
-        if spec is not None and type(spec.loader) is SourceFileLoader:
-            spec.loader = _Source(fullname, spec.loader.path)
-            spec.loader.names = self._names
-        return spec
-
-
-class _Aliases(MetaPathFinder, Loader):
-    """Finds a top-level name as the agent's files expect it, when code elsewhere imports it and no other finder can."""
-
-    def __init__(self, names: _Names) -> None:
-        self._names = names
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if path is not None or self._names.full(fullname) == fullname:
-            return None
-        return spec_from_loader(fullname, self)
-
-    def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(self._names.full(module.__name__))
-
-
 def agent_factory(agent: dict[str, Any], agent_dir: Path | None) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return an agent's class (or factory function) and its arguments from the configuration.
-
-    Args:
-        agent: the resolved `agent` node of the configuration, with `_target_` and without missing values.
-        agent_dir: directory in which `_target_` and its imports are looked up first.
-
-    Raises:
-        UserError: `_target_` cannot be found or imported.
-    """
+    """Return an agent's class (or factory function) and its arguments from the configuration; see `make_agent`."""
     agent_dir = agent_dir and agent_dir.resolve()
     names = _Names(agent_dir)
-    names.install()
     target = str(agent.get("_target_"))
     try:
         node = {**agent, "_target_": names.full(target)}
@@ -158,16 +114,14 @@ def _reason(error: BaseException, names: _Names, target: str, agent_dir: Path | 
     module, _, name = names.full(target).rpartition(".")
     loaded = sys.modules.get(module)
     if loaded is not None and not hasattr(loaded, name):
-        names_in = [*vars(loaded), *getattr(loaded, "__all__", ())]
-        return f"no {name} in {getattr(loaded, '__file__', module)}{did_you_mean(name, names_in)}"
+        return f"no {name} in {loaded.__file__}{did_you_mean(name, [*vars(loaded), *getattr(loaded, '__all__', ())])}"
     while error.__cause__ is not None:
         error = error.__cause__
-    reason = f"{type(error).__name__}: {error}".replace(f"{names.package}.", "")
-    if agent_dir is None:
-        return f"{reason}\nsearched the Python path; to search another directory, add agent_dir=DIR"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(f"{agent_dir}/")]
-    where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
-    return f"{reason}\n{where or f'searched {agent_dir}, then the Python path'}"
+    where = f"searched {agent_dir} and the Python path" if agent_dir else "searched the Python path; add agent_dir=DIR"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(f"{agent_dir}/"):
+            where = f"{frame.filename}, line {frame.lineno}"
+    return f"{type(error).__name__}: {error}\n{where}".replace(f"{names.package}.", "")
 
 
 def make_agent(
@@ -184,20 +138,11 @@ def make_agent(
     Raises:
         UserError: `_target_` cannot be found or imported, or does not accept the node's keys.
     """
-    given = {k: v for k, v in agent.items() if k not in found}
-    factory, kwargs = agent_factory(given, agent_dir)
+    factory, kwargs = agent_factory({k: v for k, v in agent.items() if k not in found}, agent_dir)
     kwargs |= {k: v for k, v in found.items() if k in agent}
     named = inspect.signature(factory).parameters
     kwargs |= {k: v for k, v in offered.items() if k in named and k not in kwargs}
     check_agent(factory, kwargs)
     if not factory.__module__.startswith("drqv2."):
-        print(f"agent: {agent['_target_']} from {source_file(factory)}")
+        print(f"agent: {agent['_target_']} from {sys.modules[factory.__module__].__file__}")
     return factory(**kwargs)
-
-
-def source_file(factory: Callable[..., Any]) -> str:
-    """Return the source file of an agent's class."""
-    try:
-        return str(inspect.getsourcefile(factory))
-    except TypeError:
-        return "(built in)"

@@ -15,7 +15,7 @@ class RandomShiftsAug(nn.Module):
     that uint8 images stay uint8. All channels (the stacked frames) of a sample share one shift.
 
     Args:
-        pad: greatest shift, pixels.
+        pad: greatest shift, pixels; less than the side of the images.
 
     Attributes:
         generator: draws the shifts; torch's global generator of the images' device when None.
@@ -51,8 +51,7 @@ def _shifted_by_slices(x: Tensor, shift: Tensor) -> Tensor:
     source = x.numpy()
     b, c, h, w = source.shape
     target = np.empty((b, h, w, c), np.uint8)
-    dys, dxs = shift[0].clamp(1 - h, h - 1).tolist(), shift[1].clamp(1 - w, w - 1).tolist()
-    for old, new, dy, dx in zip(source, target, dys, dxs, strict=True):
+    for old, new, dy, dx in zip(source, target, *shift.tolist(), strict=True):
         top, bottom, left, right = max(0, -dy), h - max(0, dy), max(0, -dx), w - max(0, dx)
         cv2.merge(tuple(old[:, top + dy : bottom + dy, left + dx : right + dx]), new[top:bottom, left:right])
         if left:

@@ -34,27 +34,15 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
     agent.graph_stddev = stddev = torch.zeros((), device=static[0].device)
     shift_generator = getattr(agent.aug, "generator", None)  # none for states
     generators = [g for g in (agent.update_generator, shift_generator) if g is not None]
-    modules = (agent.encoder, agent.actor, agent.critic, agent.critic_target)
-    optimizers = (agent.encoder_opt, agent.actor_opt, agent.critic_opt)
-    before = [{k: v.clone() for k, v in m.state_dict().items()} for m in modules]
-    states = [[{k: v.clone() for k, v in o.state[p].items()} for p in o.param_groups[0]["params"]] for o in optimizers]
+    before = {key: tensor.clone() for key, tensor in _changing(agent).items()}
     draws = [g.get_state() for g in generators]
-    device = static[0].device
-    global_draw = torch.cuda.get_rng_state(device)  # modules without a generator draw from it during warm-up
-
-    graph, metrics = _record(lambda: agent._learn(static, step), generators)
+    with torch.random.fork_rng([static[0].device]):  # modules without a generator draw from the global one
+        graph, metrics = _record(lambda: agent._learn(static, step), generators)
     agent.graph_stddev = None
-
-    with torch.no_grad():
-        for module, values in zip(modules, before, strict=True):
-            module.load_state_dict(values)
-        for optimizer, saved in zip(optimizers, states, strict=True):
-            for param, values in zip(optimizer.param_groups[0]["params"], saved, strict=True):
-                for name, value in optimizer.state[param].items():
-                    value.copy_(values[name] if values else torch.zeros_like(value))
+    for key, tensor in _changing(agent).items():
+        tensor.copy_(before[key] if key in before else torch.zeros_like(tensor))  # optimizers begin with zeros
     for generator, state in zip(generators, draws, strict=True):
         generator.set_state(state)
-    torch.cuda.set_rng_state(global_draw, device)
 
     def replay(batch: Sequence[Tensor], std: float) -> dict[str, Tensor]:
         for buffer, new in zip(static, batch, strict=True):
@@ -64,6 +52,15 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
         return {name: value.clone() for name, value in metrics.items()}  # the next replay overwrites them
 
     return replay
+
+
+def _changing(agent: Any) -> dict[tuple[Any, str], Tensor]:
+    """Return the tensors that updates change, in place."""
+    modules = (agent.encoder, agent.actor, agent.critic, agent.critic_target)
+    optimizers = (agent.encoder_opt, agent.actor_opt, agent.critic_opt)
+    weights = {(module, name): tensor for module in modules for name, tensor in module.state_dict().items()}
+    moments = {(p, name): x for opt in optimizers for p, state in opt.state.items() for name, x in state.items()}
+    return weights | moments
 
 
 def graphed_policy(agent: Any) -> GraphedPolicy:

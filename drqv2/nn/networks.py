@@ -10,15 +10,6 @@ from torch import Tensor, nn
 
 from drqv2.utils import TruncatedNormal, weight_init
 
-_STRIDES = (2, 1, 1, 1)
-
-
-def _conv_output(size: int) -> int:
-    """Return the side of the encoder's feature map for an image of side `size` pixels."""
-    for stride in _STRIDES:
-        size = (size - 3) // stride + 1
-    return size
-
 
 class Encoder(nn.Module):
     """Four 3x3 convolutions of 32 channels, the first with stride 2.
@@ -32,14 +23,14 @@ class Encoder(nn.Module):
 
     def __init__(self, obs_shape: Sequence[int]) -> None:
         super().__init__()
-        channels, height, width = obs_shape
-        self.repr_dim = 32 * _conv_output(height) * _conv_output(width)
         layers: list[nn.Module] = []
-        for in_channels, stride in zip((channels, 32, 32, 32), _STRIDES, strict=True):
+        for in_channels, stride in ((obs_shape[0], 2), (32, 1), (32, 1), (32, 1)):
             # In place: a convolution's gradient does not need its own output.
             layers += [nn.Conv2d(in_channels, 32, 3, stride=stride), nn.ReLU(inplace=True)]
         self.convnet = nn.Sequential(*layers)
         self.apply(weight_init)
+        with torch.no_grad():
+            self.repr_dim = self.convnet(torch.zeros(1, *obs_shape)).numel()
 
     def forward(self, obs: Tensor, as_maps: bool = False) -> Tensor:
         """Return features [B, repr_dim] of images [B, C, H, W], uint8 or float in [0, 255].
@@ -68,45 +59,34 @@ class StateEncoder(nn.Module):
         self.apply(weight_init)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return features [B, repr_dim] of observations [B, N]; float32, and bfloat16 under bf16 autocast."""
+        """Return features [B, repr_dim] of observations [B, N]; dtype as in `Encoder`."""
         features: Tensor = self.mlp(obs)
         return features
 
 
 def _centred(obs: Tensor) -> Tensor:
-    """Return pixels as numbers in [-0.5, 0.5], in the dtype and memory order that are fastest for convolutions."""
-    device = obs.device.type
-    if device != "cpu" or torch.compiler.is_compiling():
+    """Return pixels as numbers in [-0.5, 0.5], in channels-last order, which is fastest for convolutions."""
+    if obs.device.type != "cpu" or obs.dtype != torch.uint8 or not len(obs) or torch.compiler.is_compiling():
         return (obs.contiguous(memory_format=torch.channels_last) / 255.0).sub_(0.5)
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.get_default_dtype()
-    if obs.dtype != torch.uint8 or not len(obs):
-        return (obs.contiguous(memory_format=torch.channels_last) / 255.0).sub_(0.5).to(dtype)
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     b, c, h, w = obs.shape
     rows = obs.permute(0, 2, 3, 1).reshape(b * h, w * c)
-    out = torch.empty(rows.shape, dtype=dtype, device=device)
+    out = torch.empty(rows.shape, dtype=dtype)
     # A lookup of the 256 possible values takes less than half the time of computing. OpenCV has no bf16.
-    table = (torch.arange(256, dtype=torch.uint8, device=device) / 255.0).sub_(0.5).to(dtype)
-    bits = {2: torch.uint16, 4: torch.float32, 8: torch.float64}[dtype.itemsize]
+    table = (torch.arange(256, dtype=torch.uint8) / 255.0).sub_(0.5).to(dtype)
+    bits = torch.uint16 if dtype.itemsize == 2 else dtype
     cv2.LUT(rows.numpy(), table.view(bits).numpy(), dst=out.view(bits).numpy())
     return out.view(b, h, w, c).permute(0, 3, 1, 2)
 
 
 class _MapsLinear(nn.Linear):
-    """Takes features [B, C * h * w], or maps [B, C, h, w] in channels-last order, for which it permutes its weights.
-
-    The weights are a fifth of a batch's maps in size.
-    """
+    """Takes features [B, C * h * w], or maps [B, C, h, w] in channels-last order, for which it permutes its weights."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 2:
             return super().forward(x)
-        weight = self.weight.to(x.dtype).unflatten(1, x.shape[1:])  # [out, C, h, w]
-        return nn.functional.linear(_channels_last(x), _channels_last(weight), self.bias)
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """Return [N, C, h, w] as [N, h * w * C]."""
-    return x.permute(0, 2, 3, 1).flatten(1)
+        weight = self.weight.to(x.dtype).unflatten(1, x.shape[1:]).permute(0, 2, 3, 1)  # [out, h, w, C]
+        return nn.functional.linear(x.permute(0, 2, 3, 1).flatten(1), weight.flatten(1), self.bias)
 
 
 class _Float32LayerNorm(nn.LayerNorm):
@@ -161,14 +141,7 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Two action values on a shared trunk.
-
-    Args:
-        repr_dim: the encoder's features.
-        action_shape: (A,).
-        feature_dim: width of the trunk's output.
-        hidden_dim: width of the two hidden layers.
-    """
+    """Two action values on a shared trunk; its arguments are those of `Actor`."""
 
     def __init__(self, repr_dim: int, action_shape: Sequence[int], feature_dim: int, hidden_dim: int) -> None:
         super().__init__()

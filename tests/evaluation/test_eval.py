@@ -141,7 +141,7 @@ def test_the_best_episode_is_filmed(
     monkeypatch.setattr(overlay, "label", note)
     for which, pick in (("best", max), ("worst", min)):
         filmed.clear()
-        said(capsys, trained, "episodes=5", f"film={which}", f"out={tmp_path}", *SMALL)
+        said(capsys, trained, "episodes=3", f"film={which}", f"out={tmp_path}", *SMALL)
         values = json.loads((tmp_path / "snapshot_480_cartpole_balance_sparse.json").read_text())["returns"]
         assert filmed[-1][1] == pytest.approx(pick(values))  # filmed, it plays as it did unseen
         assert {episode for episode, _ in filmed} == {values.index(pick(values))}
@@ -179,7 +179,11 @@ def test_weights_from_outside_that_name_no_code_are_played(
 ) -> None:
     exported = tmp_path / "policy.safetensors"
     snapshot_tool.export(trained, exported)
-    own = rewritten(exported, tmp_path / "own.safetensors", {"task_name": "cartpole_balance", "env": DM_CONTROL})
+    own = rewritten(
+        exported,
+        tmp_path / "own.safetensors",
+        {"task_name": "cartpole_balance", "env": DM_CONTROL, "action_repeat": 40},
+    )
     words = ("episodes=1", "film=none", f"out={tmp_path}")
     assert said(capsys, own, *words)[-1] == said(capsys, trained, f"snapshot={own}", *words)[-1]
 
@@ -286,7 +290,7 @@ def test_label_and_grid() -> None:
         (["RUN", "episodes=0"], "episodes=0: must be"),
         (["RUN", "episodes=1e30"], "100000"),
         (["RUN", "fps=1e-9"], "0.1"),
-        (["RUN", "out=RUN/snapshot.pt/below"], "cannot be created"),
+        (["RUN", "out=RUN/snapshot.pt/below"], "cannot be written"),
         (["RUN", "film=7", "episodes=3"], "from 0 to 2"),
         (["RUN", "film=all"], "best, worst, none"),
         (["RUN", "snapshot=weights_7.pt"], "snapshot.pt, "),
@@ -298,7 +302,7 @@ def test_label_and_grid() -> None:
         (["EPISODE"], "not written by python -m drqv2.snapshot export (it contains no config)"),
         (["RUN", "live=true"], "there is no display here"),
         (["RUN", "live=true", "film=none"], "nothing to show"),
-        (["RUN", "out=RUN/train.csv"], "cannot be created"),
+        (["RUN", "out=RUN/train.csv"], "cannot be written"),
         (["RUN", "camera=9"], "camera=9"),
         (["RUN", "camera=²"], "camera='²'"),
         (["RUN", "camera=--1"], "camera='--1'"),

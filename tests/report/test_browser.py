@@ -184,8 +184,8 @@ def test_a_watched_page_reloads_only_where_nothing_is_lost(browser: Any, tmp_pat
     for seed in (1, 2):
         make_run(tmp_path / f"run{seed}", [1, 2, 3], seed=seed, lr=seed)
     frame = np.zeros((32, 32, 3), np.uint8)
-    video = Mp4(tmp_path / "run1" / "eval_video", 10, frame)
-    for _ in range(50):
+    video = Mp4(tmp_path / "run1" / "eval_video", 10, frame.shape)
+    for _ in range(51):
         video.write(frame)
     video.finish(tmp_path / "run1" / "eval_video" / "10.mp4")
 
