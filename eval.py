@@ -38,9 +38,8 @@ from omegaconf import DictConfig
 
 from drqv2 import envs, utils
 from drqv2.agents.acting import choose_actions
-from drqv2.config.checks import validate_in_place
-from drqv2.config.key import Key
-from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Text
+from drqv2.config.checks import validate
+from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Key, Text
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay
 from drqv2.evaluation import trained_agent as trained
@@ -156,7 +155,7 @@ def _override(
         trained.override_task(cfg, task)
     if seed is not None:
         cfg.seed = seed
-    validate_in_place(cfg)
+    validate(cfg)
     factory.prepare_machine(cfg)
 
 

@@ -11,22 +11,15 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from drqv2.config.formatting import show, unknown
-from drqv2.config.key import Key
-from drqv2.config.kinds import Bool, Choice, Device, EvenInt, File, Float, Folder, Int, Name, Schedule, Shape, Text
+from drqv2.config.kinds import Bool, Choice, Device, EvenInt, File, Float, Folder, Int, Key, Name, Schedule, Shape, Text
 from drqv2.errors import UserError
 
 CFGS = Path(__file__).resolve().parents[2] / "cfgs"
+CHOSEN = ("regime", "task", "preset")  # each chooses a file of the folder of cfgs/ with its name
 REGIMES = {"drqv2": "DrQ-v2, off-policy learning from pixels"}  # each has cfgs/regime/NAME.yaml and an entry in GROUPS
 FIRST_REGIME = "drqv2"  # of configurations stored before the key `regime` existed
 LARGEST_RENDER = 2048  # pixels: OpenGL drivers can be relied on to draw this much off-screen
-
-
-def encoder_side(image_size: int) -> int:
-    """Return the side of the encoder's last feature map: four 3x3 convolutions with strides 2, 1, 1, 1."""
-    return (image_size - 3) // 2 + 1 - 3 * 2
-
-
-SMALLEST_IMAGE = next(size for size in range(3, 99) if encoder_side(size) >= 1)
+SMALLEST_IMAGE = 15  # pixels: of which the encoder's four convolutions leave one
 
 free, fixed = partial(Key, resume="free"), partial(Key, resume="fixed")  # what a resume may do with the key
 
