@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -30,11 +29,7 @@ must match the arguments of `agent._target_`. You can add keys of `env` in the s
 
 
 def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
-    """Return what `--help` prints: usage, regimes, tasks, presets and every key of `regime` with its default.
-
-    Raises:
-        UserError: there is no such regime.
-    """
+    """Return what `--help` prints: usage, tasks, presets and the keys of a regime; raises as `groups`."""
     values = _shown_defaults(regime)
     others = "".join(f", {name} ({about})" for name, about in REGIMES.items() if name != regime)
     lines = [
@@ -73,8 +68,7 @@ def markdown() -> str:
         for title, group in groups(regime).items():
             heading = title if group in SHARED else f"{title} ({regime})"
             sections[heading] = _key_table(group, values)
-    presets_set = [[f"`{preset}`", _own_values(f"preset/{preset}.yaml") or "nothing"] for preset in presets()]
-    sections |= {"Tasks": _task_tables(), "Presets": _table(["preset", "sets"], presets_set)}
+    sections |= {"Tasks": _file_table("task"), "Presets": _file_table("preset")}
     for heading, table in sections.items():
         lines += ["", f"## {heading}", "", *table]
     return "\n".join(lines)
@@ -88,29 +82,23 @@ def _key_table(group: tuple[Key, ...], values: dict[str, str]) -> list[str]:
     return _table(["key", "default", "allowed", "unit", "resume", "meaning"], rows)
 
 
-def _task_tables() -> list[str]:
-    tiers = [[tier, _own_values(f"task/{tier}.yaml")] for tier in ("easy", "medium", "hard")]
-    rows = []
-    for task in tasks():
-        tier = next(entry for entry in _load(f"task/{task}.yaml")["defaults"] if entry != "_self_")
-        rows.append([f"`{task}`", tier, _own_values(f"task/{task}.yaml")])
-    return [*_table(["tier", "sets"], tiers), "", *_table(["task", "tier", "its own values"], rows)]
-
-
-def _own_values(path: str) -> str:
-    """Return what a file of cfgs/ sets, as `name=value`, ..."""
-    values = {name: value for name, value in leaves(_load(path)).items() if name not in ("defaults", "task_name")}
-    return ", ".join(f"`{name}={show(value)}`" for name, value in values.items())
-
-
-def _load(path: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.load(CFGS / path))
+def _file_table(folder: str) -> list[str]:
+    """Return a table of what the files of a folder of cfgs/ set; those that others start from come first."""
+    rows, last = [], tasks()
+    for path in sorted(CFGS.glob(f"{folder}/*.yaml"), key=lambda path: (path.stem in last, path.stem)):
+        values = leaves(OmegaConf.to_container(OmegaConf.load(path)))
+        bases = [name for name in values.pop("defaults", []) if name != "_self_"]
+        own = [f"`{name}={show(value)}`" for name, value in values.items() if name != "task_name"]
+        rows.append([f"`{path.stem}`", ", ".join(bases + own) or "nothing"])
+    return _table([folder, "sets"], rows)
 
 
 def _shown_defaults(regime: str) -> dict[str, str]:
     """Return the default of each key of a regime as text."""
     values = leaves(defaults(regime))
-    values["task_name"] = next(entry["task"] for entry in _load("config.yaml")["defaults"] if "task" in entry)
+    values["task_name"] = next(
+        entry["task"] for entry in OmegaConf.load(CFGS / "config.yaml").defaults if "task" in entry
+    )
     return {name: "-" if values[name] == "???" else show(values[name]) for name in keys(regime)}
 
 

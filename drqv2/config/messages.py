@@ -14,15 +14,7 @@ from drqv2.config.schema import CHOSEN, FIRST_REGIME, GROUPS, every_key, keys, t
 
 
 def explain(error: Exception, regime: str = FIRST_REGIME) -> str:
-    """Explain an error of Hydra's or OmegaConf's to the person at the command line.
-
-    Args:
-        error: what was raised while a configuration was composed or read.
-        regime: the regime whose keys are suggested.
-
-    Returns:
-        one or two lines.
-    """
+    """Explain an error of Hydra's or OmegaConf's in one or two lines, which may suggest keys of `regime`."""
     known = keys(regime) if regime in GROUPS else every_key()
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
         group, _, option = str(error.missing_cfg_file).rpartition("/")

@@ -30,9 +30,7 @@ TASK = (
     fixed("obs_type", Choice("pixels", "state"), "Rendered images, or the task's state vector.", legacy="pixels"),
     fixed("frame_stack", Int(1), "Images stacked into one observation, newest last.", "images"),
     fixed("action_repeat", Int(1), "Environment frames for which each action is held.", "frames"),
-    fixed(
-        "image_size", Int(SMALLEST_IMAGE, LARGEST_RENDER), "Side of the square images that the agent sees.", "pixels"
-    ),
+    fixed("image_size", Int(SMALLEST_IMAGE, LARGEST_RENDER), "Side of the agent's square images.", "pixels"),
     Key(
         "render",
         Choice("exact", "fast"),
@@ -78,9 +76,7 @@ RUN = (
         "auto: true on a GPU, false on a CPU, where it was measured to gain nothing.",
     ),
     free("experiment", Text(), "A label of your own, stored with the run."),
-    free(
-        "agent_dir", Folder(), "Directory of your own agent files; agent._target_ is sought there first.", null="none"
-    ),
+    free("agent_dir", Folder(), "Directory of your agent files; agent._target_ is sought there first.", null="none"),
     free("init_from", File(), "Snapshot from which a new run takes the weights and nothing else.", null="new weights"),
     free(
         "resume",
@@ -94,12 +90,7 @@ RUN = (
 SNAPSHOTS = (
     free("save_snapshot", Bool(), "Write snapshot.pt while training, so that the run can be resumed."),
     free("snapshot_every_seconds", Float(0), "Seconds of training between two snapshots.", "seconds"),
-    free(
-        "snapshot_keep",
-        Int(0),
-        "Evenly spaced points of the run at which weights_FRAME.pt is kept, besides the initial weights.",
-        "files",
-    ),
+    free("snapshot_keep", Int(0), "Evenly spaced weights_FRAME.pt to keep, besides the initial weights.", "files"),
 )
 RECORDS = (
     free(

@@ -87,10 +87,9 @@ def encoder() -> Iterator[Finding]:
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
         text = f"cannot encode H.264, so runs will have no videos: {(said.strip().splitlines() or ['no output'])[-1]}"
-        own = bool(os.environ.get("IMAGEIO_FFMPEG_EXE"))
-        yield Finding(
-            "warn", "ffmpeg", text, "unset IMAGEIO_FFMPEG_EXE" if own else f"{_PIP} --force-reinstall imageio-ffmpeg"
-        )
+        own = os.environ.get("IMAGEIO_FFMPEG_EXE")
+        advice = "unset IMAGEIO_FFMPEG_EXE" if own else f"{_PIP} --force-reinstall imageio-ffmpeg"
+        yield Finding("warn", "ffmpeg", text, advice)
 
 
 def device() -> Iterator[Finding]:
@@ -153,15 +152,11 @@ def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
         text += ": software rendering, because NVIDIA's EGL is missing"
         advice = "apt-get install libnvidia-gl-VERSION (the driver's); in docker: -e NVIDIA_DRIVER_CAPABILITIES=all"
         yield Finding("warn", "renderer", text, advice)
-    text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {_size(cfg)}, {cfg['action_repeat']} frames of physics)"
+    text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {cfg['image_size']} pixels, {cfg['action_repeat']} frames)"
     if found["blank"]:
         yield Finding("fail", "render + step", f"{text}: the image has only one colour", another)
     else:
         yield Finding("ok", "render + step", text)
-
-
-def _size(cfg: dict[str, Any]) -> str:
-    return f"{cfg['image_size']}x{cfg['image_size']}"
 
 
 def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
@@ -170,17 +165,15 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     ms = measure.update_ms(cfg, device, found["actions"])
-    text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {_size(cfg)})"
+    text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {cfg['image_size']} pixels)"
     step_ms = found["ms"] + ms / cfg["agent"]["update_every_steps"]
     hours = cfg["num_train_frames"] / cfg["action_repeat"] * step_ms / 3.6e6
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     text += f": {cfg['num_train_frames']:,} frames take about {duration}"
     if hours <= _MAX_HOURS:
         yield Finding("ok", "update", text)
-    elif device == "cpu" and cfg["preset"] == "paper":
-        yield Finding("warn", "update", f"{text}, slow on a CPU", f"python train.py task={cfg['task_name']} preset=cpu")
     else:
-        yield Finding("warn", "update", text, "use a (faster) GPU, or: python train.py num_train_frames=N")
+        yield Finding("warn", "update", text, "use a (faster) GPU, or: python train.py preset=cpu")
 
 
 def space(cfg: dict[str, Any], folder: Path) -> Iterator[Finding]:

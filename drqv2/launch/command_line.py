@@ -1,10 +1,4 @@
-"""From a command line to `run(cfg, work_dir)`: help, resume, Hydra, checks, exit codes.
-
-Exit codes, each with one or two lines and no traceback:
-0 the run has ended; 1 jobs of a sweep failed or were lost; 2 a mistake of the user's; 71 its processes keep dying;
-74 the disk is full or failing; 75 asked to stop by SIGTERM or SIGUSR2, resume later; 76 a reward, loss, action or
-parameter is not finite; 130 interrupted from the keyboard. A bug ends with its traceback.
-"""
+"""From a command line to `run(cfg, work_dir)`: help, resume, Hydra, checks, exit codes."""
 
 from __future__ import annotations
 
@@ -50,7 +44,7 @@ def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) 
         argv: arguments, by default the process's own.
 
     Raises:
-        SystemExit: with an exit code as listed in this module's docstring; 0 after --help and the like.
+        SystemExit: with an exit code as listed in README.md.
         Exception: whatever a single `run` raised, with its own traceback.
     """
     setbase("1.3")

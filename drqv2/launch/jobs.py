@@ -27,31 +27,20 @@ class JobFailed(Exception):
     """A job of a sweep has failed and printed why; the other jobs continue."""
 
 
-class JobLostError(UserError):
-    """A launcher lost a job: its process or machine died."""
-
-    code = 1
-
-
 class Job:
     """What Hydra calls for each job, in this process or in one that a launcher starts, here or on another machine.
 
     Args:
         run: gets the checked configuration and the run's directory.
-
-    Attributes:
-        crash: the exception of a single run that is a bug.
-        traceback: its traceback, without Hydra's frames.
-        failed: number of jobs of a sweep that failed in this process.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._home = (socket.gethostname(), os.getpid())
         self._script = sys.argv[0]
-        self.crash: Exception | None = None
-        self.traceback: TracebackType | None = None
-        self.failed = 0
+        self.crash: Exception | None = None  # a bug in a single run
+        self.traceback: TracebackType | None = None  # the bug's, without Hydra's frames
+        self.failed = 0  # jobs of a sweep that failed in this process
         self.__wrapped__ = run  # Hydra names its job after the module of the function that this one wraps
 
     def __call__(self, cfg: DictConfig) -> Any:
@@ -105,10 +94,8 @@ def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
     elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
         message = "out of memory\nReduce batch_size, agent.hidden_dim, replay_buffer_num_workers or num_envs"
     elif name == "SafetensorError" or (isinstance(error, FileNotFoundError) and str(work_dir) in text):
-        message = (  # the last line, since a loader's process sends its traceback
-            f"a file of the run was damaged or deleted while it was in use: {text.strip().splitlines()[-1][:200]}\n"
-            "Every start checks these files"
-        )
+        end = " ".join(text.split())[-200:]  # a loader's process sends its traceback first
+        message = f"a file of the run was damaged or deleted while it was in use: {end}\nEvery start checks these files"
     else:
         return None
     return kind(f"{message}; {resume_hint(work_dir)}")
@@ -118,10 +105,10 @@ def explain_launcher(error: Exception) -> UserError | None:
     """Return what to tell the user about an error of a launcher's or its library's; None if it is neither."""
     line = " ".join(str(error).split())[:200]
     if type(error).__module__.partition(".")[0] in ("joblib", "submitit", "ray"):
-        return JobLostError(
-            f"a job was lost: {line}\n"
-            "Repeat the command with hydra.sweep.dir=THAT_DIRECTORY to resume every run of the sweep."
-        )
+        advice = "Repeat the command with hydra.sweep.dir=THAT_DIRECTORY to resume every run of the sweep."
+        lost = UserError(f"a job was lost: {line}\n{advice}")
+        lost.code = 1
+        return lost
     if isinstance(error, RuntimeError) and "srun" in line:
         return UserError(f"there is no Slurm here ({line})\nRun this on a machine from which your cluster takes jobs.")
     if isinstance(error, ConnectionError):

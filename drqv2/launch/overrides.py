@@ -81,10 +81,6 @@ def chosen_regime(overrides: Sequence[str]) -> str:
 def take_resume(overrides: Sequence[str], multirun: bool) -> tuple[Path | None, str, list[str]]:
     """Take resume=RUN_DIR or resume=latest out of the overrides.
 
-    Args:
-        overrides: key=value as typed.
-        multirun: several runs are asked for.
-
     Returns:
         the directory of the run to resume, or None; the run's regime; and the other overrides.
 

@@ -18,7 +18,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from drqv2.launch.jobs import JobLostError, explain_launcher
+from drqv2.launch.jobs import explain_launcher
 from drqv2.launch.overrides import PLUGINS
 from drqv2.run import factory
 from drqv2.system import machine
@@ -135,7 +135,8 @@ def test_a_lost_process_of_joblib_s():
     with pytest.raises(Exception, match="terminated") as error:
         joblib.Parallel(n_jobs=2)([joblib.delayed(os._exit)(1)] * 2)
     told = explain_launcher(error.value)
-    assert isinstance(told, JobLostError)
+    assert told is not None
+    assert told.code == 1
     assert str(told).startswith("a job was lost: ")
 
 
