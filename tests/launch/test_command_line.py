@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config import help, schema
 from drqv2.config.kinds import Choice, Int, Key
 from drqv2.config.schema import CFGS
 from drqv2.launch.command_line import launch
+from drqv2.launch.overrides import quote, readable
 from tests.launch.harness import RUNS, refused, run, start, stored
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,14 +41,15 @@ def test_sweep(tmp_path):
     (sweep,) = {work_dir.parent for _, work_dir in RUNS}
     assert sweep.name.endswith("_sweep")
     assert RUNS[0][0].init_from == str(tmp_path / "old.pt"), "a launcher's processes may start elsewhere"
-    start("-m", "seed=1", "hydra.sweep.dir=here")
-    assert RUNS[-1][1].parent == tmp_path / "here"
+
+
+def as_hydra_reads(override: str) -> object:
+    return OverridesParser.create().parse_override(readable(override, multirun=False)).value()
 
 
 def test_schedules_need_no_quotes():
-    assert start("stddev_schedule=linear(1.0,0.1,5000)")[0].agent.stddev_schedule == "linear(1.0,0.1,5000)"
-    assert start("stddev_schedule='linear(1.0, 0.1, 7)'")[0].stddev_schedule == "linear(1.0, 0.1, 7)"
-    RUNS.clear()
+    assert as_hydra_reads("stddev_schedule=linear(1.0,0.1,5000)") == "linear(1.0,0.1,5000)"
+    assert as_hydra_reads("+agent.stddev_schedule='linear(1.0, 0.1, 7)'") == "linear(1.0, 0.1, 7)"
     start("-m", "stddev_schedule=linear(1.0,0.1,5),0.2,step_linear(1,0.5,1,0.1,2)")
     assert [cfg.stddev_schedule for cfg, _ in RUNS] == ["linear(1.0,0.1,5)", 0.2, "step_linear(1,0.5,1,0.1,2)"]
 
@@ -155,11 +158,17 @@ def test_resume_of_a_run_from_before_there_were_regimes():
     assert (cfg.regime, cfg.obs_type) == ("drqv2", "pixels")
 
 
-@pytest.mark.parametrize("name", ["a b=c,d", "it's", '{"x"} ü(1,2)', "a\\'b%"])
-def test_resume_whatever_the_directory_s_name(name):
-    _, first = start(f"hydra.run.dir={name}/run")
-    assert first == Path(name).resolve() / "run"
-    assert start(f"resume={name}/run/snapshot.pt")[1] == first
+@pytest.mark.parametrize("name", ["a b", "a=b", "a,b", "it's", '{"x"}', "ü(1,2)", "a\\'b%", "'a, b'"])
+def test_paths_need_no_quotes(name):
+    assert as_hydra_reads(f"hydra.run.dir={name}") == name.strip("'")
+    assert as_hydra_reads(f"hydra.run.dir={quote(name)}") == name
+
+
+def test_resume_whatever_the_directory_s_name():
+    name = "a b=c,d/it's {\"x\"}/ü(1,2)/a\\'b%"
+    _, first = start(f"hydra.run.dir={name}")
+    assert first == Path(name).resolve()
+    assert start(f"resume={name}/snapshot.pt")[1] == first
 
 
 def test_resume_of_a_quoted_path():
@@ -203,7 +212,7 @@ def test_resume_with_a_damaged_configuration(capsys, tmp_path, content):
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize("run_dir", ["file", "file/below", "/proc/nowhere/run"])
+@pytest.mark.parametrize("run_dir", ["file", "/proc/nowhere/run"])
 def test_a_run_directory_that_cannot_be_made(capsys, tmp_path, run_dir):
     (tmp_path / "file").touch()
     assert "choose another hydra.run.dir" in refused(capsys, f"hydra.run.dir={run_dir}")
