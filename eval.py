@@ -40,9 +40,8 @@ from omegaconf import DictConfig
 
 from drqv2 import envs, utils
 from drqv2.agents.acting import choose_actions
-from drqv2.config.checks import validate_in_place
-from drqv2.config.key import Key
-from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Text
+from drqv2.config.checks import validate
+from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Key, Text
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay
 from drqv2.evaluation import trained_agent as trained
@@ -144,7 +143,7 @@ def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
         trained.override_task(cfg, args.task)
     if args.seed is not None:
         cfg.seed = args.seed
-    validate_in_place(cfg)
+    validate(cfg)
     factory.prepare_machine(cfg)
 
 

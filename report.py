@@ -22,8 +22,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from drqv2.config.key import Key
-from drqv2.config.kinds import Bool, Choice, File, Float, Int, Text
+from drqv2.config.kinds import Bool, Choice, File, Float, Int, Key, Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 from drqv2.report.page import write

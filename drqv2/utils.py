@@ -247,12 +247,12 @@ def schedule(schdl: str | float, step: int) -> float:
     """
     with suppress(ValueError):
         return float(schdl)
-    name, _, numbers = str(schdl).strip().removesuffix(")").partition("(")
+    name, _, numbers = str(schdl).strip().partition("(")
     try:
-        init, *legs = map(float, numbers.split(","))
+        init, *legs = map(float, numbers.removesuffix(")").split(","))
     except ValueError:
         legs = []
-    if 1 + len(legs) != _NUMBERS.get(name):
+    if 1 + len(legs) != _NUMBERS.get(name) or not numbers.endswith(")"):
         raise UserError(
             f"schedule {schdl!r}: expected a number, linear(init,final,duration) or "
             "step_linear(init,final1,duration1,final2,duration2), durations in agent steps"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
 from omegaconf import OmegaConf
 
 from drqv2.config.checks import leaves
 from drqv2.config.formatting import show
-from drqv2.config.key import Key
+from drqv2.config.kinds import Key
 from drqv2.config.schema import CFGS, FIRST_REGIME, GROUPS, REGIMES, SHARED, defaults, groups, keys, presets, tasks
 
-_TIERS = ("easy", "medium", "hard")
 _HEAD = """\
 # Configuration
 
@@ -31,11 +29,7 @@ must match the arguments of `agent._target_`. You can add keys of `env` in the s
 
 
 def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
-    """Return what `--help` prints: usage, regimes, tasks, presets and every key of `regime` with its default.
-
-    Raises:
-        UserError: there is no such regime.
-    """
+    """Return what `--help` prints: usage, tasks, presets and the keys of a regime; raises as `groups`."""
     values = _shown_defaults(regime)
     others = "".join(f", {name} ({about})" for name, about in REGIMES.items() if name != regime)
     lines = [
@@ -48,12 +42,12 @@ def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
         "Other options: --cfg job (print the configuration and stop), --hydra-help.",
         "~agent.x removes an argument of the agent, +agent.x=1 adds one.",
         "",
-        *_wrap(f"regime: {regime} ({REGIMES[regime]}; its keys are below){others}", 2),
-        *_wrap("task: " + ", ".join(tasks()), 2),
+        _fill(f"regime: {regime} ({REGIMES[regime]}; its keys are below){others}", 2),
+        _fill("task: " + ", ".join(tasks()), 2),
         "preset: paper (the task's own values), " + ", ".join(name for name in presets() if name != "paper"),
     ]
     for title, group in groups(regime).items():
-        lines += ["", title, *(line for key in group for line in _wrap(key_text(key, values[key.name], 27), 30))]
+        lines += ["", title, *(key_text(key, values[key.name], 27) for key in group)]
     return "\n".join(lines)
 
 
@@ -61,7 +55,8 @@ def key_text(key: Key, default: str, width: int) -> str:
     """Return a key's entry in a help text: its name in `width` columns, its meaning, allowed values and default."""
     unit = f", {key.unit}" if key.unit else ""
     null = f" (null: {key.null})" if key.null else ""
-    return f"  {key.name:<{width}} {key.meaning}{null} [{key.allowed}{unit}; default {default}]"
+    text = f"  {key.name:<{width}} {key.meaning}{null} [{key.allowed}{unit}; default {default}]"
+    return _fill(text, width + 3)
 
 
 def markdown() -> str:
@@ -73,7 +68,8 @@ def markdown() -> str:
         for title, group in groups(regime).items():
             heading = title if group in SHARED else f"{title} ({regime})"
             sections[heading] = _key_table(group, values)
-    for heading, table in (sections | {"Tasks": _task_tables(), "Presets": _preset_table()}).items():
+    sections |= {"Tasks": _file_table("task"), "Presets": _file_table("preset")}
+    for heading, table in sections.items():
         lines += ["", f"## {heading}", "", *table]
     return "\n".join(lines)
 
@@ -86,39 +82,28 @@ def _key_table(group: tuple[Key, ...], values: dict[str, str]) -> list[str]:
     return _table(["key", "default", "allowed", "unit", "resume", "meaning"], rows)
 
 
-def _task_tables() -> list[str]:
-    head = _table(["tier", "sets"], [[tier, _own_values(f"task/{tier}.yaml")] for tier in _TIERS])
-    rows = []
-    for task in tasks():
-        tier = next(entry for entry in _load(f"task/{task}.yaml")["defaults"] if entry != "_self_")
-        rows.append([f"`{task}`", tier, _own_values(f"task/{task}.yaml")])
-    return [*head, "", *_table(["task", "tier", "its own values"], rows)]
-
-
-def _preset_table() -> list[str]:
-    rows = [[f"`{preset}`", _own_values(f"preset/{preset}.yaml") or "nothing"] for preset in presets()]
-    return _table(["preset", "sets"], rows)
-
-
-def _own_values(path: str) -> str:
-    """Return what a file of cfgs/ sets, as `name=value`, ..."""
-    values = {name: value for name, value in leaves(_load(path)).items() if name not in ("defaults", "task_name")}
-    return ", ".join(f"`{name}={show(value)}`" for name, value in values.items())
-
-
-def _load(path: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.load(CFGS / path))
+def _file_table(folder: str) -> list[str]:
+    """Return a table of what the files of a folder of cfgs/ set; those that others start from come first."""
+    rows, last = [], tasks()
+    for path in sorted(CFGS.glob(f"{folder}/*.yaml"), key=lambda path: (path.stem in last, path.stem)):
+        values = leaves(OmegaConf.to_container(OmegaConf.load(path)))
+        bases = [name for name in values.pop("defaults", []) if name != "_self_"]
+        own = [f"`{name}={show(value)}`" for name, value in values.items() if name != "task_name"]
+        rows.append([f"`{path.stem}`", ", ".join(bases + own) or "nothing"])
+    return _table([folder, "sets"], rows)
 
 
 def _shown_defaults(regime: str) -> dict[str, str]:
     """Return the default of each key of a regime as text."""
     values = leaves(defaults(regime))
-    values["task_name"] = next(entry["task"] for entry in _load("config.yaml")["defaults"] if "task" in entry)
+    values["task_name"] = next(
+        entry["task"] for entry in OmegaConf.load(CFGS / "config.yaml").defaults if "task" in entry
+    )
     return {name: "-" if values[name] == "???" else show(values[name]) for name in keys(regime)}
 
 
-def _wrap(text: str, indent: int) -> list[str]:
-    return textwrap.wrap(text, 118, subsequent_indent=" " * indent, break_on_hyphens=False)
+def _fill(text: str, indent: int) -> str:
+    return textwrap.fill(text, 118, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:

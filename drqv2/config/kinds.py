@@ -1,11 +1,13 @@
-"""Kinds of values that a key can take: each says in words what it allows, and checks a value."""
+"""What a configuration key is, and the kinds of values that keys take."""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from drqv2.config.formatting import show
 from drqv2.errors import UserError
@@ -19,26 +21,21 @@ def _require(holds: bool, message: str = "") -> None:
 class Kind:
     """What a key takes.
 
-    `check(value)` returns the value in the kind's own type, or raises ValueError: without a message where "must be
-    ALLOWED" says it all. `parse(text)` returns what a text on a tool's command line stands for, allowed or not.
-
     Attributes:
         allowed: the allowed values, in words.
-        is_text: a value on Hydra's command line may need quotes.
-        needs_torch: checking a value may import torch, which takes seconds.
-        may_be_unset: the mark `???` for a missing value is allowed.
+        is_text: values are text, which may need quotes on Hydra's command line.
     """
 
     allowed: str
     is_text = False
-    needs_torch = False
-    may_be_unset = False
 
     def check(self, value: Any) -> Any:
-        raise NotImplementedError
+        """Return `value` in the kind's own type.
 
-    def parse(self, text: str) -> Any:
-        return text
+        Raises:
+            ValueError: it is not allowed; without a message where "must be ALLOWED" says it all.
+        """
+        raise NotImplementedError
 
 
 class Float(Kind):
@@ -65,13 +62,6 @@ class Float(Kind):
         _require(self.low <= value <= self.high and not (self.above and value == self.low))
         return float(value)
 
-    def parse(self, text: str) -> Any:
-        try:
-            number = float(text)
-        except ValueError:
-            return text
-        return int(number) if number.is_integer() else number
-
 
 class Int(Float):
     """A whole number; 1e6 is one. Bounds as of Float."""
@@ -93,17 +83,20 @@ class EvenInt(Int):
         return int(value)
 
 
-class Bool(Kind):
-    """True or false; not 0 or 1."""
+class Choice(Kind):
+    """One of a few texts and bools; 1 is not true."""
 
-    allowed = "true or false"
+    def __init__(self, *choices: str | bool) -> None:
+        self.choices = choices
+        *others, last = map(show, choices)
+        self.allowed = f"{', '.join(others)} or {last}" if others else last
 
-    def check(self, value: Any) -> bool:
-        _require(isinstance(value, bool))
+    def check(self, value: Any) -> str | bool:
+        _require(any(type(value) is type(choice) and value == choice for choice in self.choices))
         return value
 
-    def parse(self, text: str) -> Any:
-        return {"true": True, "false": False}.get(text, text)
+
+Bool = partial(Choice, True, False)
 
 
 class Text(Kind):
@@ -153,19 +146,16 @@ class Device(Kind):
     """A device of torch's that this machine has, or auto."""
 
     allowed = "auto, cpu, cuda or cuda:N"
-    needs_torch = True
 
     def check(self, value: Any) -> str:
-        match = re.fullmatch(r"auto|cpu|cuda(?::(\d+))?", value) if isinstance(value, str) else None
-        if match is None:
-            raise ValueError
+        _require(isinstance(value, str) and bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", value)))
         if value.startswith("cuda"):
             import torch
 
             count = torch.cuda.device_count() if torch.cuda.is_available() else 0
             _require(count > 0, f"torch {torch.__version__} sees no GPU here; use device=cpu or device=auto")
-            seen = ", ".join(f"cuda:{i}" for i in range(count))
-            _require(int(match[1] or 0) < count, f"there is no such GPU here; torch sees {seen}")
+            seen = [f"cuda:{i}" for i in range(count)]
+            _require(value in ("cuda", *seen), f"there is no such GPU here; torch sees {', '.join(seen)}")
         return str(value)
 
 
@@ -174,7 +164,6 @@ class Schedule(Kind):
 
     allowed = "a number, linear(init,final,duration) or step_linear(init,final1,duration1,final2,duration2)"
     is_text = True
-    needs_torch = True
 
     def check(self, value: Any) -> int | float | str:
         _require(isinstance(value, int | float | str) and not isinstance(value, bool))
@@ -190,24 +179,60 @@ class Schedule(Kind):
 
 
 class Shape(Kind):
-    """The shape of an array. The environment defines it; configurations leave it unset."""
+    """The shape of an array. The environment defines it; configurations leave it unset (`???`)."""
 
     allowed = "left unset: it is taken from the environment"
-    may_be_unset = True
 
     def check(self, value: Any) -> list[int] | tuple[int, ...]:
         _require(isinstance(value, list | tuple) and all(type(n) is int and n > 0 for n in value))
         return value
 
 
-class Choice(Kind):
-    """One of a few texts and bools; 1 is not true."""
+@dataclass(frozen=True)
+class Key:
+    """One configuration key.
 
-    def __init__(self, *choices: str | bool) -> None:
-        self.choices = choices
-        *others, last = map(show, choices)
-        self.allowed = f"{', '.join(others)} or {last}" if others else last
+    Args:
+        name: dotted name.
+        kind: what values it takes.
+        meaning: one line for `--help`.
+        unit: what a number counts.
+        null: null is allowed, with this meaning.
+        resume: what a resumed run may do with the key. free: change it, learning is not affected but for the last bits
+            of its numbers; force: change it with resume_force=true; fixed: keep it, the run's state depends on it.
+        legacy: value of a stored configuration that lacks the key, because it was written before the key existed.
+    """
 
-    def check(self, value: Any) -> str | bool:
-        _require(any(type(value) is type(choice) and value == choice for choice in self.choices))
-        return value
+    name: str
+    kind: Kind
+    meaning: str
+    unit: str = ""
+    null: str = ""
+    resume: Literal["free", "force", "fixed"] = "force"
+    legacy: Any = None
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values, in words."""
+        return self.kind.allowed + (" or null" if self.null else "")
+
+    def check(self, value: Any) -> Any:
+        """Return `value` in the key's type.
+
+        Raises:
+            UserError: it is not allowed.
+        """
+        if value == "???" and not isinstance(self.kind, Shape):
+            raise UserError(not_set(self.name))
+        if value == "???" or (value is None and self.null):
+            return value
+        try:
+            return self.kind.check(value)
+        except ValueError as error:
+            reason = str(error) or f"must be {self.allowed}" + (f" ({self.unit})" if self.unit else "")
+            raise UserError(f"{self.name}={show(value)}: {reason}") from None
+
+
+def not_set(name: str) -> str:
+    """Say that a mandatory key has no value."""
+    return "task_name is not set: give task=NAME" if name == "task_name" else f"{name} is not set: give {name}=VALUE"

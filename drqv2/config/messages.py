@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from drqv2.config.formatting import did_you_mean, unknown
-from drqv2.config.key import Key, not_set
-from drqv2.config.schema import FIRST_REGIME, GROUPS, every_key, keys, tasks
+from drqv2.config.kinds import Key, not_set
+from drqv2.config.schema import CHOSEN, FIRST_REGIME, GROUPS, every_key, keys, tasks
 
 
-def explain(error: Exception, groups: Mapping[str, Sequence[str]] | None = None, regime: str = FIRST_REGIME) -> str:
-    """Explain an error of Hydra's or OmegaConf's to the person at the command line.
-
-    Args:
-        error: what was raised while a configuration was composed or read.
-        groups: the configuration's groups and their options.
-        regime: the regime whose keys are suggested.
-
-    Returns:
-        one or two lines.
-    """
+def explain(error: Exception, regime: str = FIRST_REGIME) -> str:
+    """Explain an error of Hydra's or OmegaConf's in one or two lines, which may suggest keys of `regime`."""
     known = keys(regime) if regime in GROUPS else every_key()
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
         group, _, option = str(error.missing_cfg_file).rpartition("/")
@@ -32,7 +23,7 @@ def explain(error: Exception, groups: Mapping[str, Sequence[str]] | None = None,
         return _unreadable(error.override, known)
     if isinstance(error, OmegaConfBaseException):
         return _omegaconf(error, known)
-    return _composition(error, [*known, "agent", *(groups or {})])
+    return _composition(error, [*known, "agent", *CHOSEN])
 
 
 def _unreadable(override: str, known: Mapping[str, Key]) -> str:
@@ -53,37 +44,31 @@ def _omegaconf(error: OmegaConfBaseException, known: Iterable[str]) -> str:
     return where + reason + (did_you_mean(quoted[1], known) if quoted else "")
 
 
-# Hydra's messages, and what to say instead.
+# Hydra's messages, and what to say instead; {near} are the names most like the first group.
 _ADVICE = (
+    (
+        r"To append to your config use \+(agent\.[^=]+)=(.*)",
+        "{0}={1}: there is no such key{near} (see --help)\nAdd an argument that your own agent takes with +{0}={1}",
+    ),
+    (
+        r"To append to your (?:config|default list) use \+([^=]+)=(.*)",
+        "{0}={1}: there is no such key{near} (see --help)",
+    ),
+    (r"Could not delete from config. '(.+)' does not exist", "~{0}: there is no such key{near}"),
     (r"An item is already at '(.+)'", "+{0}: this key exists; write {0}=VALUE, without the plus"),
     (r"Multiple values for (\S+)\.", "+{0}: there is a default; write {0}=NAME, without the plus"),
-    (
-        r"Ambiguous value for argument '(.+)'",
-        "{0}: one value is expected; use -m for several runs, or write a list as [a,b]",
-    ),
+    (r"Ambiguous value for argument '(.+)'", "{0}: one value is expected; use -m for several runs, or a list: [a,b]"),
     (r"Sweep parameters '(.+)' requires", "{0}: several runs need -m"),
-    (
-        r"Config group override must be a string",
-        "choose one task and one preset by name, such as task=cheetah_run preset=cpu",
-    ),
-    (
-        r"does not support sweep type",
-        "interval(...) needs hydra/sweeper=search; without it list the values: seed=1,2,3",
-    ),
+    (r"Config group override must be a string", "choose one task and one preset by name: task=cheetah_run preset=cpu"),
+    (r"does not support sweep type", "interval(...) needs hydra/sweeper=search; or list the values: seed=1,2,3"),
 )
 
 
 def _composition(error: Exception, names: list[str]) -> str:
-    text = str(error)
-    if match := re.search(r"To append to your (?:config|default list) use \+(([^=]+)=.*)", text):
-        override, key = match[1], match[2]
-        hint = f"\nAdd an argument that your own agent takes with +{override}" if key.startswith("agent.") else ""
-        return f"{override}: there is no such key{did_you_mean(key, names)} (see --help){hint}"
-    if match := re.search(r"Could not delete from config. '(.+)' does not exist", text):
-        return f"~{match[1]}: there is no such key{did_you_mean(match[1], names)}"
     for pattern, message in _ADVICE:
-        if match := re.search(pattern, text):
-            return message.format(*match.groups())
+        if match := re.search(pattern, str(error)):
+            near = did_you_mean(match[1], names) if "{near}" in message else ""
+            return message.format(*match.groups(), near=near)
     cause = f": {_first_line(error.__cause__)}" if error.__cause__ is not None else ""
     return _first_line(error) + cause
 

@@ -11,22 +11,15 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from drqv2.config.formatting import show, unknown
-from drqv2.config.key import Key
-from drqv2.config.kinds import Bool, Choice, Device, EvenInt, File, Float, Folder, Int, Name, Schedule, Shape, Text
+from drqv2.config.kinds import Bool, Choice, Device, EvenInt, File, Float, Folder, Int, Key, Name, Schedule, Shape, Text
 from drqv2.errors import UserError
 
 CFGS = Path(__file__).resolve().parents[2] / "cfgs"
+CHOSEN = ("regime", "task", "preset")  # each chooses a file of the folder of cfgs/ with its name
 REGIMES = {"drqv2": "DrQ-v2, off-policy learning from pixels"}  # each has cfgs/regime/NAME.yaml and an entry in GROUPS
 FIRST_REGIME = "drqv2"  # of configurations stored before the key `regime` existed
 LARGEST_RENDER = 2048  # pixels: OpenGL drivers can be relied on to draw this much off-screen
-
-
-def encoder_side(image_size: int) -> int:
-    """Return the side of the encoder's last feature map: four 3x3 convolutions with strides 2, 1, 1, 1."""
-    return (image_size - 3) // 2 + 1 - 3 * 2
-
-
-SMALLEST_IMAGE = next(size for size in range(3, 99) if encoder_side(size) >= 1)
+SMALLEST_IMAGE = 15  # pixels: of which the encoder's four convolutions leave one
 
 free, fixed = partial(Key, resume="free"), partial(Key, resume="fixed")  # what a resume may do with the key
 
@@ -37,9 +30,7 @@ TASK = (
     fixed("obs_type", Choice("pixels", "state"), "Rendered images, or the task's state vector.", legacy="pixels"),
     fixed("frame_stack", Int(1), "Images stacked into one observation, newest last.", "images"),
     fixed("action_repeat", Int(1), "Environment frames for which each action is held.", "frames"),
-    fixed(
-        "image_size", Int(SMALLEST_IMAGE, LARGEST_RENDER), "Side of the square images that the agent sees.", "pixels"
-    ),
+    fixed("image_size", Int(SMALLEST_IMAGE, LARGEST_RENDER), "Side of the agent's square images.", "pixels"),
     Key(
         "render",
         Choice("exact", "fast"),
@@ -85,9 +76,7 @@ RUN = (
         "auto: true on a GPU, false on a CPU, where it was measured to gain nothing.",
     ),
     free("experiment", Text(), "A label of your own, stored with the run."),
-    free(
-        "agent_dir", Folder(), "Directory of your own agent files; agent._target_ is sought there first.", null="none"
-    ),
+    free("agent_dir", Folder(), "Directory of your agent files; agent._target_ is sought there first.", null="none"),
     free("init_from", File(), "Snapshot from which a new run takes the weights and nothing else.", null="new weights"),
     free(
         "resume",
@@ -101,12 +90,7 @@ RUN = (
 SNAPSHOTS = (
     free("save_snapshot", Bool(), "Write snapshot.pt while training, so that the run can be resumed."),
     free("snapshot_every_seconds", Float(0), "Seconds of training between two snapshots.", "seconds"),
-    free(
-        "snapshot_keep",
-        Int(0),
-        "Evenly spaced points of the run at which weights_FRAME.pt is kept, besides the initial weights.",
-        "files",
-    ),
+    free("snapshot_keep", Int(0), "Evenly spaced weights_FRAME.pt to keep, besides the initial weights.", "files"),
 )
 RECORDS = (
     free(

@@ -1,4 +1,4 @@
-"""Command line of the doctor."""
+"""Command line of the doctor: exit code 0 if training would work (perhaps slowly), 1 if it would not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from drqv2.doctor.checks import Report, run_checks
+from drqv2.doctor.checks import run_checks
 from drqv2.launch.exits import clean_exit
 
 
@@ -18,11 +19,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--task", default="cartpole_balance_sparse", help="task to train on (%(default)s)")
     parser.add_argument("--dir", type=Path, default=Path("exp_local"), help="where runs will be stored (%(default)s)")
     args = parser.parse_args(argv)
-    report = Report()
+    failed = False
+    cfgs: list[dict[str, Any]] = []
     with clean_exit():
-        command = run_checks(report, args.task, args.dir)
-        print(f"\n{'Not ready: see the failed checks above.' if report.failed else f'Ready: {command}'}", flush=True)
-    return int(report.failed)
+        for status, name, text, advice in run_checks(args.task, args.dir, cfgs):
+            failed |= status == "fail"
+            print(f"{status:<5} {name:<15} {text}", flush=True)
+            if advice:
+                print(f"{'':<21} -> {advice}", flush=True)
+        ready = f"Ready: python train.py task={args.task} preset={cfgs[-1]['preset']}" if not failed else ""
+        print(f"\n{ready or 'Not ready: see the failed checks above.'}", flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":

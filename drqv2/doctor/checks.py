@@ -1,21 +1,20 @@
-"""`python -m drqv2.doctor`: what this machine has, what is wrong with it, and the command that fixes each problem.
-
-Exit code 0 if training would work (perhaps slowly), 1 if it would not.
-"""
+"""`python -m drqv2.doctor`: what this machine has, what is wrong with it, and what to do about each problem."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
 import shutil
+import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from drqv2.doctor import measure
+from drqv2.errors import UserError
 from drqv2.system import machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,14 +27,13 @@ _OTHER_FILES = 2e9  # bytes of a run's snapshots, videos and logs
 _MIN_MEMORY = 4e9  # bytes for the learner, the workers and both environments
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One finding: `status` is "ok", "warn" or "fail"; `advice` says what to do, best first."""
+class Finding(NamedTuple):
+    """One finding: `status` is "ok", "warn" or "fail"; `advice` says what to do about it."""
 
     status: str
     name: str
     text: str
-    advice: tuple[str, ...] = ()
+    advice: str = ""
 
 
 def compose(task: str, preset: str) -> dict[str, Any]:
@@ -56,22 +54,18 @@ def replay_bytes(cfg: dict[str, Any]) -> int:
 
 def versions() -> Iterator[Finding]:
     """Check Python and the packages against the bounds in pyproject.toml."""
-    yield Finding("ok", "python", ".".join(map(str, sys.version_info[:3])))
+    yield Finding("ok", "python", platform.python_version())
     from packaging.requirements import Requirement
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wrong = 0
     for requirement in map(Requirement, project["dependencies"]):
-        name, advice = requirement.name, (f'{_PIP} "{requirement}"', _INSTALL)
+        name = requirement.name
         version = _version(name) or _version(f"{name}-headless")  # OpenCV comes as either
         if version is None or not requirement.specifier.contains(version, prereleases=True):
-            wrong += 1
             text = f"{version}, but {requirement.specifier} is required" if version else "not installed"
-            yield Finding("fail", name, text, advice)
+            yield Finding("fail", name, text, f'{_PIP} "{requirement}"')
         elif name in _SHOWN:
             yield Finding("ok", name, version)
-    if not wrong:
-        yield Finding("ok", "other packages", "all within their bounds")
 
 
 def _version(name: str) -> str | None:
@@ -82,13 +76,20 @@ def _version(name: str) -> str | None:
 
 
 def encoder() -> Iterator[Finding]:
-    """Check the ffmpeg that encodes the videos."""
+    """Encode a frame with the settings of the videos."""
+    import imageio_ffmpeg
+
+    options = "-nostdin -f lavfi -i color=s=64x64 -frames:v 1 -pix_fmt yuv420p -c:v libx264 -threads 1 -f null -"
     try:
-        yield Finding("ok", "ffmpeg", f"{measure.encode()}, encodes H.264")
-    except OSError as error:
-        chosen = ("unset IMAGEIO_FFMPEG_EXE",) if os.environ.get("IMAGEIO_FFMPEG_EXE") else ()
-        advice = (*chosen, f"{_PIP} --force-reinstall imageio-ffmpeg")
-        yield Finding("warn", "ffmpeg", f"cannot encode H.264, so runs will have no videos: {error}", advice)
+        command = [imageio_ffmpeg.get_ffmpeg_exe(), *options.split()]
+        subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=measure.TIMEOUT, check=True)
+        yield Finding("ok", "ffmpeg", f"{imageio_ffmpeg.get_ffmpeg_version()}, encodes H.264")
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+        text = f"cannot encode H.264, so runs will have no videos: {(said.strip().splitlines() or ['no output'])[-1]}"
+        own = os.environ.get("IMAGEIO_FFMPEG_EXE")
+        advice = "unset IMAGEIO_FFMPEG_EXE" if own else f"{_PIP} --force-reinstall imageio-ffmpeg"
+        yield Finding("warn", "ffmpeg", text, advice)
 
 
 def device() -> Iterator[Finding]:
@@ -99,8 +100,7 @@ def device() -> Iterator[Finding]:
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info(index))
         bf16 = _bf16(torch.cuda.get_device_capability(index) >= (8, 0))
         text = f"cuda:{index} {torch.cuda.get_device_name(index)}, {free:.1f} of {total:.1f} GiB free, bf16 {bf16}"
-        advice = ("who else uses it: nvidia-smi", "another: python train.py device=cuda:N")
-        yield Finding("warn", "device", text, advice) if free < 4 else Finding("ok", "device", text)
+        yield Finding("ok", "device", text)
     name, native = machine.processor()
     text = f"CPU {name}, {machine.cores():g} cores, bf16 {_bf16(native)}"
     if torch.cuda.is_available() or not machine.has_nvidia():
@@ -108,57 +108,55 @@ def device() -> Iterator[Finding]:
     elif torch.version.cuda is None:
         version = torch.__version__.partition("+")[0]
         build = f"{_PIP} --force-reinstall torch=={version} --index-url https://download.pytorch.org/whl/cu130"
-        yield Finding("warn", "device", f"{text}; there is a GPU, but torch is built without CUDA", (build,))
+        yield Finding("warn", "device", f"{text}; there is a GPU, but torch is built without CUDA", build)
     else:
         text += f"; there is a GPU, but torch (CUDA {torch.version.cuda}) cannot use it"
-        advice = ("compare the driver's CUDA version: nvidia-smi", "unset CUDA_VISIBLE_DEVICES")
+        advice = "unset CUDA_VISIBLE_DEVICES; compare the driver's CUDA version: nvidia-smi"
         yield Finding("warn", "device", text, advice)
-
-
-def load() -> Iterator[Finding]:
-    """Check whether other processes use the CPU."""
-    running, count = os.getloadavg()[0], machine.cores()
-    if running > count:
-        text = f"load {running:.1f} on {count:g} cores: the times below are longer than on an idle machine"
-        yield Finding("warn", "load", text, ("to see which processes use them: top",))
 
 
 def _bf16(native: bool) -> str:
     return "native" if native else "emulated (slow)"
 
 
+def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Append the paper preset to `cfgs`, and, without a GPU, the cpu preset."""
+    import torch
+
+    from drqv2.config.formatting import did_you_mean
+    from drqv2.config.schema import tasks
+
+    if task in tasks():
+        cfgs += [compose(task, preset) for preset in ("paper", "cpu")[: 1 if torch.cuda.is_available() else 2]]
+    else:
+        text = f"there is no task {task}{did_you_mean(task, tasks())}"
+        yield Finding("fail", "task", text, "python train.py --help lists the tasks")
+
+
 def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     """Check the renderer and measure its speed; add the measurements to `found`."""
-    found |= measure.rendering(cfg["task_name"], cfg["frame_stack"], cfg["action_repeat"], cfg["image_size"])
     another = f"try another: MUJOCO_GL={'osmesa' if os.environ.get('MUJOCO_GL') == 'egl' else 'egl'} {_DOCTOR}"
-    if "error" in found:
-        text, *advice = found["error"].splitlines()
-        yield Finding("fail", "renderer", text, (*advice, _INSTALL) if found["install"] else (*advice, another))
+    try:
+        found |= measure.rendering(cfg["task_name"], cfg["frame_stack"], cfg["action_repeat"], cfg["image_size"])
+    except UserError as error:
+        yield Finding("fail", "renderer", " ".join(str(error).split()), f"{another}, or {_INSTALL}")
         return
     text = f"MUJOCO_GL={found['backend']}, GL_RENDERER {found['renderer']}"
-    if machine.is_software(found["renderer"]):
-        yield Finding("warn", "renderer", f"{text}: software rendering, on the CPU", _gpu_rendering())
-    else:
+    if not machine.is_software(found["renderer"]):
         yield Finding("ok", "renderer", text)
-    text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {_size(cfg)}, {cfg['action_repeat']} frames of physics)"
+    elif not machine.has_nvidia():
+        yield Finding("ok", "renderer", f"{text}: software rendering, as expected without a GPU")
+    elif machine.has_nvidia_egl():
+        yield Finding("warn", "renderer", f"{text}: software rendering", f"MUJOCO_GL=egl {_DOCTOR}")
+    else:
+        text += ": software rendering, because NVIDIA's EGL is missing"
+        advice = "apt-get install libnvidia-gl-VERSION (the driver's); in docker: -e NVIDIA_DRIVER_CAPABILITIES=all"
+        yield Finding("warn", "renderer", text, advice)
+    text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {cfg['image_size']} pixels, {cfg['action_repeat']} frames)"
     if found["blank"]:
-        yield Finding("fail", "render + step", f"{text}: the image has only one colour", (another,))
+        yield Finding("fail", "render + step", f"{text}: the image has only one colour", another)
     else:
         yield Finding("ok", "render + step", text)
-
-
-def _size(cfg: dict[str, Any]) -> str:
-    return f"{cfg['image_size']}x{cfg['image_size']}"
-
-
-def _gpu_rendering() -> tuple[str, ...]:
-    if not machine.has_nvidia():
-        return (f"expected without a GPU; on a machine with one: MUJOCO_GL=egl {_DOCTOR}",)
-    missing = (
-        "NVIDIA's EGL is missing: sudo apt-get install libnvidia-gl-VERSION (the driver's, see nvidia-smi)",
-        "in a container: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all ...",
-    )
-    return (*(() if machine.has_nvidia_egl() else missing), f"then: MUJOCO_GL=egl {_DOCTOR}")
 
 
 def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
@@ -166,22 +164,16 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    ms = measure.update_ms(cfg, device, found.get("actions", 6))
-    text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {_size(cfg)})"
-    if "ms" not in found:
-        yield Finding("ok", "update", text)
-        return
+    ms = measure.update_ms(cfg, device, found["actions"])
+    text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {cfg['image_size']} pixels)"
     step_ms = found["ms"] + ms / cfg["agent"]["update_every_steps"]
     hours = cfg["num_train_frames"] / cfg["action_repeat"] * step_ms / 3.6e6
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     text += f": {cfg['num_train_frames']:,} frames take about {duration}"
     if hours <= _MAX_HOURS:
         yield Finding("ok", "update", text)
-    elif device == "cpu" and cfg["preset"] == "paper":
-        advice = f"python train.py task={cfg['task_name']} preset=cpu"
-        yield Finding("warn", "update", f"{text}, slow on a CPU", (advice,))
     else:
-        yield Finding("warn", "update", text, ("use a (faster) GPU, or: python train.py num_train_frames=N",))
+        yield Finding("warn", "update", text, "use a (faster) GPU, or: python train.py preset=cpu")
 
 
 def space(cfg: dict[str, Any], folder: Path) -> Iterator[Finding]:
@@ -189,23 +181,21 @@ def space(cfg: dict[str, Any], folder: Path) -> Iterator[Finding]:
     place = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.is_dir())
     elsewhere = "python train.py hydra.run.dir=/path/on/a/larger/disk"
     need, free = replay_bytes(cfg), shutil.disk_usage(place).free
-    text = f"{_gb(free)} free at {place}, the replay grows to {_gb(need)} (preset={cfg['preset']})"
+    text = f"{_gb(free)} free at {place}, a run grows to {_gb(need + _OTHER_FILES)} (preset={cfg['preset']})"
     if not os.access(place, os.W_OK):
-        yield Finding("fail", "disk", f"{place} cannot be written to", (elsewhere,))
-    elif free < need:
-        yield Finding("fail", "disk", text, (elsewhere, "python train.py replay_buffer_size=N, with a smaller N"))
+        yield Finding("fail", "disk", f"{place} cannot be written to", elsewhere)
     elif free < need + _OTHER_FILES:
-        yield Finding("warn", "disk", f"{text}: little is left for snapshots and videos", (elsewhere,))
+        yield Finding("fail", "disk", text, f"{elsewhere}, or a smaller replay_buffer_size")
     else:
         yield Finding("ok", "disk", text)
 
     total, available = machine.memory()
     text = f"{_gb(available)} of {_gb(total)} available"
     if available < _MIN_MEMORY:
-        yield Finding("warn", "memory", f"{text}, {_gb(_MIN_MEMORY)} recommended", ("python train.py preset=cpu",))
+        yield Finding("warn", "memory", f"{text}, {_gb(_MIN_MEMORY)} recommended", "python train.py preset=cpu")
     elif available < need:
         text += ", less than the replay, which will be read from disk repeatedly"
-        yield Finding("warn", "memory", text, ("on a local SSD: python train.py hydra.run.dir=/path/on/it",))
+        yield Finding("warn", "memory", text, "on a local SSD: python train.py hydra.run.dir=/path/on/it")
     else:
         yield Finding("ok", "memory", text)
 
@@ -214,54 +204,22 @@ def _gb(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
-class Report:
-    """Prints findings as they arrive and records whether any check failed."""
-
-    def __init__(self) -> None:
-        self.failed = False
-
-    def add(self, name: str, lines: Iterable[Finding]) -> None:
-        """Print the findings of a check. A check that raises counts as failed."""
-        for line in _guarded(name, lines):
-            self.failed |= line.status == "fail"
-            print(f"{line.status:<5} {line.name:<15} {line.text}", flush=True)
-            for advice in line.advice:
-                print(f"{'':<21} -> {advice}", flush=True)
-
-
-def _guarded(name: str, lines: Iterable[Finding]) -> Iterator[Finding]:
+def _guarded(check: Callable[..., Iterator[Finding]], *args: Any) -> Iterator[Finding]:
     try:
-        yield from lines
+        yield from check(*args)
     except Exception as error:  # a broken installation raises anything, and should be reported
-        message = (str(error).splitlines() or [""])[0]
-        yield Finding("fail", name, f"{type(error).__name__}: {message}", (_INSTALL,))
+        message, *_ = str(error).splitlines() or [""]
+        yield Finding("fail", check.__name__, f"{type(error).__name__}: {message}", _INSTALL)
 
 
-def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Append the paper preset to `cfgs`, and, without a GPU, the cpu preset."""
-    import torch
-
-    from drqv2.config.schema import tasks
-    from drqv2.errors import nearest
-
-    if task in tasks():
-        cfgs += [compose(task, preset) for preset in ("paper", "cpu")[: 1 if torch.cuda.is_available() else 2]]
-    else:
-        near = nearest(task, tasks()) or tasks()
-        yield Finding("fail", "task", f"there is no task {task!r}", (f"{_DOCTOR} --task {'|'.join(near)}",))
-
-
-def run_checks(report: Report, task: str, folder: Path) -> str:
-    """Run all checks; return the command to start training."""
-    for check in (versions, encoder, device, load):
-        report.add(check.__name__, check())
-    cfgs: list[dict[str, Any]] = []
-    report.add("settings", settings(task, cfgs))
-    if not cfgs:
-        return ""
-    found: dict[str, Any] = {}
-    report.add("renderer", rendering(cfgs[-1], found))
-    for cfg in cfgs:
-        report.add("update", update(cfg, found))
-    report.add("space", space(cfgs[-1], folder))
-    return f"python train.py task={task} preset={cfgs[-1]['preset']}"
+def run_checks(task: str, folder: Path, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Run all checks; append to `cfgs` the configurations that suit this machine, the one to recommend last."""
+    for check in (versions, encoder, device):
+        yield from _guarded(check)
+    yield from _guarded(settings, task, cfgs)
+    if cfgs:
+        found: dict[str, Any] = {}
+        yield from _guarded(rendering, cfgs[-1], found)
+        for cfg in cfgs if found else ():
+            yield from _guarded(update, cfg, found)
+        yield from _guarded(space, cfgs[-1], folder)

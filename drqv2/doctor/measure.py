@@ -1,4 +1,4 @@
-"""Short measurements of this machine: rendering and stepping, an update, video encoding."""
+"""Short measurements of this machine: rendering and stepping, an update."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-_TIMEOUT = 60  # seconds for a process
+from drqv2.errors import UserError
+
+TIMEOUT = 60  # seconds for a process
 
 
 def _print_rendering(task: str, frame_stack: int, action_repeat: int, image_size: int) -> None:
     from drqv2 import envs
-    from drqv2.errors import UserError
 
     try:
         found: dict[str, Any] = {"backend": envs.require_backend(), "renderer": envs.gl_renderer()}
@@ -31,7 +32,7 @@ def _print_rendering(task: str, frame_stack: int, action_repeat: int, image_size
         found |= {"ms": statistics.median(times[10:]), "actions": len(action), "blank": blank}
         env.close()
     except (UserError, ImportError) as error:
-        found = {"error": str(error), "install": isinstance(error, ImportError)}
+        found = {"error": str(error)}
     print(json.dumps(found), flush=True)
     os._exit(0)  # skip GL clean-up, in which some drivers crash
 
@@ -40,22 +41,26 @@ def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int) 
     """Step a pixel environment in a separate process, since a bad GL driver may crash it.
 
     Returns:
-        Either `backend` and `renderer` (MUJOCO_GL, GL_RENDERER), `ms` (median of an agent step), `actions` (number of
-        action dimensions) and `blank` (whether the image has only one colour); or `error` and `install` (whether
-        reinstalling may fix it).
+        `backend` and `renderer` (MUJOCO_GL, GL_RENDERER), `ms` (median of an agent step), `actions` (number of action
+        dimensions) and `blank` (whether the image has only one colour).
+
+    Raises:
+        UserError: rendering does not work.
     """
     args = (task, frame_stack, action_repeat, image_size)
     code = f"from drqv2.doctor.measure import _print_rendering; _print_rendering{args!r}"
     root, command = Path(__file__).resolve().parents[2], [sys.executable, "-c", code]
     try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        found = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return {"error": f"the rendering process hangs (waited {_TIMEOUT} s)", "install": False}
-    try:
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        raise UserError(f"the rendering process hangs (waited {TIMEOUT} s)") from None
     except (IndexError, ValueError):
         message = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return {"error": f"the rendering process exited with status {done.returncode}: {message}", "install": True}
+        raise UserError(f"the rendering process exited with status {done.returncode}: {message}") from None
+    if "error" in found:
+        raise UserError(found["error"])
+    return dict(found)
 
 
 def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
@@ -90,23 +95,3 @@ def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
             torch.cuda.synchronize()
         times.append(1000 * (time.perf_counter() - begin))
     return statistics.median(times[1:] or times)
-
-
-def encode() -> str:
-    """Encode a frame with the settings of the videos; return ffmpeg's version.
-
-    Raises:
-        OSError: ffmpeg cannot be started or cannot encode H.264.
-    """
-    try:
-        import imageio_ffmpeg
-
-        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-f", "lavfi", "-i", "color=s=64x64", "-frames:v", "1"]
-        command += ["-pix_fmt", "yuv420p", "-c:v", "libx264", "-threads", "1", "-f", "null", "-"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, check=False)
-    except (ImportError, RuntimeError, subprocess.SubprocessError) as error:
-        raise OSError(str(error)) from error
-    lines = done.stderr.strip().splitlines() or ["no output"]
-    if done.returncode:
-        raise OSError(lines[-1])
-    return (lines[0].split() + 3 * ["unknown"])[2]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.help import key_text
-from drqv2.config.key import Key
+from drqv2.config.kinds import Key, Kind
 from drqv2.errors import UserError
 from drqv2.launch.exits import clean_exit
 
@@ -24,19 +24,12 @@ def run_tool(
     with clean_exit():
         if {"-h", "--help"} & set(argv):
             print((head or "").strip() + "\n")
-            for key, default in keys.items():
-                text = key_text(key, show(default), 16)
-                print(textwrap.fill(text, 118, subsequent_indent=" " * 19, break_on_hyphens=False))
+            print("\n".join(key_text(key, show(default), 16) for key, default in keys.items()))
         else:
-            run(*parse(argv, keys))
+            run(*_parse(argv, keys))
 
 
-def parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Return the positional arguments, and the value of every key; `keys` gives the defaults.
-
-    Raises:
-        UserError: an unknown key, or a value that is not allowed.
-    """
+def _parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict[str, Any]]:
     known = {key.name: key for key in keys}
     values = {key.name: default for key, default in keys.items()}
     positional = []
@@ -44,9 +37,22 @@ def parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict
         name, equals, text = word.partition("=")
         if not equals or "/" in name:
             positional.append(word)
-            continue
-        if name not in known:
-            raise UserError(f"{name}={text}: there is no such key{did_you_mean(name, known)} (see --help)")
-        key = known[name]
-        values[name] = key.check(None if text == "null" else key.kind.parse(text))
+        elif name not in known:
+            raise UserError(f"{word}: there is no such key{did_you_mean(name, known)} (see --help)")
+        else:
+            values[name] = known[name].check(value_of(text, known[name].kind))
     return positional, values
+
+
+def value_of(text: str, kind: Kind) -> Any:
+    """Return what a text on the command line stands for, whether the kind allows it or not."""
+    if text == "null":
+        return None
+    if kind.is_text:
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    with suppress(ValueError):
+        number = float(text)
+        return int(number) if number.is_integer() else number
+    return text

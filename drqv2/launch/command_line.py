@@ -1,10 +1,4 @@
-"""From a command line to `run(cfg, work_dir)`: help, resume, Hydra, checks, exit codes.
-
-Exit codes, each with one or two lines and no traceback:
-0 the run has ended; 1 jobs of a sweep failed or were lost; 2 a mistake of the user's; 71 its processes keep dying;
-74 the disk is full or failing; 75 asked to stop by SIGTERM or SIGUSR2, resume later; 76 a reward, loss, action or
-parameter is not finite; 130 interrupted from the keyboard. A bug ends with its traceback.
-"""
+"""From a command line to `run(cfg, work_dir)`: help, resume, Hydra, checks, exit codes."""
 
 from __future__ import annotations
 
@@ -29,30 +23,28 @@ from hydra.version import setbase
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from drqv2.config.checks import check_overrides, validate_in_place
+from drqv2.config.checks import check_overrides, validate
 from drqv2.config.help import help_text
 from drqv2.config.messages import explain
-from drqv2.config.schema import FIRST_REGIME
-from drqv2.errors import DiskError, UserError
-from drqv2.launch import plugins
-from drqv2.launch.jobs import Job, JobFailed, Run
-from drqv2.launch.overrides import quote, readable, value_of
-from drqv2.launch.resume_argument import STORED, stored_regime, take_resume
+from drqv2.errors import UserError
+from drqv2.launch.jobs import Job, JobFailed, Run, explain_launcher
+from drqv2.launch.overrides import STORED, check_plugins, chosen_regime, quote, readable, take_resume
 from drqv2.system import files, machine
 
+_CONFIG = Path(STORED).stem  # the name of the primary configuration, in cfgs/ as in a run directory
 
-def launch(run: Run, config_dir: Path | str, config_name: str = "config", argv: Sequence[str] | None = None) -> None:
+
+def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) -> None:
     """Compose a configuration from the command line, check it, and call `run(cfg, work_dir)`, once for each job.
 
     Args:
         run: gets the checked configuration and its run directory, which exists. Where the directory contains a
             snapshot, `run` is expected to resume from it.
-        config_dir: directory of the configuration; a relative one starts at the file that defines `run`.
-        config_name: name of the primary configuration, without .yaml.
+        config_dir: directory of config.yaml and its groups; a relative one starts at the file that defines `run`.
         argv: arguments, by default the process's own.
 
     Raises:
-        SystemExit: with an exit code as listed in this module's docstring; 0 after --help and the like.
+        SystemExit: with an exit code as listed in README.md.
         Exception: whatever a single `run` raised, with its own traceback.
     """
     setbase("1.3")
@@ -64,9 +56,9 @@ def launch(run: Run, config_dir: Path | str, config_name: str = "config", argv: 
         args = _parse(sys.argv[1:] if argv is None else argv)
         if args.help:
             with suppress(BrokenPipeError):  # `| head`
-                print(help_text(Path(sys.argv[0]).name, _regime(args.overrides)), flush=True)
+                print(help_text(Path(sys.argv[0]).name, chosen_regime(args.overrides)), flush=True)
             return
-        _launch(run, args, config_dir, config_name)
+        _launch(run, args, config_dir)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.code)
@@ -74,14 +66,13 @@ def launch(run: Run, config_dir: Path | str, config_name: str = "config", argv: 
         sys.exit(130)
 
 
-def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: str) -> None:
-    groups = {path.name: sorted(p.stem for p in path.glob("*.yaml")) for path in config_dir.iterdir() if path.is_dir()}
-    plugins.check_plugins(args.overrides, args.multirun, only_shown=bool(args.cfg or args.info))
+def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
+    only_shown = bool(args.cfg or args.info or args.hydra_help or args.shell_completion)
+    check_plugins(args.overrides, single=not args.multirun and not only_shown)
     args.overrides = [readable(override, args.multirun) for override in args.overrides]
-    run_dir, args.overrides = take_resume(args.overrides, list(groups), args.multirun)
-    regime = _regime(args.overrides) if run_dir is None else stored_regime(run_dir)
+    run_dir, regime, args.overrides = take_resume(args.overrides, args.multirun)
     if run_dir is not None:
-        config_dir, config_name = run_dir, Path(STORED).stem
+        config_dir = run_dir
         # The stored configuration has no hydra node. The .hydra of the first start is kept.
         args.overrides += [
             f"hydra.run.dir={quote(str(run_dir))}",
@@ -89,32 +80,27 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path, config_name: s
             "hydra/job_logging=stdout",
             "hydra.job_logging.root.level=WARNING",
         ]
-    elif not args.multirun and Path(given := value_of("hydra.run.dir", args.overrides) or "", STORED).is_file():
-        run_dir = Path(given)
-        args.overrides.append("hydra.output_subdir=null")
-    if run_dir is not None and files.has_snapshot(run_dir):
-        args.overrides.append("++init_from=null")  # the snapshot holds the weights; the file may be gone
+        if files.has_snapshot(run_dir):
+            args.overrides.append("++init_from=null")  # the snapshot holds the weights; the file may be gone
     job = Job(run)
     try:
-        if not (args.cfg or args.info or args.hydra_help or args.shell_completion):
-            _check_jobs(args, config_dir, config_name)
+        if not only_shown:
+            _check_jobs(args, config_dir)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them and ending the process
-        _run_hydra(args, get_args_parser(), job, str(config_dir), config_name)
+        _run_hydra(args, get_args_parser(), job, str(config_dir), _CONFIG)
     except Exception as error:
         if error is job.crash:
             raise error.with_traceback(job.traceback) from None  # Hydra's frames say nothing about the bug
         if isinstance(error, JobFailed):
             sys.exit(f"{job.failed} of the jobs failed; see above" if job.failed else f"jobs failed: {error}")
         if isinstance(error, HydraException | OmegaConfBaseException):
-            raise UserError(explain(error, groups, regime)) from None
-        if told := plugins.translate(error):
+            raise UserError(explain(error, regime)) from None
+        if told := explain_launcher(error):
             raise told from error
-        if not isinstance(error, OSError):
-            raise
-        kind = DiskError if error.errno in files.DISK_ERRNOS else UserError
-        raise kind(
-            f"the run directory cannot be created: {error}\nChoose another hydra.run.dir, or free some disk space."
-        ) from error
+        if isinstance(error, OSError):
+            advice = "choose another hydra.run.dir, or free some disk space"
+            raise files.cannot_write(Path(error.filename or "the run directory"), error, advice) from error
+        raise
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -126,18 +112,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
     parser.error = error  # type: ignore[method-assign]
     args = parser.parse_intermixed_args(list(argv))
-    if args.experimental_rerun is not None:
-        raise UserError("--experimental-rerun is not supported; resume a run with resume=RUN_DIR")
     if args.multirun and args.cfg:
         raise UserError("--cfg shows one configuration and -m runs several: give only one of them")
     return args
 
 
-def _regime(overrides: Sequence[str]) -> str:
-    return value_of("regime", overrides) or FIRST_REGIME
-
-
-def _check_jobs(args: argparse.Namespace, config_dir: Path, config_name: str) -> None:
+def _check_jobs(args: argparse.Namespace, config_dir: Path) -> None:
     """Check the job, or every job of a sweep, before Hydra makes a directory: a sweep's last job may be days away."""
     if args.multirun and any(re.match(r"\+?hydra[/.]sweeper", override) for override in args.overrides):
         return  # only that sweeper knows its jobs
@@ -147,9 +127,9 @@ def _check_jobs(args: argparse.Namespace, config_dir: Path, config_name: str) ->
             if args.multirun:
                 parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
                 jobs = BasicSweeper.split_arguments(parser.parse_overrides(args.overrides), None)[0]
-            cfgs = [compose(config_name, overrides=job) for job in jobs]
+            cfgs = [compose(_CONFIG, overrides=job) for job in jobs]
         except ValueError as error:  # the sweeper's; the caller explains Hydra's own
             raise UserError(explain(error)) from None
     for cfg, job in zip(cfgs, jobs, strict=True):
         check_overrides(cfg, job)
-        validate_in_place(cfg)
+        validate(cfg)

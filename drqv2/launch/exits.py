@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from drqv2.errors import UserError
-from drqv2.system import files
 
 
 @contextmanager
@@ -17,7 +16,7 @@ def clean_exit() -> Iterator[None]:
 
     Raises:
         SystemExit: with the code of a UserError, whose message is printed; 130 after ctrl-C; 141 when the reader of the
-            output has closed it (`| head`); 74 when the disk has no space for the output.
+            output has closed it (`| head`).
     """
     try:
         yield
@@ -27,12 +26,6 @@ def clean_exit() -> Iterator[None]:
         sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)
-    except OSError as error:
-        full = error.errno in files.DISK_ERRNOS and error.filename is None  # of standard output, not of a file
-        if not isinstance(error, BrokenPipeError) and not full:
-            raise
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at exit
-        if isinstance(error, BrokenPipeError):
-            sys.exit(141)
-        print(f"error: standard output cannot be written ({error.strerror})", file=sys.stderr)
-        sys.exit(74)
+        sys.exit(141)

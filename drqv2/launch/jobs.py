@@ -9,13 +9,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from drqv2.config.checks import validate_in_place
+from drqv2.config.checks import validate
 from drqv2.errors import DiskError, Stopped, UserError
 from drqv2.system import files
 from drqv2.system.signals import resume_hint
@@ -32,20 +32,15 @@ class Job:
 
     Args:
         run: gets the checked configuration and the run's directory.
-
-    Attributes:
-        crash: the exception of a single run that is a bug.
-        traceback: its traceback, without Hydra's frames.
-        failed: number of jobs of a sweep that failed in this process.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._home = (socket.gethostname(), os.getpid())
         self._script = sys.argv[0]
-        self.crash: Exception | None = None
-        self.traceback: TracebackType | None = None
-        self.failed = 0
+        self.crash: Exception | None = None  # a bug in a single run
+        self.traceback: TracebackType | None = None  # the bug's, without Hydra's frames
+        self.failed = 0  # jobs of a sweep that failed in this process
         self.__wrapped__ = run  # Hydra names its job after the module of the function that this one wraps
 
     def __call__(self, cfg: DictConfig) -> Any:
@@ -58,30 +53,26 @@ class Job:
         hydra = HydraConfig.get()
         work_dir = Path(hydra.runtime.output_dir)
         sweep = hydra.mode == RunMode.MULTIRUN
-        elsewhere = (socket.gethostname(), os.getpid()) != self._home
-        if elsewhere:
-            sys.argv[0] = self._script  # for the commands in messages
+        sys.argv[0] = self._script  # for the commands in messages, wherever this is
         try:
-            validate_in_place(cfg)
+            validate(cfg)
             return self._run(cfg, work_dir)
         except UserError as error:
             message, code = f"error: {error}", error.code
         except Stopped as stopped:
-            sweep = sweep and elsewhere  # a signal stops all jobs that run one after another in this process
+            # A signal stops all jobs that run one after another in this process.
+            sweep = sweep and (socket.gethostname(), os.getpid()) != self._home
             message, code = f"\n{stopped}; {resume_hint(work_dir)}", stopped.code
         except KeyboardInterrupt:
             sweep = False
             message, code = f"\ninterrupted; {resume_hint(work_dir)}", 130
         except Exception as error:
-            told = translate(error, work_dir)
+            told = _explain_run(error, work_dir)
             if not told and not sweep:
                 self.crash, self.traceback = error, error.__traceback__
                 raise
             message, code = (f"error: {told}", told.code) if told else (traceback.format_exc(), 1)
         # Outside the handlers, so that the exception does not keep alive what the job held in memory.
-        self._fail(sweep, message, code)
-
-    def _fail(self, sweep: bool, message: str, code: int) -> NoReturn:
         print(message, file=sys.stderr, flush=True)
         if sweep:
             self.failed += 1
@@ -89,13 +80,8 @@ class Job:
         sys.exit(code)
 
 
-def translate(error: Exception, work_dir: Path) -> UserError | None:
-    """Return what to tell the user about an error that is the machine's fault; None if it is a bug.
-
-    Args:
-        error: what the run raised.
-        work_dir: the run's directory.
-    """
+def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
+    """Return what to tell the user about an error that is the machine's fault; None if it is a bug."""
     text, name = str(error), type(error).__name__  # some are compared by name: of packages that are not imported here
     kind: type[UserError] = UserError
     if isinstance(error, OSError) and error.errno in files.DISK_ERRNOS:
@@ -107,15 +93,27 @@ def translate(error: Exception, work_dir: Path) -> UserError | None:
         )
     elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
         message = "out of memory\nReduce batch_size, agent.hidden_dim, replay_buffer_num_workers or num_envs"
-    elif name == "SafetensorError" or (isinstance(error, FileNotFoundError) and "episode_" in text):
-        line = next((line for line in text.splitlines() if "episode_" in line), text)
-        message = (
-            f"an episode file was damaged or deleted while the run was reading it: {line.strip()[:200]}\n"
-            "Every start checks these files"
-        )
-    elif isinstance(error, FileNotFoundError) and str(error.filename or "").startswith(str(work_dir)):
-        message = f"{error.filename} was deleted while the run was using it\n"
-        message += "Resuming restores what the snapshot holds of it"
+    elif name == "SafetensorError" or (isinstance(error, FileNotFoundError) and str(work_dir) in text):
+        end = " ".join(text.split())[-200:]  # a loader's process sends its traceback first
+        message = f"a file of the run was damaged or deleted while it was in use: {end}\nEvery start checks these files"
     else:
         return None
     return kind(f"{message}; {resume_hint(work_dir)}")
+
+
+def explain_launcher(error: Exception) -> UserError | None:
+    """Return what to tell the user about an error of a launcher's or its library's; None if it is neither."""
+    line = " ".join(str(error).split())[:200]
+    if type(error).__module__.partition(".")[0] in ("joblib", "submitit", "ray"):
+        advice = "Repeat the command with hydra.sweep.dir=THAT_DIRECTORY to resume every run of the sweep."
+        lost = UserError(f"a job was lost: {line}\n{advice}")
+        lost.code = 1
+        return lost
+    if isinstance(error, RuntimeError) and "srun" in line:
+        return UserError(f"there is no Slurm here ({line})\nRun this on a machine from which your cluster takes jobs.")
+    if isinstance(error, ConnectionError):
+        return UserError(
+            f"there is no Ray cluster here ({line[:100]})\n"
+            "Start one with ray start --head, name one in RAY_ADDRESS, or set hydra.launcher.ray.init.address=null."
+        )
+    return None

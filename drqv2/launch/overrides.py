@@ -1,14 +1,31 @@
-"""Overrides (key=value) as people type them, made readable for Hydra's grammar."""
+"""Overrides (key=value) as people type them: made readable for Hydra, checked for plugins, and resume= taken out."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from drqv2.config.kinds import Schedule
-from drqv2.config.schema import every_key
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from drqv2.config.kinds import Schedule
+from drqv2.config.schema import CHOSEN, FIRST_REGIME, every_key
+from drqv2.errors import UserError
+from drqv2.system import files
+
+RUNS = Path("exp_local")
+STORED = "config.yaml"
+# An override that chooses a file of cfgs/hydra: the plugin that it needs, and this project's extra that installs it.
+PLUGINS = {
+    "hydra/launcher=joblib": ("hydra-joblib-launcher", "sweep"),
+    "hydra/launcher=slurm": ("hydra-submitit-launcher", "cluster"),
+    "hydra/launcher=ray": ("hydra-ray-launcher", "cluster"),
+    "hydra/sweeper=search": ("hydra-optuna-sweeper", "sweep"),
+}
 _PATHS = ("agent_dir", "init_from", "hydra.run.dir", "hydra.sweep.dir")
 _READABLE_PATH = re.compile(r"""(?a:[\w./:%-]|\$\{[^}]*\})*|'.*'|".*\"""")  # Hydra's grammar reads these unquoted
 _SCHEDULE = re.compile(r"""(?<!["'\w])(?:step_)?linear\([^()]*\)(?!["'])""")
@@ -19,8 +36,7 @@ def quote(text: str) -> str:
     return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text) + "'"
 
 
-def unquote(value: str) -> str:
-    """Return `value` without the quotes around it, if there are any."""
+def _unquote(value: str) -> str:
     return value[1:-1].replace("\\" + value[0], value[0]) if re.fullmatch(r"'.*'|\".*\"", value, re.DOTALL) else value
 
 
@@ -43,7 +59,92 @@ def readable(override: str, multirun: bool) -> str:
     return name + equals + value
 
 
-def value_of(name: str, overrides: Sequence[str]) -> str | None:
-    """Return the value that the last override of `name` gives it, without quotes; None where there is none."""
-    given = [value for key, _, value in (override.partition("=") for override in overrides) if key == name]
-    return unquote(given[-1]) if given else None
+def check_plugins(overrides: Sequence[str], single: bool) -> None:
+    """Raise UserError if an override chooses a plugin that is not installed, or one for several runs in a `single`."""
+    for override in overrides:
+        if override not in PLUGINS:
+            continue
+        package, extra = PLUGINS[override]
+        try:
+            importlib.metadata.distribution(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise UserError(f"{override}: not installed; run .venv/bin/pip install -e '.[{extra}]'") from None
+        if single:
+            raise UserError(f"{override}: launchers and sweepers are for several runs; add -m")
+
+
+def chosen_regime(overrides: Sequence[str]) -> str:
+    """Return the regime that overrides choose, or the default."""
+    return next((o.removeprefix("regime=") for o in reversed(overrides) if o.startswith("regime=")), FIRST_REGIME)
+
+
+def take_resume(overrides: Sequence[str], multirun: bool) -> tuple[Path | None, str, list[str]]:
+    """Take resume=RUN_DIR or resume=latest out of the overrides.
+
+    Returns:
+        the directory of the run to resume, or None; the run's regime; and the other overrides.
+
+    Raises:
+        UserError: the run cannot be resumed, or not with these overrides.
+    """
+    chosen = [o for o in overrides if re.match(r"\+{0,2}resume=", o)]
+    others = [o for o in overrides if o not in chosen]
+    wanted = _unquote(chosen[-1].partition("=")[2]) if chosen else "null"
+    if wanted == "null":
+        return None, chosen_regime(others), others
+    if multirun:
+        raise UserError(f"resume={wanted}: resumes a single run; leave out -m")
+    for override in others:
+        name = re.split(r"[=@]", override.lstrip("+~"))[0]
+        if name in CHOSEN:
+            raise UserError(
+                f"{override}: a {name} cannot be chosen on resume, the run keeps what is in its {STORED}"
+                "\nOverride single keys (batch_size=128), or start a new run."
+            )
+        if name in ("hydra.run.dir", "init_from"):
+            raise UserError(f"{override}: resume uses the run's own directory and weights; leave out {name} or resume")
+    path = Path(wanted).expanduser()
+    run_dir = _latest() if wanted == "latest" else path.parent if path.name in files.SNAPSHOTS else path
+    if not wanted or not run_dir.is_dir():
+        raise UserError(f"resume={wanted}: there is no such directory; give a run directory, or resume=latest")
+    regime = _stored_regime(run_dir, wanted)
+    if wanted == "latest":
+        print(f"resume=latest: {run_dir}")
+    elif not files.has_snapshot(run_dir):
+        print(f"{run_dir} has no snapshot yet: the run starts from the beginning")
+    return run_dir.resolve(), regime, others
+
+
+def _stored_regime(run_dir: Path, wanted: str) -> str:
+    if not (run_dir / STORED).is_file():
+        raise UserError(f"resume={wanted}: there is no {STORED} in it; give the directory of a run")
+    try:
+        stored = OmegaConf.load(run_dir / STORED)
+        if not isinstance(stored, DictConfig):
+            raise ValueError("not a mapping")
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise UserError(
+            f"resume={wanted}: {STORED} in it is damaged ({' '.join(str(error).split())[:100]})\n"
+            f"Repeat the command that started the run, with hydra.run.dir={wanted}: it resumes from the snapshot there."
+        ) from None
+    if foreign := {"hydra", "defaults"} & set(stored):
+        raise UserError(
+            f"resume={wanted}: {STORED} in it has {min(map(str, foreign))}, which no run writes: it could run code\n"
+            "Remove it, if you trust the source of the directory."
+        )
+    return str(OmegaConf.select(stored, "regime", default=FIRST_REGIME))
+
+
+def _latest() -> Path:
+    found = []
+    for folder, below, names in os.walk(RUNS):
+        if STORED in names:
+            below.clear()  # a replay below may contain very many files
+            if files.has_snapshot(Path(folder)):
+                found.append(Path(folder))
+    if not found:
+        raise UserError(
+            f"resume=latest: no run with a snapshot below {RUNS.resolve()}\n"
+            "Change to the directory in which the run was started, or give resume=RUN_DIR."
+        )
+    return max(found, key=lambda path: max(p.stat().st_mtime_ns for p in path.glob("snapshot*.pt")))

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from drqv2.config.formatting import show
-from drqv2.config.key import Key
 from drqv2.config.kinds import (
     Bool,
     Choice,
@@ -19,6 +18,7 @@ from drqv2.config.kinds import (
     Float,
     Folder,
     Int,
+    Key,
     Kind,
     Name,
     Schedule,
@@ -26,6 +26,7 @@ from drqv2.config.kinds import (
     Text,
 )
 from drqv2.errors import UserError
+from drqv2.launch.arguments import value_of
 
 # kind, good values (a pair where the result differs), bad values, what is said about them
 TABLE: list[tuple[Kind, list[Any], list[Any], str]] = [
@@ -88,10 +89,18 @@ def test_cuda_without_a_gpu():
 
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
-    [(Int(), "1e6", 1_000_000), (Float(), "0.5", 0.5), (Int(), "x", "x"), (Bool(), "true", True), (Text(), "7", "7")],
+    [
+        (Int(), "1e6", 1_000_000),
+        (Float(), "0.5", 0.5),
+        (Int(), "x", "x"),
+        (Bool(), "true", True),
+        (Text(), "007", "007"),
+        (Text(), "true", "true"),
+        (Text(), "null", None),
+    ],
 )
 def test_values_of_a_tool_s_command_line(kind, text, value):
-    assert kind.parse(text) == value
+    assert value_of(text, kind) == value
 
 
 @pytest.mark.parametrize(

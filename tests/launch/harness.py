@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config.schema import CFGS
@@ -37,6 +39,21 @@ def run(cfg: DictConfig, work_dir: Path) -> float:
 def start(*argv: str, config_dir: Path = CFGS) -> tuple[DictConfig, Path]:
     launch(run, config_dir, argv=argv)
     return RUNS[-1]
+
+
+@cache
+def _defaults() -> str:
+    with initialize_config_dir(str(CFGS), version_base="1.3"):
+        return OmegaConf.to_yaml(compose("config"))
+
+
+def stored(run_dir: str) -> Path:
+    """Write what a run with the default settings leaves behind; return its directory."""
+    path = Path(run_dir).absolute()
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(_defaults())
+    (path / "snapshot.pt").touch()
+    return path
 
 
 def refused(capsys, *argv: str, config_dir: Path = CFGS) -> str:

@@ -10,14 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2.config import checks, help, schema
-from drqv2.config.key import Key
-from drqv2.config.kinds import Choice, Int
+from drqv2.config import help, schema
+from drqv2.config.kinds import Choice, Int, Key
 from drqv2.config.schema import CFGS
 from drqv2.launch.command_line import launch
-from tests.launch.harness import RUNS, refused, run, start
+from drqv2.launch.overrides import quote, readable
+from tests.launch.harness import RUNS, refused, run, start, stored
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,14 +41,15 @@ def test_sweep(tmp_path):
     (sweep,) = {work_dir.parent for _, work_dir in RUNS}
     assert sweep.name.endswith("_sweep")
     assert RUNS[0][0].init_from == str(tmp_path / "old.pt"), "a launcher's processes may start elsewhere"
-    start("-m", "seed=1", "hydra.sweep.dir=here")
-    assert RUNS[-1][1].parent == tmp_path / "here"
+
+
+def as_hydra_reads(override: str) -> object:
+    return OverridesParser.create().parse_override(readable(override, multirun=False)).value()
 
 
 def test_schedules_need_no_quotes():
-    assert start("stddev_schedule=linear(1.0,0.1,5000)")[0].agent.stddev_schedule == "linear(1.0,0.1,5000)"
-    assert start("stddev_schedule='linear(1.0, 0.1, 7)'")[0].stddev_schedule == "linear(1.0, 0.1, 7)"
-    RUNS.clear()
+    assert as_hydra_reads("stddev_schedule=linear(1.0,0.1,5000)") == "linear(1.0,0.1,5000)"
+    assert as_hydra_reads("+agent.stddev_schedule='linear(1.0, 0.1, 7)'") == "linear(1.0, 0.1, 7)"
     start("-m", "stddev_schedule=linear(1.0,0.1,5),0.2,step_linear(1,0.5,1,0.1,2)")
     assert [cfg.stddev_schedule for cfg, _ in RUNS] == ["linear(1.0,0.1,5)", 0.2, "step_linear(1,0.5,1,0.1,2)"]
 
@@ -81,7 +83,6 @@ def test_schedules_need_no_quotes():
         ("hydra/launcher=nothing", "hydra/launcher=nothing: there is no such hydra/launcher"),
         ("hydra/launcher=joblib", "launchers and sweepers are for several runs; add -m"),
         ("--bogus", "see --help"),
-        ("--experimental-rerun x", "resume=RUN_DIR"),
         ("-m --cfg job", "--cfg shows one configuration"),
         ("-m seed=1,x", "seed=x: must be a whole number"),  # the last job is checked before the first one runs
         ("-m seed=interval(1,2)", "hydra/sweeper=search"),
@@ -111,7 +112,6 @@ def toy(tmp_path, monkeypatch) -> Path:
     others = {"Evaluation": schema.EVALUATION, "Run": schema.RUN, "Snapshots": schema.SNAPSHOTS}
     monkeypatch.setitem(schema.GROUPS, "toy", {"Task": task, "Toy": (key,), **others, "Records": schema.RECORDS})
     monkeypatch.setitem(schema.REGIMES, "toy", "A regime of the tests")
-    monkeypatch.setitem(checks._TOGETHER, "toy", ())
     for module in (schema, help):
         monkeypatch.setattr(module, "CFGS", cfgs)
     return cfgs
@@ -148,47 +148,52 @@ def test_resume_uses_the_run_s_own_configuration():
 
 
 def test_resume_of_a_run_from_before_there_were_regimes():
-    _, first = start("hydra.run.dir=run")
-    stored = OmegaConf.load(first / "config.yaml")
-    assert isinstance(stored, DictConfig)
+    path = stored("run") / "config.yaml"
+    old = OmegaConf.load(path)
+    assert isinstance(old, DictConfig)
     for name in ("regime", "obs_type"):
-        del stored[name]
-    OmegaConf.save(stored, first / "config.yaml")
+        del old[name]
+    OmegaConf.save(old, path)
     cfg, _ = start("resume=run")
     assert (cfg.regime, cfg.obs_type) == ("drqv2", "pixels")
 
 
-@pytest.mark.parametrize("name", ["a b", "a=b", "a,b", "it's", '{"x"}', "ü(1,2)", "a\\'b%"])
-def test_resume_whatever_the_directory_s_name(name):
-    _, first = start(f"hydra.run.dir={name}/run")
-    assert first == Path(name).resolve() / "run"
-    for given in (f"{name}/run/", f"{name}/run/snapshot.pt"):
-        assert start(f"resume={given}")[1] == first
+@pytest.mark.parametrize("name", ["a b", "a=b", "a,b", "it's", '{"x"}', "ü(1,2)", "a\\'b%", "'a, b'"])
+def test_paths_need_no_quotes(name):
+    assert as_hydra_reads(f"hydra.run.dir={name}") == name.strip("'")
+    assert as_hydra_reads(f"hydra.run.dir={quote(name)}") == name
+
+
+def test_resume_whatever_the_directory_s_name():
+    name = "a b=c,d/it's {\"x\"}/ü(1,2)/a\\'b%"
+    _, first = start(f"hydra.run.dir={name}")
+    assert first == Path(name).resolve()
+    assert start(f"resume={name}/snapshot.pt")[1] == first
 
 
 def test_resume_of_a_quoted_path():
-    _, first = start("hydra.run.dir='a, b/run'")
-    assert start("resume='a, b/run'")[1] == first
+    first = stored("a, b/run")
+    assert start("resume='a, b/run/'")[1] == first
 
 
 def test_resume_latest_is_the_newest_snapshot(capsys):
-    runs = [start(f"seed={seed}", f"hydra.run.dir=exp_local/{seed}/run")[1] for seed in (1, 2, 3)]
+    runs = [stored(f"exp_local/{i}/run") for i in range(3)]
     for work_dir, time in zip(runs, (10, 30, 20), strict=True):
         os.utime(work_dir / "snapshot.pt", (time, time))
     assert start("resume=latest")[1] == runs[1]
-    assert "resume=latest: exp_local/2/run" in capsys.readouterr().out
+    assert "resume=latest: exp_local/1/run" in capsys.readouterr().out
     (runs[1] / "snapshot.pt").unlink()
     assert start("resume=latest")[1] == runs[2]
 
 
 def test_resume_without_the_newest_snapshot(capsys):
-    _, first = start("hydra.run.dir=run", "seed=7")
+    first = stored("run")
     (first / "snapshot.pt").rename(first / "snapshot_previous.pt")
     assert start("resume=run/snapshot_previous.pt")[1] == first
     assert "no snapshot" not in capsys.readouterr().out
     for path in first.glob("*.pt"):
         path.unlink()
-    assert start("resume=run")[0].seed == 7
+    assert start("resume=run")[1] == first
     assert "no snapshot yet: the run starts from the beginning" in capsys.readouterr().out
 
 
@@ -197,7 +202,7 @@ HARM = b"{hydra: {callbacks: {x: {_target_: os.mkdir, path: harm}}}}"
 
 @pytest.mark.parametrize("content", [b"", b"a: [", b"\xff\xfe\x00", b"- 1", b"x: !!python/object:os.x {}", HARM, None])
 def test_resume_with_a_damaged_configuration(capsys, tmp_path, content):
-    _, first = start("hydra.run.dir=run")
+    first = stored("run")
     if content is None:
         (first / "config.yaml").unlink()
     else:
@@ -207,24 +212,21 @@ def test_resume_with_a_damaged_configuration(capsys, tmp_path, content):
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize("run_dir", ["file", "file/below", "/proc/nowhere/run"])
+@pytest.mark.parametrize("run_dir", ["file", "/proc/nowhere/run"])
 def test_a_run_directory_that_cannot_be_made(capsys, tmp_path, run_dir):
     (tmp_path / "file").touch()
-    assert "Choose another hydra.run.dir" in refused(capsys, f"hydra.run.dir={run_dir}")
+    assert "choose another hydra.run.dir" in refused(capsys, f"hydra.run.dir={run_dir}")
 
 
-@pytest.mark.parametrize("again", [["resume=run"], ["hydra.run.dir=run", "init_from=old.pt"]])
-def test_a_run_with_a_snapshot_needs_no_init_from(tmp_path, again):
+def test_a_resumed_run_needs_no_init_from(tmp_path):
     (tmp_path / "old.pt").write_bytes(b"")
     _, first = start("hydra.run.dir=run", "init_from=old.pt")
-    before = (first / ".hydra" / "overrides.yaml").read_bytes()
     (tmp_path / "old.pt").rename(tmp_path / "away.pt")
-    cfg, work_dir = start(*again)
+    cfg, work_dir = start("resume=run")
     assert (cfg.init_from, work_dir) == (None, first)
-    assert (first / ".hydra" / "overrides.yaml").read_bytes() == before
     (first / "snapshot.pt").unlink()
     (tmp_path / "away.pt").rename(tmp_path / "old.pt")
-    assert start(*again)[0].init_from.endswith("old.pt")
+    assert start("resume=run")[0].init_from.endswith("old.pt")
 
 
 @pytest.mark.parametrize(
@@ -240,6 +242,13 @@ def test_how_a_run_ends(capsys, experiment, code, said):
         start(f"experiment={experiment}", "hydra.run.dir=my run")
     assert end.value.code == code
     assert said in capsys.readouterr().err
+
+
+def test_a_bug_ends_with_its_own_traceback(capsys):
+    with pytest.raises(RuntimeError, match="a bug") as error:
+        start("experiment=bug")
+    assert not [entry for entry in error.traceback if "site-packages/hydra" in str(entry.path)]
+    assert capsys.readouterr().err == "Error executing job with overrides: ['experiment=bug']\n"
 
 
 def test_how_a_sweep_ends(capsys):
@@ -263,61 +272,36 @@ def test_what_only_prints(capsys):
     assert not RUNS
 
 
-def test_tab_completes_keys_and_tasks():
+def test_tab_completes_keys_and_tasks(capsys, monkeypatch):
     line = "python train.py task=cartpole_b"
-    env = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
-    command = [sys.executable, str(ROOT / "train.py"), "-sc", "query=bash"]
-    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["task=cartpole_balance", "task=cartpole_balance_sparse"]
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    launch(run, CFGS, argv=["-sc", "query=bash"])
+    assert capsys.readouterr().out.split() == ["task=cartpole_balance", "task=cartpole_balance_sparse"]
 
 
 SCRIPT = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from drqv2.launch.command_line import launch
-from tests.launch.harness import RUNS, refused, run, start
 
 def main(cfg, work_dir):
     (work_dir / "snapshot.pt").touch()
-    if cfg.experiment == "bug":
-        raise RuntimeError("a bug")
     print("running", flush=True)
-    if cfg.experiment == "sleep":
-        time.sleep(60)
+    time.sleep(cfg.seed)
 
 if __name__ == "__main__":
     launch(main, "cfgs")
 """
 
 
-@pytest.fixture
-def script(tmp_path) -> list[str]:
-    """A program beside its cfgs, to be run from another directory."""
+def test_process_that_is_interrupted(tmp_path):
+    """A program beside its cfgs, run from another directory."""
     (tmp_path / "program").mkdir()
     (tmp_path / "program" / "cfgs").symlink_to(CFGS)
     (tmp_path / "program" / "script.py").write_text(SCRIPT)
-    return [sys.executable, "program/script.py"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "out", "err"),
-    [
-        (["seed=5"], 0, "running\n", ""),
-        (["task=cheeta_run"], 2, "", "error: "),
-        (["experiment=bug"], 1, "", "Error executing job with overrides: ['experiment=bug']\nTraceback"),
-    ],
-)
-def test_process(script, argv, code, out, err):
-    done = subprocess.run([*script, *argv], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (code, out)
-    assert done.stderr.startswith(err)
-    assert bool(done.stderr) == bool(err)
-    assert "site-packages/hydra" not in done.stderr
-
-
-def test_process_that_is_interrupted(script):
     process = subprocess.Popen(
-        [*script, "experiment=sleep"],
+        [sys.executable, "program/script.py", "seed=60"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -155,7 +155,3 @@ def test_tools_with_a_closed_pipe(words, tmp_path):
     os.close(writing)
     assert process.communicate()[1] == ""
     assert process.returncode == 141
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.stderr == "error: standard output cannot be written (No space left on device)\n"
-    assert done.returncode == 74
