@@ -13,7 +13,8 @@ import pytest
 from dm_control import suite
 from dm_control.mujoco import engine
 
-from drqv2.envs import TASKS, make
+from drqv2.config.schema import tasks as names
+from drqv2.envs import make
 from drqv2.envs.cameras import PhysicsCamera
 from drqv2.envs.dmc import load
 from drqv2.errors import UserError
@@ -24,7 +25,7 @@ DECOR, STATIC = mujoco.mjtCatBit.mjCAT_DECOR, mujoco.mjtCatBit.mjCAT_STATIC
 
 
 def tasks(fast: set[str] = FAST) -> list[Any]:
-    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in TASKS]
+    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names()]
 
 
 class Pair:
