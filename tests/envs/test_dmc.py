@@ -13,7 +13,7 @@ from drqv2.envs.scene import Scene
 from drqv2.errors import UserError
 from drqv2.utils import TRAIN_ENV, spawn_seed
 
-FAST = {"cartpole_balance_sparse", "cheetah_run", "cup_catch", "finger_turn_hard", "quadruped_walk", "reach_duplo"}
+FAST = {"cartpole_balance_sparse", "cup_catch", "quadruped_walk", "reach_duplo"}
 ACTIONS = {
     "acrobot": 1,
     "cartpole": 1,
@@ -105,21 +105,15 @@ def test_other_suite_task_and_size_and_camera():
     assert env.reset().observation.shape == (6, 40, 40)
     assert env.step_seconds == pytest.approx(0.08)
     env.close()
-    views = []
-    for camera in (None, 0, 2, "x"):
-        env = make("quadruped_walk", 1, 2, 1, image_size=40, camera=camera)
-        views.append(env.reset().observation)
-        env.close()
-    assert np.array_equal(views[0], views[2])
-    assert not np.array_equal(views[0], views[1])
-    assert views[3].std() > 1
-
-
-def test_manipulation_takes_a_size():
-    env = make("reach_duplo", 3, 2, 1, image_size=48)
-    assert env.reset().observation.shape == (9, 48, 48)
-    env.step(np.zeros(9))
-    assert env.render(100, 100).shape == (100, 100, 3)
+    env = make("quadruped_walk", 1, 2, 1, image_size=40)
+    seen = env.reset().observation.transpose(1, 2, 0)
+    views = {camera: env.render(40, 40, camera) for camera in (None, 0, 2, "x")}
+    assert np.array_equal(seen, views[None])
+    assert np.array_equal(seen, views[2])
+    assert not np.array_equal(seen, views[0])
+    env.close()
+    env = make("quadruped_walk", 1, 2, 1, image_size=40, camera="x")
+    assert np.array_equal(env.reset().observation.transpose(1, 2, 0), views["x"])
     env.close()
 
 
