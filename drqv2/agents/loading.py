@@ -29,7 +29,7 @@ from drqv2.config.formatting import did_you_mean
 from drqv2.errors import UserError
 
 # The original's modules that have another name here; `replay_buffer`, `video` and `drqv2` have the same.
-_ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs.dmc", "logger": "drqv2.logging.logger"}
+_ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs", "logger": "drqv2.logging.logger"}
 
 
 class _Names(MetaPathFinder, Loader):

@@ -1,15 +1,26 @@
-"""Environments. A program that renders calls `choose_backend` before it imports dm_control; `make` does so too."""
+"""Environments. A program that renders calls `choose_backend` before it imports dm_control; `make` does so too.
 
-from drqv2.envs.dmc import TASKS, check_task, make
+Files written for the public implementation import this package as `dmc`.
+"""
+
+from drqv2.envs.dmc import make
 from drqv2.envs.episode import Environment
 from drqv2.envs.render import choose_backend, gl_renderer, require_backend
-from drqv2.envs.wrappers import ExtendedTimeStep
+from drqv2.envs.wrappers import (
+    ActionDTypeWrapper,
+    ActionRepeatWrapper,
+    ExtendedTimeStep,
+    ExtendedTimeStepWrapper,
+    FrameStackWrapper,
+)
 
 __all__ = [
-    "TASKS",
+    "ActionDTypeWrapper",
+    "ActionRepeatWrapper",
     "Environment",
     "ExtendedTimeStep",
-    "check_task",
+    "ExtendedTimeStepWrapper",
+    "FrameStackWrapper",
     "choose_backend",
     "gl_renderer",
     "make",

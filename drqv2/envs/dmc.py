@@ -1,127 +1,88 @@
-"""DeepMind Control: the tasks by name, and `make`.
+"""`make`: the tasks of DeepMind Control by name, or your own environment.
 
-Importing this imports neither mujoco nor dm_control, so that a wrong name is reported at once.
+Importing this imports neither mujoco nor dm_control, since `choose_backend` has to be called before.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import dm_env
+import numpy as np
+from dm_env import specs
 
-from drqv2.envs import custom
 from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera, has_pixels
 from drqv2.envs.episode import Environment
 from drqv2.envs.render import choose_backend, require_backend
-from drqv2.envs.wrappers import (
-    ActionDTypeWrapper,
-    ActionRepeatWrapper,
-    ExtendedTimeStep,
-    ExtendedTimeStepWrapper,
-    FrameStackWrapper,
-)
-from drqv2.errors import UserError, nearest
+from drqv2.errors import UserError, nearest, not_installed
 from drqv2.utils import TRAIN_ENV, spawn_seed
-
-__all__ = [
-    "TASKS",
-    "ActionDTypeWrapper",
-    "ActionRepeatWrapper",
-    "ExtendedTimeStep",
-    "ExtendedTimeStepWrapper",
-    "FrameStackWrapper",
-    "check_task",
-    "make",
-]
-
-TASKS = (
-    "acrobot_swingup",
-    "cartpole_balance",
-    "cartpole_balance_sparse",
-    "cartpole_swingup",
-    "cartpole_swingup_sparse",
-    "cheetah_run",
-    "cup_catch",
-    "finger_spin",
-    "finger_turn_easy",
-    "finger_turn_hard",
-    "hopper_hop",
-    "hopper_stand",
-    "humanoid_run",
-    "humanoid_stand",
-    "humanoid_walk",
-    "pendulum_swingup",
-    "quadruped_run",
-    "quadruped_walk",
-    "reach_duplo",
-    "reacher_easy",
-    "reacher_hard",
-    "walker_run",
-    "walker_stand",
-    "walker_walk",
-)
-"""The tasks of the paper's table. Every other task of dm_control's suite goes by `domain_task` too."""
-
-RENDERS = ("exact", "fast")
-"""The ways to render, see `make`."""
-
-OBS_TYPES = ("pixels", "state")
-"""What is observed, see `make`."""
-
-_DOMAIN_OF = {"cup": "ball_in_cup"}
-_CAMERA_OF = {"quadruped": 2}
-
-
-def _suite_tasks() -> dict[str, tuple[str, str]]:
-    """Return every task of dm_control's suite by its name here, as (domain, task)."""
-    from dm_control import suite
-
-    short = {domain: name for name, domain in _DOMAIN_OF.items()}
-    tasks = {f"{domain}_{task}": (domain, task) for domain, task in suite.ALL_TASKS}
-    return tasks | {f"{short[domain]}_{task}": (domain, task) for domain, task in suite.ALL_TASKS if domain in short}
-
-
-def check_task(name: str) -> None:
-    """Check that there is a task of this name, without making it.
-
-    Raises:
-        UserError: there is none; names the nearest.
-    """
-    if name in TASKS:
-        return
-    known = sorted({*TASKS, *_suite_tasks()})
-    if name not in known:
-        near = nearest(name, known)
-        hint = f"nearest: {', '.join(near)}" if near else f"there are {', '.join(TASKS)}"
-        raise UserError(f"unknown task {name!r}; {hint}")
 
 
 def load(name: str, seed: int, obs_type: str = "pixels") -> tuple[dm_env.Environment, int | str]:
     """Return dm_control's own environment for a task, and the camera to see it with.
 
     Args:
-        name: a name that `check_task` accepts.
+        name: reach_duplo, cup_catch, or `domain_task` of dm_control's suite.
         seed: for what is drawn once, when the task is built (such as the masses of `lqr`).
         obs_type: pixels or state.
+
+    Raises:
+        UserError: there is no such task; names the nearest.
     """
     if name == "reach_duplo":
         from dm_control import manipulation
 
-        if obs_type == "state":
-            return manipulation.load("reach_duplo_features", seed=seed), "front_close"
-        env = manipulation.load("reach_duplo_vision", seed=seed)
-        # Its camera observation is one render for each repeat of an action; the pixels wrapper draws the same picture
-        # with the same camera, once.
-        for observable in env.task.observables.values():
-            observable.enabled = False
+        env = manipulation.load("reach_duplo_features", seed=seed)
+        if obs_type == "pixels":  # then nobody looks at the features
+            for observable in env.task.observables.values():
+                observable.enabled = False
         return env, "front_close"
     from dm_control import suite
 
-    domain, task = _suite_tasks()[name]
+    tasks = {f"{domain}_{task}": (domain, task) for domain, task in suite.ALL_TASKS}
+    tasks["cup_catch"] = ("ball_in_cup", "catch")
+    if name not in tasks:
+        near = nearest(name, ["reach_duplo", *tasks])
+        raise UserError(f"unknown task {name!r}; {'nearest' if near else 'there are'}: {', '.join(near or tasks)}")
+    domain, task = tasks[name]
     env = suite.load(domain, task, task_kwargs={"random": seed}, visualize_reward=False)
-    return env, _CAMERA_OF.get(domain, 0)
+    return env, 2 if domain == "quadruped" else 0
+
+
+def _call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
+    """Return the factory's environment; a gymnasium.Env comes back under its adapter.
+
+    The factory is given those of `offered` that its signature names and that are not bound yet.
+    """
+    parameters = inspect.signature(factory).parameters
+    bound = getattr(factory, "keywords", {})  # functools.partial's
+    try:
+        env: Any = factory(**{key: value for key, value in offered.items() if key in parameters and key not in bound})
+        if hasattr(env, "action_space") and not isinstance(env, dm_env.Environment):
+            from drqv2.envs.gymnasium import GymnasiumEnvironment
+
+            env = GymnasiumEnvironment(env)
+    except ModuleNotFoundError as error:
+        if error.name == "gymnasium":
+            raise UserError(not_installed("gymnasium", "gym")) from error
+        raise
+    if not hasattr(env, "action_spec"):
+        name = getattr(factory, "__name__", None) or repr(factory)
+        raise UserError(f"{name} returned {type(env).__name__}: must be a dm_env.Environment or a gymnasium.Env")
+    made: dm_env.Environment = env
+    return made
+
+
+def _check_actions(spec: Any) -> None:
+    vector = isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1 and np.issubdtype(spec.dtype, np.floating)
+    bounded = vector and np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all()
+    if not bounded and not isinstance(spec, specs.DiscreteArray):
+        raise UserError(
+            f"the environment's actions are {spec}: must be one vector of shape (A,) with finite bounds, or discrete"
+        )
 
 
 def _camera(env: Any, image_size: int, camera: int | str | None, fast: bool, own: bool, obs_type: str) -> Camera:
@@ -135,11 +96,9 @@ def _camera(env: Any, image_size: int, camera: int | str | None, fast: bool, own
         return RenderCamera(env, image_size)
     if hasattr(env, "physics"):
         return PhysicsCamera(env, image_size, 0 if camera is None else camera, fast, own)
-    if obs_type == "state":
-        raise UserError(f"{type(env).__name__} cannot be filmed: it is neither dm_control's nor a gymnasium.Env")
     raise UserError(
-        f"the observations of {type(env).__name__} are {env.observation_spec()}: must be a uint8 image "
-        "[height, width, channels], or a dict that has one as `pixels`"
+        f"{type(env).__name__} cannot be filmed: it is neither dm_control's nor a gymnasium.Env. Its observations are "
+        f"{env.observation_spec()}: pixels must be uint8 [height, width, channels], alone or in a dict as `pixels`"
     )
 
 
@@ -160,7 +119,7 @@ def make(
     """Make an environment, observed as pixels (DrQ-v2, arXiv 2107.09645, section 4) or as a state vector.
 
     Args:
-        name: one of TASKS, or `domain_task` of dm_control's suite; with a factory, whatever the factory makes of it.
+        name: a task that `load` knows; with a factory, whatever the factory makes of it.
         frame_stack: frames in one observation of pixels.
         action_repeat: environment frames in one agent step.
         seed: the run's seed; episode e is seeded from (seed, stream, index, e).
@@ -183,25 +142,21 @@ def make(
         frame last, or float32 [N]; actions float32 [A] in [-1, 1], or discrete, int64 [].
 
     Raises:
-        UserError: unknown task or camera, no OpenGL for pixels, or an environment that cannot be used (see `custom`).
+        UserError: unknown task or camera, no OpenGL for pixels, or an environment that cannot be used.
     """
-    for key, value in (("frame_stack", frame_stack), ("action_repeat", action_repeat), ("image_size", image_size)):
-        if value < 1:
-            raise UserError(f"{key}={value}: must be at least 1")
-    for key, choice, choices in (("render", render, RENDERS), ("obs_type", obs_type, OBS_TYPES)):
+    for key, choice, choices in (("render", render, ("exact", "fast")), ("obs_type", obs_type, ("pixels", "state"))):
         if choice not in choices:
             raise UserError(f"{key}={choice!r}: must be one of {', '.join(choices)}")
     choose_backend()  # in case the program has not
     if factory is None:
-        check_task(name)
         if obs_type == "pixels":
             require_backend()
         env, own_camera = load(name, spawn_seed(seed), obs_type)
         camera = own_camera if camera is None else camera
     else:
         own_seed = spawn_seed(seed, stream, index)
-        env = custom.build(factory, task_name=name, image_size=image_size, seed=own_seed, camera=camera)
-    custom.check_action_spec(env.action_spec())
+        env = _call(factory, task_name=name, image_size=image_size, seed=own_seed, camera=camera)
+    _check_actions(env.action_spec())
     make_camera = partial(_camera, env, image_size, camera, render == "fast", factory is None, obs_type)
     stack = frame_stack if obs_type == "pixels" else None
     return Environment(env, make_camera, stack, action_repeat, seed, stream, index)

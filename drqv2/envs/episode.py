@@ -6,7 +6,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import dm_env
 import numpy as np
@@ -63,15 +63,6 @@ def _warn_unseeded(kind: str) -> None:
     )
 
 
-class EpisodeProgress(NamedTuple):
-    """What a step changes in the state of an environment, `env_index` being the environment's number."""
-
-    env_index: int
-    episode: int
-    num_actions: int
-    last_action: np.ndarray | None  # None at the start of an episode
-
-
 def episode_state(index: int, episode: int, actions: Sequence[np.ndarray], action_spec: Any) -> dict[str, Any]:
     """Return {"index": int, "episode": int, "actions": tensor [t, *action shape] of the episode so far}."""
     stacked = np.stack(actions) if actions else np.zeros((0, *action_spec.shape), action_spec.dtype)
@@ -113,9 +104,8 @@ class Environment(Wrapper):
         self._make_camera = make_camera
         self._pixels: PixelsWrapper | None = None
         discrete = isinstance(env.action_spec(), specs.DiscreteArray)
-        acting: Wrapper = ActionRepeatWrapper(
-            ActionDTypeWrapper(env, np.int64 if discrete else np.float32), action_repeat
-        )
+        typed = ActionDTypeWrapper(env, np.int64 if discrete else np.float32)
+        acting: Wrapper = ActionRepeatWrapper(typed, action_repeat)
         if not discrete:
             acting = ActionScaleWrapper(acting)
         observing: Wrapper
@@ -125,11 +115,12 @@ class Environment(Wrapper):
             self._pixels = PixelsWrapper(acting, self._camera)
             observing = FrameStackWrapper(self._pixels, frame_stack)
         super().__init__(ExtendedTimeStepWrapper(observing))
+        spec = self.action_spec()  # continuous actions out of bounds are clipped, not refused
+        self._accepted: specs.Array = spec if discrete else specs.Array(spec.shape, spec.dtype, "action")
         seconds = getattr(env, "control_timestep", lambda: None)()
         self.step_seconds = None if seconds is None else float(seconds) * action_repeat
         self.index = index
         self.episode = -1
-        self._other: tuple[int | str, PhysicsCamera] | None = None  # another camera, for videos
         self._frame_stack = frame_stack or 0
         self._seed = (seed, stream)
         self._seeder = find_seeder(env)
@@ -166,11 +157,8 @@ class Environment(Wrapper):
         """
         if self._over:
             return self.reset()
-        action = np.array(action, self.action_spec().dtype)
-        if action.shape != self.action_spec().shape:
-            raise ValueError(f"action of shape {action.shape}: must be {self.action_spec().shape}")
-        if isinstance(self.action_spec(), specs.DiscreteArray):
-            self.action_spec().validate(action)
+        action = np.array(action, self._accepted.dtype)
+        self._accepted.validate(action)
         self._actions.append(action)
         time_step: ExtendedTimeStep = self._env.step(action)
         self._over = time_step.last()
@@ -180,16 +168,14 @@ class Environment(Wrapper):
         """Return the whole state, which `restore` takes; see `episode_state`."""
         return episode_state(self.index, self.episode, self._actions, self.action_spec())
 
-    def progress(self) -> EpisodeProgress:
-        """Return the state in short."""
-        last = self._actions[-1] if self._actions else None
-        return EpisodeProgress(self.index, self.episode, len(self._actions), last)
+    def progress(self) -> tuple[int, int, int, list[np.ndarray]]:
+        """Return what a step may change: index, episode, number of actions so far, and the last of them, if any."""
+        return self.index, self.episode, len(self._actions), self._actions[-1:]
 
     def restore(self, state: dict[str, Any]) -> ExtendedTimeStep:
         """Return to `state` by playing its episode again; return the time step of that state.
 
-        Only the frames that the last observation shows are rendered. A state from before the first reset is restored to
-        the beginning of episode 0.
+        Only the frames that the last observation shows are rendered.
 
         Args:
             state: from `state()` of an environment made with the same arguments.
@@ -201,7 +187,7 @@ class Environment(Wrapper):
         unseen = len(actions) - self._frame_stack  # frames up to this one are not in the last observation
         try:
             self._set_drawing(unseen < 0)
-            time_step = self.begin(state["index"], max(state["episode"], 0))
+            time_step = self.begin(state["index"], state["episode"])
             for t, action in enumerate(actions):
                 if self._over:
                     raise UserError(
@@ -233,9 +219,7 @@ class Environment(Wrapper):
             return np.ascontiguousarray(self._camera.render(height, width))
         if not hasattr(self._base, "physics"):
             raise UserError(f"camera={camera}: {type(self._base).__name__} is not a MuJoCo simulation")
-        if self._other is None or self._other[0] != camera:
-            self._other = camera, PhysicsCamera(self._base, max(height, width), camera)
-        return self._other[1].render(height, width)
+        return PhysicsCamera(self._base, max(height, width), camera).render(height, width)
 
     def close(self) -> None:
         """Free the simulation and its OpenGL context; the environment cannot be used afterwards."""

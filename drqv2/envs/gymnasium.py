@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import dm_env
+import gymnasium
 import numpy as np
 from dm_env import TimeStep, specs
 
 from drqv2.envs.cameras import image_shape
-from drqv2.errors import UserError, not_installed
-
-try:
-    import gymnasium
-except ModuleNotFoundError as error:
-    raise UserError(not_installed("gymnasium", "gym")) from error
+from drqv2.errors import UserError
 
 
 class GymnasiumEnvironment(dm_env.Environment):
@@ -28,14 +24,12 @@ class GymnasiumEnvironment(dm_env.Environment):
         render_mode: what `env.render()` returns: pictures if "rgb_array".
 
     Raises:
-        UserError: `env` is no gymnasium.Env, or its spaces are others.
+        UserError: `env` is no gymnasium.Env, or its observations are others.
     """
 
     def __init__(self, env: Any) -> None:
         if not isinstance(env, gymnasium.Env):
             raise UserError(f"{type(env).__name__}: must be a gymnasium.Env (the older gym is not supported)")
-        if not isinstance(env.action_space, gymnasium.spaces.Box | gymnasium.spaces.Discrete):
-            raise UserError(f"the environment's actions are {env.action_space}: must be a Box or Discrete")
         self._env = env
         self._actions: Any = env.action_space
         self._next_seed: int | None = None
@@ -79,13 +73,15 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Return the spec of the Box of observations, or a dict of specs."""
         return self._observation_spec
 
-    def action_spec(self) -> specs.BoundedArray:
-        """Return the spec of the Box of actions, or of discrete actions from 0."""
+    def action_spec(self) -> Any:
+        """Return the spec of a Box of actions, or of discrete ones from 0; any other space as it is."""
         if isinstance(self._actions, gymnasium.spaces.Discrete):
             return specs.DiscreteArray(int(self._actions.n), np.int64, "action")
-        return specs.BoundedArray(
-            self._actions.shape, self._actions.dtype, self._actions.low, self._actions.high, "action"
-        )
+        if isinstance(self._actions, gymnasium.spaces.Box):
+            return specs.BoundedArray(
+                self._actions.shape, self._actions.dtype, self._actions.low, self._actions.high, "action"
+            )
+        return self._actions
 
     def control_timestep(self) -> float | None:
         """Return simulated seconds in one step, where the environment says how many frames a second are real time."""

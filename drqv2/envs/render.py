@@ -10,45 +10,37 @@ import os
 import subprocess
 import sys
 
-from drqv2.envs import egl_probe
 from drqv2.errors import UserError
 
-APT_PACKAGES = ("libegl1", "libgl1", "libgl1-mesa-dri")
+_TRIAL = """
+import os
+from dm_control import _render
+from OpenGL import GL
+with _render.Renderer(64, 64).make_current() as gl:
+    gl.call(GL.glGetString, GL.GL_RENDERER)
+os._exit(0)  # skips the driver's own cleanup, which may crash
+"""
 
 
-def egl_works() -> bool:
-    """Return whether a headless EGL display with desktop OpenGL is available; a process of its own tries it."""
-    command = [sys.executable, "-I", "-S", egl_probe.__file__]
-    try:
-        probe = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
-    except subprocess.TimeoutExpired:
-        return False
-    return probe.returncode == 0
-
-
-def osmesa_works() -> bool:
-    """Return whether OSMesa's library can be loaded here."""
-    return egl_probe.load("libOSMesa.so", "libOSMesa.so.8", "libOSMesa.so.6") is not None
+def works(backend: str) -> bool:
+    """Return whether dm_control can open a back end; a process of its own tries, since a bad driver may crash."""
+    command, variables = [sys.executable, "-c", _TRIAL], os.environ | {"MUJOCO_GL": backend}
+    trial = subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
+    return trial.returncode == 0
 
 
 def choose_backend() -> str | None:
-    """Set MUJOCO_GL and PYOPENGL_PLATFORM where they are not set; return MUJOCO_GL, None when nothing can render.
+    """Set MUJOCO_GL where it is not set, and return it; None when nothing can render.
 
     To be called at a program's start: it has no effect once dm_control has been imported. Processes that are started
-    later inherit the choice; further calls cost nothing. What the user has set is never overwritten, and
-    PYOPENGL_PLATFORM set to egl or osmesa alone is a choice too.
+    later inherit the choice; further calls cost nothing.
     """
     if "dm_control._render" in sys.modules:
-        backend: str | None = sys.modules["dm_control._render"].BACKEND
-        return backend
-    platform = os.environ.get("PYOPENGL_PLATFORM")
-    backend = os.environ.get("MUJOCO_GL") or (platform if platform in ("egl", "osmesa") else None)
-    if not backend:
-        backend = "egl" if egl_works() else "osmesa" if osmesa_works() else None
+        chosen: str | None = sys.modules["dm_control._render"].BACKEND
+        return chosen
+    backend = os.environ.get("MUJOCO_GL") or next(filter(works, ("egl", "osmesa")), None)
     if backend is not None:
         os.environ["MUJOCO_GL"] = backend
-        if not platform and backend in ("egl", "osmesa"):
-            os.environ["PYOPENGL_PLATFORM"] = backend
     return backend
 
 
@@ -62,8 +54,8 @@ def gl_renderer() -> str:
         UserError: nothing here can render off-screen; says what to install.
     """
     backend = choose_backend()
-    sudo = "" if os.geteuid() == 0 else "sudo "
-    install = f"{sudo}apt-get install -y {' '.join(('libosmesa6',) if backend == 'osmesa' else APT_PACKAGES)}"
+    packages = "libosmesa6" if backend == "osmesa" else "libegl1 libgl1 libgl1-mesa-dri"
+    install = f"{'' if os.geteuid() == 0 else 'sudo '}apt-get install -y {packages}"
     if backend is None:
         device = os.environ.get("MUJOCO_EGL_DEVICE_ID")
         tried = "EGL" + (f" on device MUJOCO_EGL_DEVICE_ID={device}" if device else "") + " and OSMesa"
@@ -79,8 +71,6 @@ def gl_renderer() -> str:
         with context.make_current() as gl:
             name = gl.call(GL.glGetString, GL.GL_RENDERER).decode()
         context.free()
-    except ModuleNotFoundError:
-        raise  # dm_control itself is missing
     except Exception as error:  # each back end fails in a way of its own
         raise UserError(
             f"MUJOCO_GL={backend} does not work here ({type(error).__name__}: {error}).\n"

@@ -33,15 +33,12 @@ class ExtendedTimeStep(NamedTuple):
     action: Any
 
     def first(self) -> bool:
-        """Return whether this is the first time step of an episode."""
         return bool(self.step_type == StepType.FIRST)
 
     def mid(self) -> bool:
-        """Return whether this is neither the first nor the last time step of an episode."""
         return bool(self.step_type == StepType.MID)
 
     def last(self) -> bool:
-        """Return whether this is the last time step of an episode."""
         return bool(self.step_type == StepType.LAST)
 
     def __getitem__(self, key: Any) -> Any:
@@ -65,12 +62,6 @@ class Wrapper(dm_env.Environment):
 
     def action_spec(self) -> Any:
         return self._env.action_spec()
-
-    def reward_spec(self) -> Any:
-        return self._env.reward_spec()
-
-    def discount_spec(self) -> Any:
-        return self._env.discount_spec()
 
     def close(self) -> None:
         self._env.close()

@@ -20,8 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from drqv2 import envs, utils
 from drqv2.agents.loading import make_agent as agent_from
 from drqv2.config.checks import leaves
-from drqv2.envs.handles import EnvHandle, LocalEnv
-from drqv2.envs.process import ProcessEnv
+from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
 from drqv2.logging.console import Console, Dashboard, PlainConsole, Status
 from drqv2.logging.logger import Logger
 from drqv2.logging.sinks import Sink
@@ -32,8 +31,6 @@ from drqv2.replay.loader import ReplayLoader, make_replay_loader
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.system import machine
 from drqv2.system.files import REPLAY
-
-_OTHER_BYTES = 4096  # of shared memory, for what comes with an observation
 
 
 def prepare_machine(cfg: DictConfig) -> None:
@@ -109,8 +106,7 @@ def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
     number = cfg.num_envs if training else cfg.num_eval_envs
     if number == 1 and not (training and cfg.overlap):
         return LocalEnv(make)
-    largest = 3 * max(cfg.frame_stack * cfg.image_size**2, cfg.render_size**2)  # an observation, a rendered frame
-    return ProcessEnv(make, largest + _OTHER_BYTES, machine.render_threads(number))
+    return ProcessEnv(make, machine.render_threads(number))
 
 
 def make_agent(cfg: DictConfig, env: EnvHandle, device: torch.device) -> Any:

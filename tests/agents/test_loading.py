@@ -13,10 +13,10 @@ import pytest
 import drqv2
 import replay_buffer
 import video
+from drqv2 import envs as dmc
 from drqv2 import utils
 from drqv2.agents import loading as agent_files
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.envs import dmc
 from drqv2.errors import UserError
 from drqv2.logging import logger
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from dm_control import suite
 
-from drqv2.envs import TASKS, check_task, dmc, make
+from drqv2.config.schema import tasks
+from drqv2.envs import dmc, make
 from drqv2.envs.episode import find_seeder
 from drqv2.envs.scene import Scene
 from drqv2.errors import UserError
 from drqv2.utils import TRAIN_ENV, spawn_seed
 
-FAST = {"cartpole_balance_sparse", "cheetah_run", "cup_catch", "finger_turn_hard", "quadruped_walk", "reach_duplo"}
+FAST = {"cartpole_balance_sparse", "cup_catch", "quadruped_walk", "reach_duplo"}
 ACTIONS = {
     "acrobot": 1,
     "cartpole": 1,
@@ -32,7 +30,7 @@ ACTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in TASKS])
+@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in tasks()])
 def test_task(name):
     env = make(name, 3, 2, seed=1)
     spec, actions = env.observation_spec(), env.action_spec()
@@ -87,11 +85,8 @@ def test_state(name, monkeypatch):
 
 
 def test_names():
-    assert len(set(TASKS)) == 24
-    known = set(dmc._suite_tasks())
-    assert set(TASKS) - known == {"reach_duplo"}
-    assert dmc._suite_tasks()["cup_catch"] == ("ball_in_cup", "catch")
-    assert known - {"cup_catch"} == {f"{domain}_{task}" for domain, task in suite.ALL_TASKS}
+    assert len(set(tasks())) == 24
+    assert set(tasks()) - {f"{domain}_{task}" for domain, task in suite.ALL_TASKS} == {"cup_catch", "reach_duplo"}
 
 
 @pytest.mark.parametrize(
@@ -99,19 +94,10 @@ def test_names():
     [("cheetah_runn", "cheetah_run"), ("ball_in_cup_cach", "ball_in_cup_catch"), ("reach_dupl", "reach_duplo")],
 )
 def test_unknown_task_names_the_nearest(wrong, right):
-    for ask in (check_task, lambda name: make(name, 3, 2, 1)):
-        with pytest.raises(UserError, match=f"unknown task '{wrong}'; nearest: .*{right}"):
-            ask(wrong)
-    with pytest.raises(UserError, match="there are acrobot_swingup, "):
-        check_task("xyzzy")
-
-
-def test_names_are_known_without_mujoco():
-    code = (
-        "import sys; from drqv2.envs import TASKS, check_task; [check_task(n) for n in TASKS];"
-        "assert not {'mujoco', 'dm_control', 'gymnasium', 'cv2'} & set(sys.modules), 'imported'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+    with pytest.raises(UserError, match=f"unknown task '{wrong}'; nearest: .*{right}"):
+        make(wrong, 3, 2, 1)
+    with pytest.raises(UserError, match="unknown task 'xyzzy'; there are: acrobot_swingup, "):
+        make("xyzzy", 3, 2, 1)
 
 
 def test_other_suite_task_and_size_and_camera():
@@ -119,21 +105,15 @@ def test_other_suite_task_and_size_and_camera():
     assert env.reset().observation.shape == (6, 40, 40)
     assert env.step_seconds == pytest.approx(0.08)
     env.close()
-    views = []
-    for camera in (None, 0, 2, "x"):
-        env = make("quadruped_walk", 1, 2, 1, image_size=40, camera=camera)
-        views.append(env.reset().observation)
-        env.close()
-    assert np.array_equal(views[0], views[2])
-    assert not np.array_equal(views[0], views[1])
-    assert views[3].std() > 1
-
-
-def test_manipulation_takes_a_size():
-    env = make("reach_duplo", 3, 2, 1, image_size=48)
-    assert env.reset().observation.shape == (9, 48, 48)
-    env.step(np.zeros(9))
-    assert env.render(100, 100).shape == (100, 100, 3)
+    env = make("quadruped_walk", 1, 2, 1, image_size=40)
+    seen = env.reset().observation.transpose(1, 2, 0)
+    views = {camera: env.render(40, 40, camera) for camera in (None, 0, 2, "x")}
+    assert np.array_equal(seen, views[None])
+    assert np.array_equal(seen, views[2])
+    assert not np.array_equal(seen, views[0])
+    env.close()
+    env = make("quadruped_walk", 1, 2, 1, image_size=40, camera="x")
+    assert np.array_equal(env.reset().observation.transpose(1, 2, 0), views["x"])
     env.close()
 
 
@@ -150,8 +130,8 @@ def test_rewards_are_not_drawn():
     env.close()
 
 
-@pytest.mark.parametrize(("key", "value"), [("camera", 99), ("camera", "nowhere"), ("image_size", 0)])
-def test_bad_camera_or_size(key, value):
+@pytest.mark.parametrize(("key", "value"), [("camera", 99), ("camera", "nowhere"), ("obs_type", "sound")])
+def test_bad_camera_or_choice(key, value):
     with pytest.raises(UserError, match=f"{key}={value!r}: must be"):
         make("cartpole_balance", 3, 2, 1, **{key: value})
 
@@ -163,18 +143,3 @@ def test_a_hundred_environments():
         env = make("pendulum_swingup", 1, 1, seed, image_size=8)
         env.reset()
         env.close()
-
-
-def test_under_the_public_name():
-    assert dmc.make is make
-    for name in (
-        "ExtendedTimeStep",
-        "ActionRepeatWrapper",
-        "FrameStackWrapper",
-        "ActionDTypeWrapper",
-        "ExtendedTimeStepWrapper",
-    ):
-        assert hasattr(dmc, name)
-    env = dmc.make("cartpole_balance", 3, 2, 1)
-    assert env.reset()["observation"].shape == (9, 84, 84)
-    env.close()

@@ -8,14 +8,14 @@ import dm_env
 import numpy as np
 import pytest
 
-from drqv2.envs.dmc import (
+from drqv2.envs.wrappers import (
     ActionDTypeWrapper,
     ActionRepeatWrapper,
+    ActionScaleWrapper,
     ExtendedTimeStep,
     ExtendedTimeStepWrapper,
     FrameStackWrapper,
 )
-from drqv2.envs.wrappers import ActionScaleWrapper
 from tests.envs.toys import Counter, Dice
 
 ACTION = np.zeros(2)

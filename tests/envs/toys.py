@@ -55,6 +55,19 @@ class Dice(Counter):
         return {"pixels": super().observation_spec()}
 
 
+class Echo(Dice):
+    """Its frames also show the actions of the episode so far."""
+
+    def reset(self) -> dm_env.TimeStep:
+        self.taken.clear()
+        return super().reset()
+
+    def _image(self) -> Any:
+        image = super()._image()
+        image["pixels"].flat[0] = 1000 * abs(np.sum(self.taken)) % 256
+        return image
+
+
 class Grid(gymnasium.Env[Any, Any]):
     """A gymnasium.Env with pixels in its observation ("image", "dict") or in `render()` alone ("render")."""
 
