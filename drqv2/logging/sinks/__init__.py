@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,20 +51,13 @@ class FileSink:
         self._unwritten.append(row)
         self._flush()
 
-    def _flush(self) -> None:
-        with self._disk_may_be_full():
-            self._append_unwritten()
-            self._unwritten = []
-
-    def _sync(self) -> None:
-        with self._disk_may_be_full():
-            if self._file is not None:
-                self._file.sync()
-
-    @contextmanager
-    def _disk_may_be_full(self) -> Iterator[None]:
+    def _flush(self, sync: bool = False) -> None:
         try:
-            yield
+            if self._unwritten:
+                self._append_unwritten()
+                self._unwritten = []
+            if sync and self._file is not None:
+                self._file.sync()
         except OSError as error:
             self._close_file()  # the next row opens it again
             if error.errno not in DISK_ERRNOS:
@@ -80,6 +72,5 @@ class FileSink:
             self._file = None
 
     def close(self) -> None:
-        if self._unwritten:
-            self._flush()
+        self._flush()
         self._close_file()

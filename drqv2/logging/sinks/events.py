@@ -94,7 +94,7 @@ class EventFiles(FileSink):
         return events
 
     def state_dict(self) -> dict[str, Any]:
-        self._sync()
+        self._flush(sync=True)
         return {"newest": list(self._newest), "unwritten": list(self._unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

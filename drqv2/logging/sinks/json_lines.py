@@ -47,7 +47,7 @@ class JsonLines(FileSink):
         self._digest.update(data)
 
     def state_dict(self) -> dict[str, Any]:
-        self._sync()
+        self._flush(sync=True)
         return {"size": self._size, "sha256": self._digest.hexdigest(), "unwritten": list(self._unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

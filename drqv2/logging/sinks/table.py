@@ -61,8 +61,6 @@ class CsvTable:
         later_column = found.startswith(header.removesuffix("\n") + ",")
         if found and not found.startswith(text) and not later_column:
             quarantine(self.path, self.path.parent, "does not match what was logged; restored from the snapshot")
-        elif not found:
-            _log.warning("%s is missing or empty; restored from the snapshot.", self.path)
         if text:
             self._replace(text)
         else:
