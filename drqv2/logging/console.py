@@ -8,8 +8,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console as Terminal
 from rich.console import Group, RenderableType
@@ -19,9 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-_Format = Callable[[float], object]
-_INT: _Format = int
-_FLOAT: _Format = "{:.4f}".format
+_FLOAT = "{:.4f}".format
 
 
 def _time(seconds: float) -> datetime.timedelta:
@@ -29,13 +28,13 @@ def _time(seconds: float) -> datetime.timedelta:
 
 
 # Column: label and format. Console lines show exactly these; every CSV file begins with them.
-_TRAIN: dict[str, tuple[str, _Format]] = {
-    "frame": ("F", _INT),
-    "step": ("S", _INT),
-    "episode": ("E", _INT),
-    "episode_length": ("L", _INT),
+_TRAIN: dict[str, tuple[str, Callable[[float], object]]] = {
+    "frame": ("F", int),
+    "step": ("S", int),
+    "episode": ("E", int),
+    "episode_length": ("L", int),
     "episode_reward": ("R", _FLOAT),
-    "buffer_size": ("BS", _INT),
+    "buffer_size": ("BS", int),
     "fps": ("FPS", _FLOAT),
     "total_time": ("T", _time),
 }
@@ -110,7 +109,7 @@ class Dashboard(Console):
         self._rows: dict[str, Mapping[str, float]] = {}
         self._start = (time.monotonic(), 0)
         self._live = Live(get_renderable=self._render_or_error, console=terminal or Terminal(), refresh_per_second=1)
-        self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []  # with their original streams
+        self._entered = ExitStack()
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Show the row at the next redraw."""
@@ -119,18 +118,15 @@ class Dashboard(Console):
     def __enter__(self) -> Self:
         outputs = (sys.stdout, sys.stderr)
         self._start = (time.monotonic(), self._status().frame)
-        self._live.start()
+        self._entered.enter_context(self._live)
         for handler in logging.getLogger().handlers:  # they keep the stream from before the redirection
             if isinstance(handler, logging.StreamHandler) and handler.stream in outputs:
-                self._handlers.append((handler, handler.stream))
+                self._entered.callback(handler.setStream, handler.stream)
                 handler.setStream(sys.stdout)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._live.stop()
-        for handler, stream in self._handlers:
-            handler.setStream(stream)
-        self._handlers.clear()
+        self._entered.close()
 
     def _render_or_error(self) -> RenderableType:
         try:

@@ -1,7 +1,4 @@
-"""Is the learner healthy? Statistics taken at intervals from a finished episode; they draw no random numbers.
-
-They need what a DrQ-v2 agent has (encoder, actor, critic); for other agents there are fewer of them.
-"""
+"""Is the learner healthy? Statistics taken at intervals from a finished episode; they draw no random numbers."""
 
 from __future__ import annotations
 
@@ -37,8 +34,8 @@ def diagnose(
     """Compare the critic with an episode's returns, and count dormant units.
 
     Args:
-        agent: one without `encoder`, `actor` and `critic` has no such statistics; if it calls them in another way than
-            DrQ-v2, a warning says so.
+        agent: with `encoder`, `actor` and `critic`; others have no such statistics. If it calls them in another way
+            than DrQ-v2, a warning says so.
         episode: as in its file: `frame` uint8 [T + 1, C, H, W] or `observation` [T + 1, ...], `action` [T + 1, A],
             `reward` and `discount` float32 [T + 1, 1].
         frame_stack: frames in one observation.

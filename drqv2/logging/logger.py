@@ -1,8 +1,4 @@
-"""The logger: CSV files, the console, and the sinks TensorBoard, metrics.jsonl and Weights & Biases.
-
-Values are averaged between two dumps. A dump writes one row to `train.csv` or `eval.csv`, one line to the console and
-one TensorBoard point per key, all at the dump's frame.
-"""
+"""The logger: CSV files, the console, and the sinks TensorBoard, metrics.jsonl and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -58,7 +54,8 @@ class _Meter:
 class Logger:
     """Logs a run to `train.csv`, `eval.csv`, the console, `metrics.jsonl` and TensorBoard events in `tb/`.
 
-    The standard CSV columns (frame, step, episode, ...) come first. Others are added as they appear; earlier rows are
+    Values are averaged between two dumps. A dump writes a row, a console line and a TensorBoard point per key. The
+    standard CSV columns (frame, step, episode, ...) come first. Others are added as they appear; earlier rows are
     empty there. Numbers are written so that they read back exactly.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -104,12 +104,7 @@ class Usage:
         usage = {"CPU": f"{cpu:.0f} %", "memory": f"{memory / 1e9:.1f} GB"}
         if self._device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self._device)
-            usage["GPU"] = f"{_utilization(self._device)}{(total - free) / 1e9:.1f} of {total / 1e9:.0f} GB"
+            usage["GPU"] = f"{(total - free) / 1e9:.1f} of {total / 1e9:.0f} GB"
+            with suppress(Exception):  # nvidia-ml-py does not support every GPU or MIG slice
+                usage["GPU"] = f"{torch.cuda.utilization(self._device)} %, {usage['GPU']}"
         return usage
-
-
-def _utilization(device: torch.device) -> str:
-    try:
-        return f"{torch.cuda.utilization(device)} %, "
-    except Exception:  # nvidia-ml-py does not support every GPU or MIG slice
-        return ""

@@ -147,9 +147,8 @@ def warnings(group: Group, published: dict[str, np.ndarray] | None) -> list[str]
     commits = {_short(run.starts[-1]) for run in group.runs if run.starts}
     if len(commits) > 1:
         found.append(f"its seeds were run with different commits: {', '.join(sorted(commits))}")
-    seeds = [run.seed for run in group.runs]
-    if duplicates := dict.fromkeys(str(seed) for seed in seeds if seeds.count(seed) > 1):
-        found.append(f"seed {', '.join(duplicates)} occurs more than once")
+    if repeated := [str(seed) for seed, count in Counter(run.seed for run in group.runs).items() if count > 1]:
+        found.append(f"seed {', '.join(repeated)} occurs more than once")
     return found
 
 

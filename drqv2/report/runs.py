@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class Run:
 
     Attributes:
         path: the run directory.
+        task: name of the task.
+        seed: the run's seed.
         config: configuration by dotted name.
         frames: environment frame of each evaluation, [N].
         returns: mean return of each evaluation, [N].
@@ -43,24 +45,16 @@ class Run:
     """
 
     path: Path
+    task: str
+    seed: int
     config: dict[str, Any]
     frames: np.ndarray
     returns: np.ndarray
     hours: np.ndarray
-    fps: float = float("nan")
-    starts: list[dict[str, Any]] = field(default_factory=list)
-    videos: list[Path] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def task(self) -> str:
-        """Name of the task."""
-        return str(self.config.get("task_name"))
-
-    @property
-    def seed(self) -> Any:
-        """The run's seed."""
-        return self.config.get("seed")
+    fps: float
+    starts: list[dict[str, Any]]
+    videos: list[Path]
+    faults: list[str]
 
     @property
     def finished(self) -> bool:
@@ -114,6 +108,8 @@ def read(path: Path) -> Run:
     videos = [video for video in path.glob("eval_video/*.mp4") if video.stem.isdecimal()]
     return Run(
         path=path,
+        task=config["task_name"],
+        seed=config["seed"],
         config=config,
         frames=frames,
         returns=returns,

@@ -118,9 +118,6 @@ def gif(path: Path) -> tuple[bytes, tuple[int, int]]:
 
     Returns:
         The GIF file's bytes, and (height, width).
-
-    Raises:
-        OSError: the file cannot be read.
     """
     import imageio.v3 as iio
     from PIL import Image
@@ -134,8 +131,6 @@ def gif(path: Path) -> tuple[bytes, tuple[int, int]]:
             image.thumbnail((_GIF_SIDE, _GIF_SIDE))
             # Ten times as fast as the GIF writer's default palette, and a fifth of the size.
             images.append(image.quantize(method=Image.Quantize.FASTOCTREE))
-    if not images:
-        raise OSError(f"{path} contains no frames")
     buffer = io.BytesIO()
     milliseconds = max(20, round(1000 * every / metadata["fps"]))  # browsers slow down faster GIFs
     images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0)
