@@ -26,7 +26,6 @@ from drqv2.config.kinds import Bool, Choice, File, Float, Int, Key, Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 from drqv2.report.page import write
-from drqv2.report.runs import utf8_safe
 from drqv2.system.files import cannot_write
 
 _ROOT = Path(__file__).resolve().parent
@@ -100,7 +99,7 @@ def report(
 
 def _print(line: str) -> None:
     with suppress(OSError):  # a log on a full disk; the line stays in the buffer
-        print(utf8_safe(line), flush=True)
+        print(line.encode(errors="replace").decode(), flush=True)  # file names may not be valid UTF-8
 
 
 class _OnePage(SimpleHTTPRequestHandler):

@@ -27,7 +27,7 @@ ALL = {module.__name__.removeprefix("benchmarks."): module.ABOUT for module in M
 def main() -> None:
     """Run the benchmarks one after another and show each result as it arrives."""
     args = options(__doc__)
-    commit, dirty = git_commit() or (None, None)  # first, since the code may change while the benchmarks run
+    commit, dirty = git_commit()  # first, since the code may change while the benchmarks run
     results: dict[str, Any] = {}
     for name, about in ALL.items():
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if args.quick else [])]

@@ -17,7 +17,7 @@ from benchmarks.common import Row, main, quartiles
 from drqv2 import envs
 from drqv2.logging.console import Console, Dashboard, Status
 from drqv2.logging.logger import Logger
-from drqv2.logging.sinks.clips import gif
+from drqv2.logging.sinks.events import gif
 from drqv2.logging.usage import Usage
 from video import VideoRecorder
 

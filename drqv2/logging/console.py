@@ -8,12 +8,19 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
-_Kind = Callable[[float], object]
-_INT: _Kind = int
-_FLOAT: _Kind = "{:.4f}".format
+from rich.console import Console as Terminal
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+_FLOAT = "{:.4f}".format
 
 
 def _time(seconds: float) -> datetime.timedelta:
@@ -21,13 +28,13 @@ def _time(seconds: float) -> datetime.timedelta:
 
 
 # Column: label and format. Console lines show exactly these; every CSV file begins with them.
-_TRAIN: dict[str, tuple[str, _Kind]] = {
-    "frame": ("F", _INT),
-    "step": ("S", _INT),
-    "episode": ("E", _INT),
-    "episode_length": ("L", _INT),
+_TRAIN: dict[str, tuple[str, Callable[[float], object]]] = {
+    "frame": ("F", int),
+    "step": ("S", int),
+    "episode": ("E", int),
+    "episode_length": ("L", int),
     "episode_reward": ("R", _FLOAT),
-    "buffer_size": ("BS", _INT),
+    "buffer_size": ("BS", int),
     "fps": ("FPS", _FLOAT),
     "total_time": ("T", _time),
 }
@@ -88,7 +95,7 @@ class Dashboard(Console):
         title: title of the run.
         status: returns the current status.
         machine: returns CPU, memory and GPU usage as text by name.
-        terminal: a rich Console; standard output by default.
+        terminal: standard output by default.
     """
 
     def __init__(
@@ -96,92 +103,61 @@ class Dashboard(Console):
         title: str,
         status: Callable[[], Status],
         machine: Callable[[], Mapping[str, str]] = dict,
-        terminal: Any = None,
+        terminal: Terminal | None = None,
     ) -> None:
         self._title, self._status, self._machine = title, status, machine
         self._rows: dict[str, Mapping[str, float]] = {}
         self._start = (time.monotonic(), 0)
-        self._terminal = terminal
-        self._live: Any = None
-        self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []  # with their original streams
+        self._live = Live(get_renderable=self._render_or_error, console=terminal or Terminal(), refresh_per_second=1)
+        self._entered = ExitStack()
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Show the row at the next redraw."""
         self._rows[ty] = dict(row)
 
     def __enter__(self) -> Self:
-        from rich.console import Console as Terminal
-        from rich.live import Live
-
         outputs = (sys.stdout, sys.stderr)
         self._start = (time.monotonic(), self._status().frame)
-        self._live = Live(
-            get_renderable=self._render_or_error,
-            console=self._terminal or Terminal(),
-            refresh_per_second=1,
-            redirect_stderr=True,
-            redirect_stdout=True,
-        )
-        self._live.__enter__()
+        self._entered.enter_context(self._live)
         for handler in logging.getLogger().handlers:  # they keep the stream from before the redirection
             if isinstance(handler, logging.StreamHandler) and handler.stream in outputs:
-                self._handlers.append((handler, handler.stream))
+                self._entered.callback(handler.setStream, handler.stream)
                 handler.setStream(sys.stdout)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._live.__exit__(None, None, None)
-        while self._handlers:
-            handler, stream = self._handlers.pop()
-            handler.setStream(stream)
+        self._entered.close()
 
-    def _render_or_error(self) -> Any:
-        from rich.text import Text
-
+    def _render_or_error(self) -> RenderableType:
         try:
             return self.render()
         except Exception as error:  # must not stop the run
             return Text(f"the dashboard cannot be drawn ({type(error).__name__}: {error}); use console=plain instead")
 
-    def render(self) -> Any:
-        """Return the dashboard as a rich renderable."""
-        from rich.console import Group
-        from rich.panel import Panel
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
+    def render(self) -> RenderableType:
+        """Return the dashboard as it is now."""
         status = self._status()
+        started, first_frame = self._start
+        fps = (status.frame - first_frame) / (time.monotonic() - started)  # since the process started, with pauses
         bar = Table.grid(padding=(0, 1), expand=True)
         for ratio in (None, 1, None, None, None):
             bar.add_column(ratio=ratio, no_wrap=True)
-        fps, left = self._pace(status)
         bar.add_row(
             f"{status.frame:,}/{status.num_frames:,} frames",
             ProgressBar(total=max(1, status.num_frames), completed=status.frame),
             f"{100 * status.frame / max(1, status.num_frames):.1f} %",
-            f"{fps:.0f} fps" if fps else "",
-            f"{left} left" if left else "",
+            f"{fps:.0f} fps" if fps > 0 else "",
+            f"{_time(max(0, status.num_frames - status.frame) / fps)} left" if fps > 0 else "",
         )
-        lines = [bar, self._returns(status)]
+        lines: list[RenderableType] = [bar, self._returns(status)]
         if status.shares:
-            lines.append(Text("time     " + "  ".join(_percent(status.shares)), overflow="fold"))
+            shares = [f"{name} {100 * share:.0f} %" for name, share in status.shares.items()]
+            lines.append(Text("time     " + "  ".join(shares), overflow="fold"))
         if machine := self._machine():
             lines.append(Text("machine  " + "  ".join(f"{name} {value}" for name, value in machine.items())))
         return Panel(Group(*lines), title=self._title, title_align="left")
 
-    def _pace(self, status: Status) -> tuple[float, datetime.timedelta | None]:
-        """Return frames per second since the process started, pauses included, and the remaining time."""
-        start, frame = self._start
-        seconds = time.monotonic() - start
-        if status.frame <= frame or seconds <= 0:
-            return 0.0, None
-        fps = (status.frame - frame) / seconds
-        return fps, _time(max(0, status.num_frames - status.frame) / fps)
-
-    def _returns(self, status: Status) -> Any:
-        from rich.text import Text
-
+    def _returns(self, status: Status) -> Text:
         text = Text("return   ")
         for ty, style in (("train", "yellow"), ("eval", "green")):
             if row := self._rows.get(ty):
@@ -190,12 +166,3 @@ class Dashboard(Console):
         if status.best_return > float("-inf"):
             text.append(f"best eval {status.best_return:.1f}", "bold green")
         return text
-
-
-def _percent(shares: Mapping[str, float]) -> list[str]:
-    """Return "NAME N %" for each share, rounded by largest remainder so that the numbers add up to 100."""
-    whole = {name: int(100 * share) for name, share in shares.items()}
-    missing = 100 - sum(whole.values())
-    for name in sorted(shares, key=lambda n: 100 * shares[n] - whole[n], reverse=True)[:missing]:
-        whole[name] += 1
-    return [f"{name} {value} %" for name, value in whole.items()]

@@ -1,11 +1,9 @@
-"""Is the learner healthy? Statistics taken at intervals from a finished episode; they draw no random numbers.
-
-They need what a DrQ-v2 agent has (encoder, actor, critic); for other agents there are fewer of them.
-"""
+"""Is the learner healthy? Statistics taken at intervals from a finished episode; they draw no random numbers."""
 
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -16,19 +14,6 @@ from drqv2.utils import eval_mode
 
 MAX_OBSERVATIONS = 64
 DORMANT_BELOW = 0.025  # of the layer's mean activation; Sokar et al., arXiv 2302.12902, definition 3.1
-
-
-def diagnose(
-    agent: Any, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
-) -> dict[str, float]:
-    """Return `episode_diagnostics` where the agent is built like DrQ-v2, else nothing; arguments as there."""
-    if all(hasattr(agent, part) for part in ("encoder", "actor", "critic")):
-        try:
-            with eval_mode(agent):
-                return episode_diagnostics(agent, episode, frame_stack, discount, device)
-        except Exception as e:  # whatever the agent's networks raise, it must not stop a training run
-            warnings.warn(f"no diagnostics: the agent calls its networks differently ({e})", stacklevel=2)
-    return {}
 
 
 def gradient_norms(agent: Any) -> dict[str, Tensor]:
@@ -43,13 +28,14 @@ def gradient_norms(agent: Any) -> dict[str, Tensor]:
     return norms
 
 
-def episode_diagnostics(
+def diagnose(
     agent: Any, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
 ) -> dict[str, float]:
     """Compare the critic with an episode's returns, and count dormant units.
 
     Args:
-        agent: with `encoder`, `actor` and `critic` called as DrQ-v2 calls them.
+        agent: with `encoder`, `actor` and `critic`; others have no such statistics. If it calls them in another way
+            than DrQ-v2, a warning says so.
         episode: as in its file: `frame` uint8 [T + 1, C, H, W] or `observation` [T + 1, ...], `action` [T + 1, A],
             `reward` and `discount` float32 [T + 1, 1].
         frame_stack: frames in one observation.
@@ -64,27 +50,33 @@ def episode_diagnostics(
         dormant_share: share of the actor's and critic's hidden units whose mean activation is at most 2.5 % of their
             layer's mean.
     """
+    if all(hasattr(agent, part) for part in ("encoder", "actor", "critic")):
+        try:
+            with eval_mode(agent), torch.no_grad():
+                return _statistics(agent, episode, frame_stack, discount, device)
+        except Exception as e:  # whatever the agent's networks raise, it must not stop a training run
+            warnings.warn(f"no diagnostics: the agent calls its networks differently ({e})", stacklevel=2)
+    return {}
+
+
+def _statistics(
+    agent: Any, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
+) -> dict[str, float]:
     length = len(episode["reward"]) - 1
     steps = np.unique(np.linspace(0, length, num=min(MAX_OBSERVATIONS, length) + 1).astype(int))  # the last is T
     obs = torch.as_tensor(_observations(episode, steps, frame_stack), device=device)
     taken = torch.as_tensor(episode["action"][steps[:-1] + 1], device=device)
 
     activations: list[Tensor] = []
-    hooks = [
-        layer.register_forward_hook(lambda _, __, out: activations.append(out.detach().mean(0).flatten()))
-        for module in (agent.actor, agent.critic)
-        for layer in module.modules()
-        if isinstance(layer, nn.ReLU)
-    ]
-    try:
-        with torch.no_grad():
-            features = agent.encoder(obs)
-            policy_action = agent.actor(features, 1.0).mean
-            action = torch.cat([taken, policy_action[-1:]])
-            q = torch.min(*agent.critic(features, action))[:, 0].double().cpu().numpy()  # [N]
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for layer in (*agent.actor.modules(), *agent.critic.modules()):
+            if isinstance(layer, nn.ReLU):
+                hook = layer.register_forward_hook(lambda _, __, out: activations.append(out.mean(0).flatten()))
+                hooks.enter_context(hook)
+        features = agent.encoder(obs)
+        policy_action = agent.actor(features, 1.0).mean
+        action = torch.cat([taken, policy_action[-1:]])
+        q = torch.min(*agent.critic(features, action))[:, 0].double().cpu().numpy()  # [N]
 
     returns = np.empty(length + 1)
     returns[-1] = q[-1]

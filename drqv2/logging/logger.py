@@ -1,8 +1,4 @@
-"""The logger: CSV files, the console, and the sinks TensorBoard, metrics.jsonl and Weights & Biases.
-
-Values are averaged between two dumps. A dump writes one row to `train.csv` or `eval.csv`, one line to the console and
-one TensorBoard point per key, all at the dump's frame.
-"""
+"""The logger: CSV files, the console, and the sinks TensorBoard, metrics.jsonl and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Meter:
-    """Running mean. Tensors are queued, without synchronisation, until `total` is read.
+    """Running sum. Tensors are queued, without synchronisation, until `total` is read.
 
     They are summed one by one in float64, so that the sum does not depend on when it is read.
     """
@@ -34,9 +30,8 @@ class _Meter:
     _QUEUE_SIZE = 1000
 
     def __init__(self, total: float = 0.0, count: int = 0) -> None:
-        self._total = total
+        self._total, self.count = total, count
         self._queue: list[torch.Tensor] = []
-        self.count = count
 
     def update(self, value: Any) -> None:
         if isinstance(value, torch.Tensor):
@@ -50,7 +45,7 @@ class _Meter:
     @property
     def total(self) -> float:
         if self._queue:
-            for value in torch.stack(self._queue).tolist():
+            for value in torch.stack(self._queue).tolist():  # not sum(), which compensates from Python 3.12 on
                 self._total += value
             self._queue.clear()
         return self._total
@@ -59,7 +54,8 @@ class _Meter:
 class Logger:
     """Logs a run to `train.csv`, `eval.csv`, the console, `metrics.jsonl` and TensorBoard events in `tb/`.
 
-    The standard CSV columns (frame, step, episode, ...) come first. Others are added as they appear; earlier rows are
+    Values are averaged between two dumps. A dump writes a row, a console line and a TensorBoard point per key. The
+    standard CSV columns (frame, step, episode, ...) come first. Others are added as they appear; earlier rows are
     empty there. Numbers are written so that they read back exactly.
 
     Args:
@@ -118,13 +114,10 @@ class Logger:
             ty: "train", "eval", or None for both.
         """
         for prefix in self._tables if ty is None else (ty,):
-            points = {
-                key: meter.total / meter.count for key, meter in self._meters.items() if key.startswith(f"{prefix}/")
-            }
-            if not points:
+            meters = {key: self._meters.pop(key) for key in list(self._meters) if key.startswith(f"{prefix}/")}
+            if not meters:
                 continue
-            for key in points:
-                del self._meters[key]
+            points = {key: meter.total / meter.count for key, meter in meters.items()}
             row = {key.partition("/")[2].replace("/", "_"): value for key, value in points.items()} | {"frame": frame}
             self._tables[prefix].append(row)
             self._feed(methodcaller("write", points, frame))
@@ -161,7 +154,7 @@ class Logger:
         self._states |= self._feed(methodcaller("state_dict"))
         return {
             "texts": {ty: table.text() for ty, table in self._tables.items()},
-            "rows": {ty: table.rows for ty, table in self._tables.items()},
+            "rows": {ty: len(table.rows) for ty, table in self._tables.items()},
             "columns": {ty: list(table.columns) for ty, table in self._tables.items()},
             "meters": {key: [meter.total, meter.count] for key, meter in self._meters.items()},
             "sinks": dict(self._states),
@@ -170,7 +163,7 @@ class Logger:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state`: later CSV rows and columns are removed, and the sinks drop later points."""
         for ty, table in self._tables.items():
-            table.restore(list(state["columns"][ty]), int(state["rows"][ty]), state["texts"][ty])
+            table.restore(list(state["columns"][ty]), state["texts"][ty])
         self._meters = {key: _Meter(float(total), int(count)) for key, (total, count) in state["meters"].items()}
         self._states = states = dict(state["sinks"])
         self._feed(lambda sink: sink.load_state_dict(states[sink.name]) if sink.name in states else None)

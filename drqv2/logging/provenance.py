@@ -14,7 +14,6 @@ from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,46 +24,41 @@ _PACKAGES = ("torch", "numpy", "mujoco", "dm-control", "hydra-core")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def git_commit(folder: Path = _ROOT) -> tuple[str, bool] | None:
-    """Return the commit checked out in `folder` and whether tracked files are modified; None without git."""
-    git = shutil.which("git")
-    if git is None:
-        return None
+def git_commit(folder: Path = _ROOT) -> tuple[str | None, bool | None]:
+    """Return the commit checked out in `folder` and whether tracked files are modified; (None, None) without git."""
+    git = shutil.which("git") or "git"
     try:
         commit, changes = (
             subprocess.run([git, "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout.strip()
             for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
         )
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return None, None
     return commit, bool(changes)
 
 
-def describe(frame: int, device: torch.device) -> dict[str, Any]:
-    """Return code, command and machine of this process as JSON values.
+def record_start(run_dir: Path, frame: int, device: torch.device) -> None:
+    """Append code, command and machine of this process to `run_dir/starts.jsonl`. A failure is only a warning.
 
     Args:
+        run_dir: the run's directory.
         frame: environment frame at which the process starts or resumes.
         device: the learner's device.
     """
-    git = git_commit()
-    return {
+    commit, dirty = git_commit()
+    start = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "frame": frame,
-        "commit": git and git[0],
-        "dirty": git and git[1],
+        "commit": commit,
+        "dirty": dirty,
         "command": sys.argv,
         "host": socket.gethostname(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
     }
-
-
-def record_start(run_dir: Path, frame: int, device: torch.device) -> None:
-    """Append a line about this process to `run_dir/starts.jsonl`. A failure is only a warning."""
     try:
         with closing(Appender(run_dir / "starts.jsonl")) as file:
-            file.append((json.dumps(describe(frame, device)) + "\n").encode())
+            file.append((json.dumps(start) + "\n").encode())
     except OSError as e:
         _log.warning("starts.jsonl cannot be written (%s); the run continues.", e.strerror)

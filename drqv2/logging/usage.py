@@ -1,16 +1,75 @@
-"""CPU, memory and GPU usage of this process and its children."""
+"""How a run spends its time, and what it uses of the machine."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import psutil
 import torch
 
 
+class TimeShares:
+    """Measures the time spent on named activities. Nested time counts for the inner activity only.
+
+    CUDA kernels run asynchronously: their time counts where the host waits for them.
+
+    Args:
+        names: activities to list even before they occur.
+        clock: returns seconds.
+    """
+
+    def __init__(self, *names: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds = dict.fromkeys(names, 0.0)
+        self._active = ["other"]  # the innermost activity is last
+        self._since: float | None = None  # time up to here is in `_seconds`
+
+    def _switch(self) -> None:
+        """Count the time since the last switch for the innermost activity."""
+        now = self._clock()
+        if self._since is not None:
+            self._seconds[self._active[-1]] = self._seconds.get(self._active[-1], 0.0) + now - self._since
+        self._since = now
+
+    @contextmanager
+    def spent_on(self, name: str) -> Iterator[None]:
+        """Count the time inside the context for `name`."""
+        self._switch()
+        self._active.append(name)
+        try:
+            yield
+        finally:
+            self._switch()
+            self._active.pop()
+
+    def timed_iterator(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
+        """Iterate over `items`, counting the time spent waiting for each one for `name`."""
+        while True:
+            with self.spent_on(name):
+                item = next(items)
+            yield item
+
+    def shares(self) -> dict[str, float]:
+        """Return the fraction of each name in the time since the first activity began; the rest is "other".
+
+        Activities in progress count. Empty before the first activity. May be called from another thread.
+        """
+        if self._since is None:
+            return {}
+        seconds, name = dict(self._seconds), self._active[-1]
+        seconds[name] = seconds.get(name, 0.0) + max(0.0, self._clock() - self._since)
+        seconds["other"] = seconds.pop("other", 0.0)  # last
+        total = max(sum(seconds.values()), 1e-9)
+        return {name: spent / total for name, spent in seconds.items()}
+
+
 class Usage:
-    """Callable that returns the current usage. Measures every few seconds, so calls are cheap.
+    """Callable that returns CPU, memory and GPU usage of this process and its children as text by name.
+
+    100 % CPU is one core. Memory-mapped episodes, which the kernel may drop, do not count as memory.
 
     Args:
         device: the learner's device.
@@ -24,13 +83,9 @@ class Usage:
         self._processes: dict[int, psutil.Process] = {}
 
     def __call__(self) -> dict[str, str]:
-        """Return CPU (100 % is one core), memory and GPU usage as text by name.
-
-        Only anonymous memory counts, not memory-mapped episodes, which the kernel may drop.
-        """
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + self._every
+        """Return the newest measurement."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every
             self._usage = self._measure()
         return self._usage
 
@@ -42,26 +97,14 @@ class Usage:
         for process in self._processes.values():
             try:
                 cpu += process.cpu_percent()
-                memory += _anonymous_memory(process)
+                used = process.memory_info()
+                memory += used.rss - getattr(used, "shared", 0)  # Linux counts mapped files there
             except psutil.Error:  # it has exited, or belongs to another user
                 continue
         usage = {"CPU": f"{cpu:.0f} %", "memory": f"{memory / 1e9:.1f} GB"}
         if self._device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self._device)
-            usage["GPU"] = f"{_utilization(self._device)}{(total - free) / 1e9:.1f} of {total / 1e9:.0f} GB"
+            usage["GPU"] = f"{(total - free) / 1e9:.1f} of {total / 1e9:.0f} GB"
+            with suppress(Exception):  # nvidia-ml-py does not support every GPU or MIG slice
+                usage["GPU"] = f"{torch.cuda.utilization(self._device)} %, {usage['GPU']}"
         return usage
-
-
-def _anonymous_memory(process: psutil.Process) -> int:
-    try:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        return 1024 * int(status.partition("RssAnon:")[2].split(maxsplit=1)[0])
-    except (OSError, IndexError, ValueError):  # not Linux, or it has just exited
-        return int(process.memory_info().rss)
-
-
-def _utilization(device: torch.device) -> str:
-    try:
-        return f"{torch.cuda.utilization(device)} %, "
-    except Exception:  # nvidia-ml-py does not support every GPU or MIG slice
-        return ""

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 from drqv2.evaluation.statistics import iqm, mean
-from drqv2.report.groups import Curve, Group, group_curve, seed_curve
-from drqv2.report.runs import utf8_safe
+from drqv2.report.groups import Group, group_curve
 
-COLOURS = ("#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c", "#0b7285", "#7c5e10", "#495057")
+_COLOURS = ("#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c", "#0b7285", "#7c5e10", "#495057")
 _GREY = "#8a94a1"
 _STATISTICS = {"mean": mean, "IQM": iqm}
 _X_TITLES = {"frames": "environment frames", "hours": "hours of training"}
-_Views = set[tuple[str, str]]  # (statistic, x-axis) in which a trace is visible
 _BAND = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+_Trace = tuple[set[tuple[str, str]], dict[str, Any]]  # the views (statistic, x-axis) that show it, and what it is
 
 
 def interactive_figure(groups: Sequence[Group], published: dict[str, np.ndarray] | None) -> str:
@@ -28,11 +28,16 @@ def interactive_figure(groups: Sequence[Group], published: dict[str, np.ndarray]
         groups: groups of one task.
         published: published mean, min and max by frame, drawn behind the curves.
     """
-    import plotly.graph_objects as go
-
-    traces: list[tuple[_Views, dict[str, Any]]] = [] if published is None else _published_traces(groups, published)
+    traces = [] if published is None else _published_traces(_within_runs(groups, published))
     for i, group in enumerate(groups):
-        traces += _group_traces(group, COLOURS[i % len(COLOURS)])
+        traces += _group_traces(group, _COLOURS[i % len(_COLOURS)])
+    buttons = []
+    for statistic in _STATISTICS:
+        for x_axis, title in _X_TITLES.items():
+            changes = [{"visible": [(statistic, x_axis) in views for views, _ in traces]}, {"xaxis.title.text": title}]
+            label = f"{statistic}, {'frames' if x_axis == 'frames' else 'time'}"
+            buttons.append({"label": label, "method": "update", "args": changes})
+    menu = {"type": "buttons", "direction": "right", "x": 0, "y": 1.13, "xanchor": "left", "buttons": buttons}
     figure = go.Figure([go.Scatter(visible=("mean", "frames") in views, **trace) for views, trace in traces])
     figure.update_layout(
         template="plotly_white",
@@ -42,84 +47,70 @@ def interactive_figure(groups: Sequence[Group], published: dict[str, np.ndarray]
         xaxis={"title": {"text": _X_TITLES["frames"]}, "rangemode": "tozero"},
         yaxis={"title": {"text": "evaluation return"}, "rangemode": "tozero"},
         hovermode="closest",
-        updatemenus=[_buttons([views for views, _ in traces])],
+        updatemenus=[menu],
     )
     config = {"displaylogo": False, "responsive": True}
     return str(figure.to_html(full_html=False, include_plotlyjs=False, config=config))
 
 
-def _published_traces(groups: Sequence[Group], published: dict[str, np.ndarray]) -> list[tuple[_Views, dict[str, Any]]]:
+def _published_traces(published: dict[str, np.ndarray]) -> list[_Trace]:
     views = {(statistic, "frames") for statistic in _STATISTICS}
-    visible = _within_runs(groups, published)
-    x = published["frame"][visible]
     name = f"DrQ-v2, published: mean, range of {int(published['n_seeds'].max())} seeds"
     line = {"color": _GREY, "dash": "dot", "width": 2}
     traces: list[dict[str, Any]] = [
-        {"y": published["max"][visible], **_BAND},
-        {"y": published["min"][visible], "fill": "tonexty", "fillcolor": _faint(_GREY), **_BAND},
-        {"y": published["mean"][visible], "line": line, "mode": "lines", "name": name},
+        {"y": published["max"], **_BAND},
+        {"y": published["min"], "fill": "tonexty", "fillcolor": _faint(_GREY), **_BAND},
+        {"y": published["mean"], "line": line, "mode": "lines", "name": name},
     ]
-    return [(views, {"x": x, "legendgroup": "published", **trace}) for trace in traces]
+    return [(views, {"x": published["frame"], "legendgroup": "published", **trace}) for trace in traces]
 
 
-def _group_traces(group: Group, colour: str) -> list[tuple[_Views, dict[str, Any]]]:
+def _group_traces(group: Group, colour: str) -> list[_Trace]:
     name = "<br>".join(_wrapped(group))
     seed_style = {"mode": "lines", "line": {"color": colour, "width": 1}, "opacity": 0.3, "showlegend": False}
-    traces: list[tuple[_Views, dict[str, Any]]] = []
+    line = {"color": colour, "width": 2.5}
+    traces: list[_Trace] = []
     for x_axis in _X_TITLES:
         for run in group.runs if len(group.runs) > 1 else ():
-            curve = seed_curve(run, x_axis)
             views = {(statistic, x_axis) for statistic in _STATISTICS}
-            traces.append((views, {"x": curve.x, "y": curve.y, "name": utf8_safe(f"seed {run.seed}"), **seed_style}))
+            curve = {"x": getattr(run, x_axis), "y": run.returns}
+            traces.append((views, {**curve, "name": f"seed {run.seed}", **seed_style}))
         for statistic, function in _STATISTICS.items():
-            curve = group_curve(group.runs, function, x_axis)
-            views = {(statistic, x_axis)}
-            if curve.low is not None:
-                traces.append((views, {"x": curve.x, "y": curve.high, **_BAND}))
-                fill = {"fill": "tonexty", "fillcolor": _faint(colour)}
-                traces.append((views, {"x": curve.x, "y": curve.low, **fill, **_BAND}))
-            line = {"color": colour, "width": 2.5}
-            traces.append((views, {"x": curve.x, "y": curve.y, "mode": "lines", "line": line, "name": name}))
+            x, y, low, high = group_curve(group.runs, function, x_axis)
+            curves: list[dict[str, Any]] = [{"y": y, "mode": "lines", "line": line, "name": name}]
+            if low is not None:
+                band = {"y": low, "fill": "tonexty", "fillcolor": _faint(colour), **_BAND}
+                curves = [{"y": high, **_BAND}, band, *curves]
+            traces += [({(statistic, x_axis)}, {"x": x, **curve}) for curve in curves]
     return [(views, {"legendgroup": name, **trace}) for views, trace in traces]
 
 
-def _within_runs(groups: Sequence[Group], published: dict[str, np.ndarray]) -> np.ndarray:
-    """Return a mask of the published points up to the longest run's last frame, bool [N]."""
+def _within_runs(groups: Sequence[Group], published: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the published points up to the longest run's last frame, but at least two."""
     longest = max((run.frames[-1] for group in groups for run in group.runs if len(run.frames)), default=0)
-    return np.asarray(published["frame"] <= max(longest, published["frame"][:2].max()))
-
-
-def _buttons(traces: Sequence[_Views]) -> dict[str, Any]:
-    buttons = []
-    for statistic in _STATISTICS:
-        for x_axis, title in _X_TITLES.items():
-            visible = [(statistic, x_axis) in views for views in traces]
-            label = f"{statistic}, {'frames' if x_axis == 'frames' else 'time'}"
-            changes = [{"visible": visible}, {"xaxis.title.text": title}]
-            buttons.append({"label": label, "method": "update", "args": changes})
-    return {"type": "buttons", "direction": "right", "x": 0, "y": 1.13, "xanchor": "left", "buttons": buttons}
+    visible = published["frame"] <= max(longest, published["frame"][:2].max())
+    return {name: values[visible] for name, values in published.items()}
 
 
 def static_figure(groups: Sequence[Group], published: dict[str, np.ndarray] | None) -> bytes:
     """Return an SVG image of the curves over frames: the mean over seeds and its confidence interval."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # slow to import
 
     figure = Figure(figsize=(8, 4.2), dpi=100, layout="constrained")
     axes = figure.subplots()
     if published is not None:
-        visible = _within_runs(groups, published)
-        x = published["frame"][visible]
-        axes.fill_between(x, published["min"][visible], published["max"][visible], color=_GREY, alpha=0.2, linewidth=0)
-        axes.plot(x, published["mean"][visible], color=_GREY, linestyle=":", label="DrQ-v2, published: mean and range")
+        shown = _within_runs(groups, published)
+        axes.fill_between(shown["frame"], shown["min"], shown["max"], color=_GREY, alpha=0.2, linewidth=0)
+        label = "DrQ-v2, published: mean and range"
+        axes.plot(shown["frame"], shown["mean"], color=_GREY, linestyle=":", label=label)
     for i, group in enumerate(groups):
-        colour = COLOURS[i % len(COLOURS)]
-        curve: Curve = group_curve(group.runs, mean, "frames")
+        colour = _COLOURS[i % len(_COLOURS)]
         for run in group.runs if len(group.runs) > 1 else ():
-            seed = seed_curve(run, "frames")
-            axes.plot(seed.x, seed.y, color=colour, alpha=0.25, linewidth=0.8)
-        if curve.low is not None and curve.high is not None:
-            axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(curve.x, curve.y, color=colour, linewidth=2, label="\n".join(_wrapped(group)))
+            axes.plot(run.frames, run.returns, color=colour, alpha=0.25, linewidth=0.8)
+        x, y, low, high = group_curve(group.runs, mean, "frames")
+        if low is not None and high is not None:
+            axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(x, y, color=colour, linewidth=2, label="\n".join(_wrapped(group)))
     axes.set(xlabel="environment frames", ylabel="evaluation return")
     axes.set_ylim(bottom=axes.get_ylim()[0] if axes.dataLim.y0 < 0 else 0)
     axes.grid(color="#e6e9ed")

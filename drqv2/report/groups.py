@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from drqv2.config.formatting import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import interval
-from drqv2.report.runs import Run, is_plausible, numbers, utf8_safe
+from drqv2.report.runs import Run, read_table
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 _MAX_POINTS = 400  # per curve
@@ -27,7 +26,7 @@ class Group:
 
     Attributes:
         task: name of the task.
-        label: the keys in which the group differs from most runs of the task.
+        label: the keys in which the group differs from most groups of the task.
         runs: ordered by seed.
     """
 
@@ -36,8 +35,7 @@ class Group:
     runs: list[Run]
 
 
-@dataclass
-class Curve:
+class Curve(NamedTuple):
     """Return over frames or hours: x [N], y [N] and, with several seeds, a confidence interval, low and high [N]."""
 
     x: np.ndarray
@@ -55,28 +53,18 @@ def group(runs: Iterable[Run]) -> list[Group]:
     for task in sorted(tasks):
         names = sorted({name for run in tasks[task] for name in run.setting})
         differing = [n for n in names if len({show(run.setting.get(n)) for run in tasks[task]}) > 1]
-        settings: dict[str, list[Run]] = {}
+        settings: dict[tuple[str, ...], list[Run]] = {}
         for run in tasks[task]:
-            settings.setdefault(repr([show(run.setting.get(n)) for n in differing]), []).append(run)
-        rows = [{n: show(members[0].setting.get(n)) for n in differing} for members in settings.values()]
-        # Labels omit the most common value of each key.
-        usual = {n: Counter(row[n] for row in rows).most_common(1)[0][0] for n in differing}
-        for members, row in zip(settings.values(), rows, strict=True):
-            unusual = {n: value for n, value in row.items() if value != usual[n]}
+            settings.setdefault(tuple(show(run.setting.get(n)) for n in differing), []).append(run)
+        usual = [Counter(column).most_common(1)[0][0] for column in zip(*settings, strict=True)]
+        for values, members in settings.items():
+            row = zip(differing, values, usual, strict=True)
+            unusual = {name: value for name, value, most_common in row if value != most_common}
             repeated = {n for n in unusual if n.startswith("agent.") and unusual.get(n[6:]) == unusual[n]}  # agent.lr
             label = ", ".join(f"{n}={value}" for n, value in unusual.items() if n not in repeated)
             label = label or ("default settings" if differing else "all runs")
-            groups.append(Group(task, utf8_safe(label), sorted(members, key=lambda run: _order(run.seed))))
+            groups.append(Group(task, label, sorted(members, key=lambda run: run.seed)))
     return groups
-
-
-def _order(seed: Any) -> tuple[float, str]:
-    return (float(seed), "") if is_plausible(seed) else (float("inf"), str(seed))
-
-
-def seed_curve(run: Run, x_axis: str) -> Curve:
-    """Return the downsampled curve of a single run over "frames" or "hours"."""
-    return Curve(*downsample(getattr(run, x_axis), run.returns))
 
 
 def group_curve(runs: Sequence[Run], statistic: Statistic, x_axis: str) -> Curve:
@@ -108,17 +96,6 @@ def group_curve(runs: Sequence[Run], statistic: Statistic, x_axis: str) -> Curve
     return Curve(x, centre, low, high) if len(runs) > 1 else Curve(x, centre)
 
 
-def downsample(x: np.ndarray, y: np.ndarray, most: int = _MAX_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return at most `most` points of a curve, including the first, the last and the extremes of each segment."""
-    if len(x) <= most:
-        return x, y
-    kept = {0, len(x) - 1}
-    for segment in np.array_split(np.arange(len(x)), (most - 2) // 2):
-        kept |= {int(segment[np.argmin(y[segment])]), int(segment[np.argmax(y[segment])])}
-    indices = sorted(kept)
-    return x[indices], y[indices]
-
-
 def returns_at(runs: Sequence[Run], frame: int) -> np.ndarray:
     """Return the returns at the last evaluation up to `frame` of the runs that got that far, [runs]."""
     values = []
@@ -138,28 +115,16 @@ def read_published(path: Path, faults: list[str]) -> dict[str, dict[str, np.ndar
         faults: receives a line about skipped rows.
 
     Raises:
-        UserError: the file cannot be read or lacks a column.
+        UserError: the file has no such curves.
     """
     names = ("frame", "mean", "min", "max", "n_seeds")
-    found: dict[str, list[list[float]]] = {}
-    bad = 0
-    try:
-        with path.open(newline="", encoding="utf-8", errors="replace") as f:
-            table = csv.DictReader(f)
-            if missing := [name for name in ("task", *names) if name not in (table.fieldnames or ())]:
-                raise UserError(
-                    f"published={path}: must have the columns task, {', '.join(names)}; lacks {', '.join(missing)}"
-                )
-            for row in table:
-                if values := numbers(row, names):
-                    found.setdefault(row["task"], []).append(values)
-                else:
-                    bad += 1
-    except (OSError, csv.Error) as e:
-        raise UserError(f"published={path}: cannot be read ({e})") from e
-    if bad:
-        faults.append(f"published={path}: {bad} damaged rows")
-    return {task: dict(zip(names, np.array(rows).T, strict=True)) for task, rows in found.items()}
+    found: dict[str | None, list[list[float]]] = {}
+    for row, values in read_table(path, names, faults):
+        found.setdefault(row.get("task"), []).append(values)
+    tasks = {task: dict(zip(names, np.array(rows).T, strict=True)) for task, rows in found.items() if task}
+    if not tasks:
+        raise UserError(f"published={path}: must have the columns task, {', '.join(names)}")
+    return tasks
 
 
 def warnings(group: Group, published: dict[str, np.ndarray] | None) -> list[str]:
@@ -182,9 +147,8 @@ def warnings(group: Group, published: dict[str, np.ndarray] | None) -> list[str]
     commits = {_short(run.starts[-1]) for run in group.runs if run.starts}
     if len(commits) > 1:
         found.append(f"its seeds were run with different commits: {', '.join(sorted(commits))}")
-    seeds = [run.seed for run in group.runs]
-    if duplicates := dict.fromkeys(str(seed) for seed in seeds if seeds.count(seed) > 1):
-        found.append(f"seed {', '.join(duplicates)} occurs more than once")
+    if repeated := [str(seed) for seed, count in Counter(run.seed for run in group.runs).items() if count > 1]:
+        found.append(f"seed {', '.join(repeated)} occurs more than once")
     return found
 
 

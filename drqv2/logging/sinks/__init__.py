@@ -34,35 +34,37 @@ class Sink(Protocol):
 
 
 class FileSink:
-    """Base of a sink that appends to one file. While the disk is full, rows are kept for later, after one warning.
+    """Base of a sink that appends to one file. While the disk is full, rows are kept for later, after one warning."""
 
-    Args:
-        what: name of the file in messages.
-    """
+    name: str
 
-    def __init__(self, what: object) -> None:
-        self._what = what
+    def __init__(self) -> None:
         self._warned = False
         self._file: Appender | None = None
         self._unwritten: list[Any] = []  # rows kept while the disk is full
 
-    def _flush(self) -> None:
-        """Append the unwritten rows to the file."""
+    def _append_unwritten(self) -> None:
+        """Append the unwritten rows to the file; open it if it is not open."""
         raise NotImplementedError
 
-    def _sync(self) -> None:
-        try:
-            if self._file is not None:
-                self._file.sync()
-        except OSError as e:
-            self._warn(e)
+    def _write(self, row: Any) -> None:
+        self._unwritten.append(row)
+        self._flush()
 
-    def _warn(self, error: OSError) -> None:
-        if error.errno not in DISK_ERRNOS:
-            raise error
-        if not self._warned:
-            _log.warning("%s cannot be written (%s); retrying with the next row.", self._what, error.strerror)
-        self._warned = True
+    def _flush(self, sync: bool = False) -> None:
+        try:
+            if self._unwritten:
+                self._append_unwritten()
+                self._unwritten = []
+            if sync and self._file is not None:
+                self._file.sync()
+        except OSError as error:
+            self._close_file()  # the next row opens it again
+            if error.errno not in DISK_ERRNOS:
+                raise
+            if not self._warned:
+                _log.warning("%s cannot be written (%s); retrying with the next row.", self.name, error.strerror)
+            self._warned = True
 
     def _close_file(self) -> None:
         if self._file is not None:
@@ -70,6 +72,5 @@ class FileSink:
             self._file = None
 
     def close(self) -> None:
-        if self._unwritten:
-            self._flush()
+        self._flush()
         self._close_file()

@@ -1,4 +1,4 @@
-"""TensorBoard event files.
+"""TensorBoard event files, with videos as small GIFs, since TensorBoard cannot show mp4 files.
 
 TensorBoard's own writer hands records to a thread, which a full disk kills. Here the caller writes each row atomically,
 in the format of TensorBoard's `RecordWriter`.
@@ -12,21 +12,22 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from drqv2.logging.sinks import FileSink
-from drqv2.logging.sinks.clips import gif
 from drqv2.system.files import Appender
 
 _log = logging.getLogger(__name__)
 
+_GIF_SIDE = 128  # pixels
+_GIF_FRAMES = 80
 _Row = list[Any]  # frame, points as [tag, value], clips as [tag, path]
 
 
 class EventFiles(FileSink):
-    """Writes event files to `folder`, starting with the first point. While the disk is full, rows are kept for later.
+    """Writes event files to `folder`, a new one for each start of the run. The first point creates it.
 
     Args:
         folder: created if missing.
@@ -36,91 +37,69 @@ class EventFiles(FileSink):
     name = "TensorBoard"
 
     def __init__(self, folder: Path, hparams: Mapping[str, Any] | None = None) -> None:
-        super().__init__("TensorBoard's file")
-        self.folder = folder
-        self.frame: int | None = None  # of the last rows written
-        self.newest: list[_Row] = []  # the rows at that frame
+        super().__init__()
+        self._run_dir = folder.resolve().parent
+        # TensorBoard reads files in the order of their names.
+        self._path = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        self._newest: list[_Row] = []  # the rows written at the last frame
         self._hparams = hparams or {}
 
     def write(self, points: Mapping[str, float], frame: int) -> None:
         self._write([frame, [list(point) for point in points.items()], []])
 
     def video(self, tag: str, path: Path, frame: int) -> None:
-        self._write([frame, [], [[tag, str(path.resolve().relative_to(self.folder.resolve().parent))]]])
+        self._write([frame, [], [[tag, str(path.resolve().relative_to(self._run_dir))]]])
 
-    def _write(self, row: _Row) -> None:
-        self._unwritten.append(row)
-        self._flush()
+    def _append_unwritten(self) -> None:
+        rows = [*self._newest, *self._unwritten]
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = Appender(self._path, ".tfevents")
+            self._file.append(_records([*self._first_events(rows[0][0]), *self._events(rows)]))
+        else:
+            self._file.append(_records(self._events(self._unwritten)))
+        self._newest = [row for row in rows if row[0] == rows[-1][0]]
 
-    def _flush(self) -> None:
-        new = self._file is None
-        try:
-            if self._file is None:
-                self._file = Appender(self._next_path(), ".tfevents")
-            rows = [*(self.newest if new else []), *self._unwritten]
-            header = self._header(rows[0][0]) if new else []
-            self._file.append(_records([*header, *(event for row in rows for event in self._events(row))]))
-        except OSError as e:
-            if new:
-                self._close_file()
-            self._warn(e)
-            return
-        for row in self._unwritten:
-            self.newest = [*(self.newest if row[0] == self.frame else []), row]
-            self.frame = row[0]
-        self._unwritten = []
-
-    def _next_path(self) -> Path:
-        """Return the path of a new file that sorts after the existing ones: TensorBoard reads them in that order."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        parts = [path.name.split(".")[3] for path in self.folder.glob("events.out.tfevents.*")]
-        stamp = max([int(time.time()), *(int(number) + 1 for number in parts if number.isdecimal())])
-        return self.folder / f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}"
-
-    def _header(self, frame: int) -> list[Any]:
-        """Return the first events of a file, which make TensorBoard drop all points of older files from `frame` on."""
+    def _first_events(self, frame: int) -> list[Any]:
+        """Return events that make TensorBoard drop all points of older files from `frame` on."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from torch.utils.tensorboard.summary import hparams
 
-        now = time.time()
-        start = SessionLog(status=SessionLog.START)
-        events = [
-            Event(wall_time=now, file_version="brain.Event:2"),
-            Event(wall_time=now, step=frame, session_log=start),
-        ]
-        if self._hparams and not self.newest:  # once per run
-            values = {k: v if type(v) in (int, float) else str(v) for k, v in self._hparams.items()}
-            summaries = hparams(values, {"eval/episode_reward": 0.0})
-            events += [Event(wall_time=now, step=frame, summary=summary) for summary in summaries]
-        return events
+        start = Event(step=frame, session_log=SessionLog(status=SessionLog.START))
+        if self._newest or not self._hparams:  # written once per run
+            return [Event(file_version="brain.Event:2"), start]
+        values = {k: v if type(v) in (int, float) else str(v) for k, v in self._hparams.items()}
+        summaries = hparams(values, {"eval/episode_reward": 0.0})
+        return [Event(file_version="brain.Event:2"), start, *(Event(step=frame, summary=s) for s in summaries)]
 
-    def _events(self, row: _Row) -> list[Any]:
+    def _events(self, rows: list[_Row]) -> list[Any]:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        frame, points, clips = row
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in points]
-        for tag, path in clips:
-            try:
-                video = (self.folder.parent / path).resolve()
-                if not video.is_relative_to(self.folder.parent.resolve()):  # the path may come from a snapshot
-                    raise ValueError("it is outside the run's directory")
-                data, (height, width) = gif(video)
-            except Exception as error:  # for a damaged or deleted file, decoders raise anything
-                _log.warning("TensorBoard skips %s (%s: %s).", path, type(error).__name__, error)
-                continue
-            image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
-            values.append(Summary.Value(tag=tag, image=image))
-        return [Event(wall_time=time.time(), step=frame, summary=Summary(value=[value])) for value in values]
+        events = []
+        for frame, points, clips in rows:
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in points]
+            for tag, path in clips:
+                video = (self._run_dir / path).resolve()
+                try:
+                    if not video.is_relative_to(self._run_dir):  # the path may come from a snapshot
+                        raise ValueError("it is outside the run's directory")
+                    data, (height, width) = gif(video)
+                except Exception as error:  # for a damaged or deleted file, decoders raise anything
+                    _log.warning("TensorBoard skips %s (%s: %s).", path, type(error).__name__, error)
+                    continue
+                image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
+                values.append(Summary.Value(tag=tag, image=image))
+            events += [Event(step=frame, summary=Summary(value=[value])) for value in values]
+        return events
 
     def state_dict(self) -> dict[str, Any]:
-        self._sync()
-        return deepcopy({"frame": self.frame, "newest": self.newest, "unwritten": self._unwritten})
+        self._flush(sync=True)
+        return {"newest": list(self._newest), "unwritten": list(self._unwritten)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._close_file()
-        self.frame = state["frame"]
-        self.newest, self._unwritten = deepcopy(state["newest"]), deepcopy(state["unwritten"])
+        self._newest, self._unwritten = list(state["newest"]), list(state["unwritten"])
 
 
 def _records(events: list[Any]) -> bytes:
@@ -129,5 +108,30 @@ def _records(events: list[Any]) -> bytes:
     buffer = io.BytesIO()
     writer = RecordWriter(buffer)
     for event in events:
+        event.wall_time = time.time()
         writer.write(event.SerializeToString())
     return buffer.getvalue()
+
+
+def gif(path: Path) -> tuple[bytes, tuple[int, int]]:
+    """Convert an mp4 to a GIF of at most 80 frames and 128 pixels per side, at the original speed.
+
+    Returns:
+        The GIF file's bytes, and (height, width).
+    """
+    import imageio.v3 as iio
+    from PIL import Image
+
+    images = []
+    with iio.imopen(path, "r", plugin="FFMPEG") as video:  # type: ignore[call-overload]
+        metadata = video.metadata()
+        every = max(1, -(-round(metadata["duration"] * metadata["fps"]) // _GIF_FRAMES))
+        for frame in islice(video.iter(), 0, None, every):
+            image = Image.fromarray(frame)
+            image.thumbnail((_GIF_SIDE, _GIF_SIDE))
+            # Ten times as fast as the GIF writer's default palette, and a fifth of the size.
+            images.append(image.quantize(method=Image.Quantize.FASTOCTREE))
+    buffer = io.BytesIO()
+    milliseconds = max(20, round(1000 * every / metadata["fps"]))  # browsers slow down faster GIFs
+    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0)
+    return buffer.getvalue(), (images[0].height, images[0].width)

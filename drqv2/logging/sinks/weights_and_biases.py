@@ -12,12 +12,8 @@ from typing import Any
 class WeightsAndBiases:
     """Logs to the W&B server, or to disk with WANDB_MODE=offline. A resumed run keeps its id.
 
-    The x-axis is the metric `frame`, not W&B's own step, so that points logged again after a resume coincide.
-
-    Args:
-        run_dir: W&B's files go to `run_dir/wandb`.
-        config: the run's configuration.
-        name: display name of the run.
+    The x-axis is the metric `frame`, not W&B's own step, so that points logged again after a resume coincide. W&B's
+    own files go to `run_dir/wandb`.
     """
 
     name = "Weights & Biases"
