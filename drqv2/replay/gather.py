@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +14,7 @@ from safetensors import safe_open
 from torch.utils.data import Dataset
 
 from drqv2.nn.returns import nstep_returns
-from drqv2.replay.observations import StoredArray, pack, stored_in
+from drqv2.replay.observations import StoredArray, stored_in
 from drqv2.replay.storage import episode_path
 from drqv2.system.machine import memory
 
@@ -76,8 +74,10 @@ def read_episode(path: Path, nstep: int, discount: float) -> Episode:
 
 def packed(stored: Sequence[StoredArray], values: Sequence[torch.Tensor]) -> Batch:
     """Return a batch of its tensors in the order of its `Layout`."""
-    n = len(stored)
-    return pack(stored, values[:n]), *values[n:-n], pack(stored, values[-n:])
+    n, keys = len(stored), [array.key for array in stored]
+    if keys == [None]:
+        return tuple(values)
+    return dict(zip(keys, values[:n], strict=True)), *values[n:-n], dict(zip(keys, values[-n:], strict=True))
 
 
 class ReplayBuffer(Dataset[Batch]):
@@ -99,7 +99,7 @@ class ReplayBuffer(Dataset[Batch]):
         self._nstep = nstep
         self._discount = discount
         self._frame_stack = frame_stack
-        self._episodes: OrderedDict[int, Episode] = OrderedDict()
+        self._episodes: dict[int, Episode] = {}
         self._cached = _CACHED * memory()[0]  # bytes of mapped files up to which the kernel may read ahead
         self._mapped = 0
 
@@ -110,7 +110,7 @@ class ReplayBuffer(Dataset[Batch]):
         The action has the dtype and shape of the environment's, float32 [B, A] for DrQ-v2. The n-step reward and
         discount are float32 [B, 1].
         """
-        tensors = self.tensors(request)
+        tensors = self.tensors(request)  # sets `stored`
         return packed(self.stored, tensors)
 
     def tensors(self, request: Request) -> list[torch.Tensor]:
@@ -159,7 +159,6 @@ class ReplayBuffer(Dataset[Batch]):
 
     def _episode(self, number: int) -> Episode:
         if number in self._episodes:
-            self._episodes.move_to_end(number)
             return self._episodes[number]
         episode = read_episode(episode_path(self._replay_dir, number), self._nstep, self._discount)
         self.stored = episode.stored
@@ -170,7 +169,7 @@ class ReplayBuffer(Dataset[Batch]):
                     _disable_read_ahead(array)
         self._episodes[number] = episode
         if len(self._episodes) > _MAPPED_EPISODES:
-            self._mapped -= self._episodes.popitem(last=False)[1].nbytes
+            self._mapped -= self._episodes.pop(next(iter(self._episodes))).nbytes
         return episode
 
 
@@ -190,5 +189,4 @@ def _disable_read_ahead(mapped: np.ndarray) -> None:
     """Have the kernel read single pages of a mapped file: what it reads ahead would evict pages that are needed."""
     begin = mapped.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     length = mapped.ctypes.data + mapped.nbytes - begin
-    with contextlib.suppress(OSError, AttributeError):  # another libc: slower, no more
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), mmap.MADV_RANDOM)
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), mmap.MADV_RANDOM)
