@@ -6,6 +6,7 @@ A file holds the observations (see `drqv2.replay.observations`: of images each f
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +20,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from drqv2.replay.observations import OBSERVATION, StoredArray, stored_arrays
-from drqv2.system.files import QUARANTINE, digest, quarantine, remove_unfinished, retry_on_full_disk, write_atomically
+from drqv2.system.files import digest, retry_on_full_disk, write_atomically
+
+_log = logging.getLogger(__name__)
 
 _PATTERN = f"episode_{'[0-9]' * 8}.safetensors"
-_READERS = 4  # threads that compare files with their checksums
 
 
 class Window(NamedTuple):
@@ -42,12 +44,10 @@ def _number(path: Path) -> int:
 
 
 def _length(path: Path) -> int:
-    """Return the transitions in an episode file, 0 for one that is cut short or missing."""
+    """Return the transitions in an episode file, 0 for one that is cut short."""
     try:
         with safe_open(path, framework="numpy") as f:
             return f.get_slice("reward").get_shape()[0] - 1
-    except FileNotFoundError:
-        return 0
     except SafetensorError as e:
         warnings.warn(f"{path} is damaged and will not be sampled ({e})", stacklevel=3)
         return 0
@@ -148,16 +148,12 @@ class ReplayBufferStorage:
         retry_on_full_disk(lambda: write_atomically(path, data), str(path))
         self._digests[episode] = sha256(data).digest()
         self._lengths[episode] = len(arrays["reward"]) - 1
-        self._window = Window(self._window.first, episode + 1)
         self._size += self._lengths[episode]
-        self._evict()
-
-    def _evict(self) -> None:
-        first, end = self._window
-        while self.max_size is not None and self._size > self.max_size and first < end - 1:
+        first = self._window.first
+        while self.max_size is not None and self._size > self.max_size and first < episode:
             self._size -= self._lengths[first]
             first += 1
-        self._window = Window(first, end)
+        self._window = Window(first, episode + 1)
         self._unlink()
 
     def pin(self, holder: str, first: int | None) -> None:
@@ -175,9 +171,8 @@ class ReplayBufferStorage:
 
     def delete(self) -> None:
         """Delete all episode files."""
-        remove_unfinished(self.replay_dir, _PATTERN)
         for path in self.replay_dir.glob(_PATTERN):
-            path.unlink(missing_ok=True)
+            path.unlink()
         self._lengths, self._digests, self._window, self._size = {}, {}, Window(0, 0), 0
 
     def nbytes(self) -> int:
@@ -212,7 +207,7 @@ class ReplayBufferStorage:
     def load_state_dict(self, state: dict[str, Any], keep_from: int | None = None) -> None:
         """Restore a `state_dict`; episodes written after it was taken are deleted.
 
-        A damaged file is moved to quarantine, beside `replay_dir`, and not sampled.
+        An episode whose file does not match its checksum is not sampled.
 
         Args:
             state: what `state_dict` returned.
@@ -225,21 +220,17 @@ class ReplayBufferStorage:
         lengths = dict(enumerate(state["lengths"].tolist(), start=first))
         self._digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
         paths = {e: episode_path(self.replay_dir, e) for e, n in lengths.items() if n}
-        aside = self.replay_dir.parent / QUARANTINE
-        for e in [e for e, path in paths.items() if not path.exists() and (aside / path.name).exists()]:
-            lengths[e] = 0  # found damaged by a resume that was killed before it saved a snapshot
-            del paths[e]
         missing = [path for path in paths.values() if not path.exists()]
         if missing:
             raise FileNotFoundError(
                 f"{len(missing)} of {len(lengths)} episodes of the snapshot are not in {self.replay_dir}, "
                 f"the first being {missing[0].name}"
             )
-        with ThreadPoolExecutor(_READERS) as readers:
-            found = dict(zip(paths, readers.map(digest, paths.values()), strict=True))
-        for e, path in paths.items():
-            if found[e] != self._digests[e] and any(self._digests[e]):
-                quarantine(path, self.replay_dir.parent, "wrong checksum, it is no longer sampled")
+        with ThreadPoolExecutor(max_workers=4) as readers:
+            found = list(readers.map(digest, paths.values()))
+        for (e, path), sha in zip(paths.items(), found, strict=True):
+            if sha != self._digests[e] and any(self._digests[e]):
+                _log.warning("%s has a wrong checksum and is no longer sampled.", path)
                 lengths[e] = 0
         self._window = Window(*state["window"])
         self._size = sum(lengths[e] for e in range(*self._window))
@@ -248,24 +239,23 @@ class ReplayBufferStorage:
             env: {name: list(values.numpy()) for name, values in steps.items()}
             for env, steps in state["current"].items()
         }
-        remove_unfinished(self.replay_dir, _PATTERN)
         for path in self.replay_dir.glob(_PATTERN):
             number = _number(path)
             if keep_from is not None and keep_from <= number < first:
-                lengths[number] = _length(path)
+                lengths[number] = 0  # only kept, not sampled
             elif number not in lengths:
                 path.unlink()
-        self._lengths = dict(sorted(lengths.items()))
+        self._lengths = lengths
 
     def _add_existing(self) -> None:
-        numbers = sorted(map(_number, self.replay_dir.glob(_PATTERN)), reverse=True)
-        for number in numbers:
-            length = _length(episode_path(self.replay_dir, number))
+        found: dict[int, int] = {}  # transitions, newest episode first
+        for path in sorted(self.replay_dir.glob(_PATTERN), reverse=True):
+            length = _length(path)
             if self._size and self.max_size is not None and self._size + length > self.max_size:
                 break
-            self._lengths[number] = length
+            found[_number(path)] = length
             self._size += length
-        if numbers:
-            self._window = Window(min(self._lengths), numbers[0] + 1)
+        if found:
+            self._window = Window(min(found), max(found) + 1)
             # Numbers that are missing in between count as episodes without a transition.
-            self._lengths = {e: self._lengths.get(e, 0) for e in range(*self._window)}
+            self._lengths = {e: found.get(e, 0) for e in range(*self._window)}
