@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -33,21 +34,22 @@ _KEPT, _KEPT_BY_GPU = 3, 6
 _ATTEMPTS = 3  # sets of workers that may die over one batch
 
 
+@dataclass
 class _Gathering(Dataset[int | None]):
     """What a worker does: write a batch to its request's slot and return that; None if no slot was free."""
 
-    def __init__(self, buffer: ReplayBuffer, ring: Ring) -> None:
-        self._buffer = buffer
-        self._ring = ring
+    buffer: ReplayBuffer
+    ring: Ring
 
     def __getitem__(self, request: Request) -> int | None:
         if request.slot is None:
-            self._buffer.forget(request.first)
+            self.buffer.forget(request.first)
         else:
-            self._buffer.gather(request, self._ring.arrays(request.slot))
+            self.buffer.gather(request, self.ring.arrays(request.slot))
         return request.slot
 
 
+@dataclass(eq=False)
 class _Workers:
     """Batches gathered from files by background processes, or by this one, into the slots of a ring.
 
@@ -55,20 +57,18 @@ class _Workers:
     Workers never send a batch through a pipe: one that dies halfway would hang this process.
     """
 
-    def __init__(
-        self, buffer: ReplayBuffer, num_workers: int, pin_memory: bool, device: torch.device | str | None
-    ) -> None:
-        self._buffer = buffer
-        self._num_workers = num_workers
-        self._pin_memory = pin_memory
-        self._device = device
-        self._prepared: Any = None
+    _buffer: ReplayBuffer
+    _num_workers: int
+    _pin_memory: bool
+    _device: torch.device | str | None
+    _prepared: Any = None
 
     def start(self, requests: Iterator[Request]) -> Iterator[Batch]:
         """Start the workers and return the batches that are requested."""
         first = next(requests)
         kept = _KEPT_BY_GPU if self._pin_memory else _KEPT
-        ring = Ring(self._buffer.layout(first), self._num_workers * _PREFETCH + kept)
+        layout = [(x.shape, x.dtype) for x in self._buffer.gather(first)]
+        ring = Ring(layout, self._num_workers * _PREFETCH + kept)
         without_slot: deque[Request] = deque()
         self._buffer.close()  # or workers would inherit and keep the mappings
 
@@ -87,7 +87,7 @@ class _Workers:
             if slot is not None:
                 yield packed(self._buffer.stored, ring.batch(slot))
             else:
-                tensors = self._buffer.tensors(without_slot.popleft())
+                tensors = [torch.from_numpy(x) for x in self._buffer.gather(without_slot.popleft())]
                 self._buffer.close()  # files that workers have long unmapped must not stay mapped here
                 yield packed(self._buffer.stored, [x.pin_memory() if self._pin_memory else x for x in tensors])
 

@@ -46,10 +46,6 @@ class StoredArray:
 def stored_arrays(spec: Any, frame_stack: int) -> dict[StoredArray, Any]:
     """Return the arrays of an observation with their specs; uint8 [frame_stack * C, H, W] are stacked frames.
 
-    Args:
-        spec: the observation's spec, one array's or a dict of them.
-        frame_stack: frames in one observation.
-
     Raises:
         ValueError: the channels of an image are no multiple of frame_stack.
     """

@@ -218,34 +218,27 @@ class ReplayBufferStorage:
         """
         first = state["first"]
         lengths = dict(enumerate(state["lengths"].tolist(), start=first))
-        self._digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
+        digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
         paths = {e: episode_path(self.replay_dir, e) for e, n in lengths.items() if n}
-        missing = [path for path in paths.values() if not path.exists()]
-        if missing:
-            raise FileNotFoundError(
-                f"{len(missing)} of {len(lengths)} episodes of the snapshot are not in {self.replay_dir}, "
-                f"the first being {missing[0].name}"
-            )
         with ThreadPoolExecutor(max_workers=4) as readers:
             found = list(readers.map(digest, paths.values()))
         for (e, path), sha in zip(paths.items(), found, strict=True):
-            if sha != self._digests[e] and any(self._digests[e]):
+            if sha != digests[e] and any(digests[e]):
                 _log.warning("%s has a wrong checksum and is no longer sampled.", path)
                 lengths[e] = 0
         self._window = Window(*state["window"])
         self._size = sum(lengths[e] for e in range(*self._window))
+        self._digests = digests
         self._pins = {} if keep_from is None else {"snapshots": keep_from}
         self._current = {
             env: {name: list(values.numpy()) for name, values in steps.items()}
             for env, steps in state["current"].items()
         }
+        older = range(first if keep_from is None else keep_from, first)  # kept, but not sampled
+        self._lengths = dict.fromkeys(older, 0) | lengths
         for path in self.replay_dir.glob(_PATTERN):
-            number = _number(path)
-            if keep_from is not None and keep_from <= number < first:
-                lengths[number] = 0  # only kept, not sampled
-            elif number not in lengths:
+            if _number(path) not in self._lengths:
                 path.unlink()
-        self._lengths = lengths
 
     def _add_existing(self) -> None:
         found: dict[int, int] = {}  # transitions, newest episode first

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, TypeGuard
 
 from drqv2.errors import Stopped
@@ -52,7 +51,7 @@ class StopSignals:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._before:
             for number, handler in self._before.items():
                 signal.signal(number, handler)

@@ -266,7 +266,7 @@ def test_a_restored_storage_knows_no_earlier_pins(tmp_path):
 def test_an_episode_that_is_not_there_any_more(tmp_path):
     state = storage_of(tmp_path, [3, 3, 3]).state_dict()
     episode_path(tmp_path, 1).unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 of 3 episodes .* the first being episode_00000001\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"episode_00000001\.safetensors"):
         ReplayBufferStorage(data_specs(), tmp_path).load_state_dict(state)
     assert on_disk(tmp_path) == [0, 2]  # what is left is not touched
 
