@@ -63,14 +63,8 @@ class DeviceReplay:
     """Gathers requested batches from rings of observations and transitions on a device.
 
     An episode is copied there from its file when it first is in a window that is sampled, and overwritten once it is in
-    no later window. Requests must come in the order in which the sampler yields them.
-
-    Args:
-        storage: says which episodes there are.
-        nstep: agent steps in a return.
-        discount: gamma of an agent step.
-        frame_stack: frames in one image.
-        device: any torch device.
+    no later window. Requests must come in the order in which the sampler yields them. The arguments are those of
+    `make_replay_loader`.
     """
 
     def __init__(
@@ -106,7 +100,7 @@ class DeviceReplay:
         for number in [e for e in self._episodes if e < request.first]:
             del self._episodes[number]
         for number in range(max(self._next, request.first), int(request.episode.max()) + 1):
-            if self._storage.length(number):
+            if self._storage.lengths[number]:
                 self._read(number)
             self._next = number + 1
         first, length = np.array([self._episodes[e] for e in request.episode.tolist()]).T[..., None]  # [B, 1]

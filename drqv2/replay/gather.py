@@ -50,12 +50,7 @@ class Episode(NamedTuple):
 
 
 def read_episode(path: Path, nstep: int, discount: float) -> Episode:
-    """Map an episode file and compute the n-step returns of its transitions.
-
-    Args:
-        path: a file that `ReplayBufferStorage` wrote.
-        nstep: agent steps in a return.
-        discount: gamma of an agent step.
+    """Map a file that `ReplayBufferStorage` wrote and compute the n-step returns of its transitions.
 
     Raises:
         FileNotFoundError: there is no such file.

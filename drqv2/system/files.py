@@ -43,9 +43,7 @@ def crash_point(name: str) -> None:
 
 @contextmanager
 def replacing(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a temporary file that atomically replaces `path` when the context exits; on error the old file stays.
-
-    The steps: write to a temporary name in the same folder, flush, fsync, rename, fsync the folder.
+    """Open a temporary file that is synced and atomically replaces `path` at the end; on error the old file stays.
 
     Args:
         path: file to create or replace; its folder must exist.
@@ -86,12 +84,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 class Appender(io.FileIO):
     """An append-only file whose writes are all or nothing; created if missing.
 
-    Args:
-        path: file to append to.
-        kind: prefix of the crash point's name; the path's suffix by default.
-
-    Raises:
-        OSError: the file cannot be opened.
+    The crash point is named after `kind`, by default the path's suffix.
     """
 
     def __init__(self, path: Path, kind: str = "") -> None:
@@ -102,11 +95,7 @@ class Appender(io.FileIO):
             sync_folder(path.parent)
 
     def append(self, data: bytes) -> None:
-        """Append all of `data`, or nothing.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Append all of `data`; or nothing, and raise an OSError."""
         end = os.fstat(self.fileno()).st_size
         try:
             if self.write(data) < len(data):
@@ -132,12 +121,12 @@ def sync_folder(folder: Path) -> None:
 
 def remove_leftovers(run_dir: Path) -> None:
     """Delete the half-written files that killed processes left in a run directory. Call it with the run locked."""
-    files = [f".{name}.*.tmp" for name in ("snapshot*.pt", "weights_*.pt", "*.csv", "config.yaml")]
-    videos = ("eval_video/.tmp-*.mp4", "train_video/.tmp-*.mp4")
-    for pattern in (*files, *videos, f"{REPLAY}/.episode_*.tmp"):
+    for pattern in (".*.tmp", f"{REPLAY}/.*.tmp", "*_video/.tmp-*.mp4"):
         for path in run_dir.glob(pattern):
-            path.unlink()
-    shutil.rmtree(run_dir / f".{REPLAY}.tmp", ignore_errors=True)  # see `discard`
+            if path.is_dir():  # see `discard`
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def discard(folder: Path) -> None:
@@ -150,11 +139,7 @@ def discard(folder: Path) -> None:
 
 
 def retry_on_full_disk(write: Callable[[], _T], what: str) -> _T:
-    """Return `write()`, retrying after a pause while the disk is full or failing.
-
-    Args:
-        write: writes all or nothing.
-        what: name of the file in messages.
+    """Return `write()`, which writes all or nothing, retrying after a pause while the disk is full or failing.
 
     Raises:
         DiskError: the last attempt failed, too.
@@ -208,30 +193,29 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as e:
         raise UserError(f"{folder} cannot be written to ({e.strerror}): choose another hydra.run.dir") from e
     with os.fdopen(opened, "a+", errors="replace") as f:
-        try:
-            _lock(f, folder)
-        except OSError as e:
-            _log.warning("%s cannot be locked (%s): make sure that no second run uses it.", folder, e.strerror)
-        else:
-            f.truncate(0)
-            f.write(f"process {os.getpid()} on {socket.gethostname()}, started {datetime.now():%Y-%m-%d %H:%M:%S}")
-            f.flush()
+        _lock(f, folder)
         yield
 
 
 def _lock(file: TextIO, folder: Path) -> None:
-    until = time.monotonic() + _LEASE
+    host, until = socket.gethostname(), time.monotonic() + _LEASE
     while True:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            break
         except (BlockingIOError, PermissionError):
             file.seek(0)
             holder = file.read(200) or "another process"
-            elsewhere = " on " in holder and f" on {socket.gethostname()}," not in holder
+            elsewhere = " on " in holder and f" on {host}," not in holder
             if not elsewhere or time.monotonic() > until:
                 raise UserError(
                     f"{folder} is in use by {holder}\nWait for it, stop it, or choose another hydra.run.dir."
                 ) from None
             _log.warning("The run is in use by %s; waiting, in case that host is lost.", holder)
             time.sleep(_LEASE / 20)
+        except OSError as e:
+            _log.warning("%s cannot be locked (%s): make sure that no second run uses it.", folder, e.strerror)
+            return
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {host}, started {datetime.now():%Y-%m-%d %H:%M:%S}")
+    file.flush()

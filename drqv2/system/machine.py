@@ -34,12 +34,7 @@ def processor() -> tuple[str, bool]:
 
 
 def resolve_precision(precision: str, device: str) -> str:
-    """Return "fp32" or "bf16". "auto" means bf16 where the hardware supports it natively.
-
-    Args:
-        precision: "auto", "fp32" or "bf16".
-        device: the agent's device.
-    """
+    """Return "fp32" or "bf16". "auto" means bf16 where the agent's device supports it natively."""
     if precision != "auto":
         return precision
     if device.startswith("cuda"):
@@ -50,11 +45,7 @@ def resolve_precision(precision: str, device: str) -> str:
 
 
 def resolve_compile(compile: str | bool, device: str) -> bool:
-    """Return whether to compile the networks. "auto" means on CUDA only.
-
-    Args:
-        compile: "auto", True or False.
-        device: the agent's device.
+    """Return whether to compile the networks on the agent's device. "auto" means on CUDA only.
 
     Raises:
         UserError: compiling for the CPU was requested, but the C++ compiler or Python.h is missing.

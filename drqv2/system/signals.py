@@ -29,14 +29,10 @@ _MESSAGE_SECONDS = 0.5  # to print the last message
 
 
 class StopSignals:
-    """Context that defers the signals to the next safe point; a second ctrl-C exits immediately.
-
-    Args:
-        run_dir: the run's directory, for the message on how to resume.
-    """
+    """Context that defers the signals to the next safe point; a second ctrl-C exits immediately."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+        self._run_dir = run_dir  # for the message on how to resume
         self._pending: list[signal.Signals] = []
 
     def __enter__(self) -> StopSignals:
@@ -151,10 +147,7 @@ def ignore_signals() -> None:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block the signals while starting a child process, which inherits the mask.
-
-    Signals that arrive meanwhile reach this process when the context exits.
-    """
+    """Block the signals while starting a child process, which inherits the mask; afterwards they reach this process."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
