@@ -150,11 +150,11 @@ def test_tools_with_a_closed_pipe(words, tmp_path):
     command = [sys.executable, *words.replace("WHOLE", str(tmp_path)).split()]
     reading, writing = os.pipe()
     os.close(reading)
-    process = subprocess.Popen(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
+    closed = subprocess.Popen(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
-    assert process.communicate()[1] == ""
-    assert process.returncode == 141
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.stderr == "error: standard output cannot be written (No space left on device)\n"
-    assert done.returncode == 74
+    with open("/dev/full", "w") as device:
+        full = subprocess.Popen(command, cwd=ROOT, stdout=device, stderr=subprocess.PIPE, text=True)
+    assert closed.communicate()[1] == ""
+    assert closed.returncode == 141
+    assert full.communicate()[1] == "error: standard output cannot be written (No space left on device)\n"
+    assert full.returncode == 74
