@@ -258,6 +258,7 @@ def test_leftovers_of_a_run_without_a_snapshot_are_removed(tmp_path: Path) -> No
 def test_half_written_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=60")
     left = [run_dir / ".train.csv.1.tmp", run_dir / "train_video" / ".tmp-1-0.mp4"]
+    left.append(run_dir / "buffer" / ".episode_00000000.safetensors.1.tmp")
     for path in left:
         path.touch()
     run(run_dir, "num_train_frames=120")

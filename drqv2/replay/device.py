@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from drqv2.errors import UserError
 from drqv2.replay.gather import Batch, Request, packed, read_episode
-from drqv2.replay.observations import StoredArray, bytes_of
+from drqv2.replay.observations import StoredArray, stored_arrays
 from drqv2.replay.storage import ReplayBufferStorage, episode_path
 
 _SHARE = 0.6  # of the free memory that observations may take; the learner needs the rest
@@ -26,7 +27,11 @@ def needed_bytes(transitions: int, observation_spec: Any, frame_stack: int) -> i
         observation_spec: spec of an observation, one array's or a dict of them.
         frame_stack: frames in one image.
     """
-    return int(_SLACK * transitions) * bytes_of(observation_spec, frame_stack)
+    row = 0
+    for array, spec in stored_arrays(observation_spec, frame_stack).items():
+        size = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+        row += size // frame_stack if array.stacked else size
+    return int(_SLACK * transitions) * row
 
 
 def choose_replay_device(replay_device: str, device: str, free_bytes: float, needed_bytes: float) -> tuple[str, str]:
@@ -58,14 +63,8 @@ class DeviceReplay:
     """Gathers requested batches from rings of observations and transitions on a device.
 
     An episode is copied there from its file when it first is in a window that is sampled, and overwritten once it is in
-    no later window. Requests must come in the order in which the sampler yields them.
-
-    Args:
-        storage: says which episodes there are.
-        nstep: agent steps in a return.
-        discount: gamma of an agent step.
-        frame_stack: frames in one image.
-        device: any torch device.
+    no later window. Requests must come in the order in which the sampler yields them. The arguments are those of
+    `make_replay_loader`.
     """
 
     def __init__(
@@ -78,14 +77,13 @@ class DeviceReplay:
         self._back = np.arange(1 - frame_stack, 1)
         self.close()
 
-    def close(self, kill: bool = False) -> None:
-        """Free everything; the next batch reads the files again. There is no worker to kill."""
+    def close(self) -> None:
+        """Free everything; the next batch reads the files again."""
         self._stored: tuple[StoredArray, ...] = ()
         self._rings: list[Tensor] = []  # of each stored array, then action, reward, discount: [capacity, ...]
         self._capacity = 0  # rows
-        # Rows are counted from the first ever written; their place in the rings is modulo the capacity.
-        self._begin = self._end = 0
         self._episodes: dict[int, tuple[int, int]] = {}  # first row and number of transitions; oldest first
+        self._end = 0  # rows written so far; a row's place in the rings is modulo the capacity
         self._next = 0  # number of the first episode that has not been read
 
     def start(self, requests: Iterator[Request]) -> Iterator[Batch]:
@@ -99,9 +97,10 @@ class DeviceReplay:
             FileNotFoundError: an episode is not on disk.
             UserError: the device has too little memory.
         """
-        self._forget(request.first)
+        for number in [e for e in self._episodes if e < request.first]:
+            del self._episodes[number]
         for number in range(max(self._next, request.first), int(request.episode.max()) + 1):
-            if self._storage.length(number):
+            if self._storage.lengths[number]:
                 self._read(number)
             self._next = number + 1
         first, length = np.array([self._episodes[e] for e in request.episode.tolist()]).T[..., None]  # [B, 1]
@@ -124,11 +123,6 @@ class DeviceReplay:
         frames = ring.index_select(0, index.flatten())  # [B * S, C, H, W]
         return frames.view(len(index), -1, *frames.shape[2:])  # [B, S * C, H, W]
 
-    def _forget(self, first: int) -> None:
-        for number in [e for e in self._episodes if e < first]:
-            begin, length = self._episodes.pop(number)
-            self._begin = begin + length + 1
-
     def _read(self, number: int) -> None:
         path = episode_path(self._storage.replay_dir, number)
         self._stored, observation, *transition = read_episode(path, self._nstep, self._discount)
@@ -143,7 +137,8 @@ class DeviceReplay:
 
     def _make_room(self, rows: int, like: list[Tensor]) -> None:
         """Make room for more rows; at first for as many as the storage will need unless episodes are very short."""
-        held = self._end - self._begin
+        begin = next((first for first, _ in self._episodes.values()), self._end)
+        held = self._end - begin
         if held + rows <= self._capacity:
             return
         usual = self._capacity * 3 // 2 or int(_SLACK * (self._storage.max_size or 0))
@@ -157,9 +152,8 @@ class DeviceReplay:
                 "use replay_device=disk or a smaller replay_buffer_size"
             ) from e
         if held:
-            index = torch.arange(self._begin, self._end, device=self._device) % self._capacity
+            index = torch.arange(begin, self._end, device=self._device) % self._capacity
             for ring, old in zip(rings, self._rings, strict=True):
                 torch.index_select(old, 0, index, out=ring[:held])
-        self._episodes = {e: (first - self._begin, n) for e, (first, n) in self._episodes.items()}
-        self._begin, self._end = 0, held
-        self._rings, self._capacity = rings, capacity
+        self._episodes = {e: (first - begin, n) for e, (first, n) in self._episodes.items()}
+        self._end, self._rings, self._capacity = held, rings, capacity

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +14,7 @@ from safetensors import safe_open
 from torch.utils.data import Dataset
 
 from drqv2.nn.returns import nstep_returns
-from drqv2.replay.observations import StoredArray, pack, stored_in
+from drqv2.replay.observations import StoredArray, stored_in
 from drqv2.replay.storage import episode_path
 from drqv2.system.machine import memory
 
@@ -25,8 +23,6 @@ _MAPPED_EPISODES = 4096  # mapped files a process keeps; the kernel allows 65,53
 
 Batch = tuple[Any, ...]
 """(obs, action, reward, discount, next_obs): tensors, but for observations that are dicts of them."""
-Layout = list[tuple[tuple[int, ...], np.dtype]]
-"""Shape and dtype of each array of a batch, those of a dict one after another."""
 
 
 class Request(NamedTuple):
@@ -54,12 +50,7 @@ class Episode(NamedTuple):
 
 
 def read_episode(path: Path, nstep: int, discount: float) -> Episode:
-    """Map an episode file and compute the n-step returns of its transitions.
-
-    Args:
-        path: a file that `ReplayBufferStorage` wrote.
-        nstep: agent steps in a return.
-        discount: gamma of an agent step.
+    """Map a file that `ReplayBufferStorage` wrote and compute the n-step returns of its transitions.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -75,9 +66,11 @@ def read_episode(path: Path, nstep: int, discount: float) -> Episode:
 
 
 def packed(stored: Sequence[StoredArray], values: Sequence[torch.Tensor]) -> Batch:
-    """Return a batch of its tensors in the order of its `Layout`."""
-    n = len(stored)
-    return pack(stored, values[:n]), *values[n:-n], pack(stored, values[-n:])
+    """Return a batch of its tensors, those of a dict one after another."""
+    n, keys = len(stored), [array.key for array in stored]
+    if keys == [None]:
+        return tuple(values)
+    return dict(zip(keys, values[:n], strict=True)), *values[n:-n], dict(zip(keys, values[-n:], strict=True))
 
 
 class ReplayBuffer(Dataset[Batch]):
@@ -99,7 +92,7 @@ class ReplayBuffer(Dataset[Batch]):
         self._nstep = nstep
         self._discount = discount
         self._frame_stack = frame_stack
-        self._episodes: OrderedDict[int, Episode] = OrderedDict()
+        self._episodes: dict[int, Episode] = {}
         self._cached = _CACHED * memory()[0]  # bytes of mapped files up to which the kernel may read ahead
         self._mapped = 0
 
@@ -110,42 +103,27 @@ class ReplayBuffer(Dataset[Batch]):
         The action has the dtype and shape of the environment's, float32 [B, A] for DrQ-v2. The n-step reward and
         discount are float32 [B, 1].
         """
-        tensors = self.tensors(request)
-        return packed(self.stored, tensors)
+        arrays = self.gather(request)
+        return packed(self.stored, [torch.from_numpy(x) for x in arrays])
 
-    def tensors(self, request: Request) -> list[torch.Tensor]:
-        """Return the tensors of a batch in the order of its `layout`."""
-        out = [np.empty(shape, dtype) for shape, dtype in self.layout(request)]
-        self.gather(request, out)
-        return [torch.from_numpy(x) for x in out]
-
-    def layout(self, request: Request) -> Layout:
-        """Return the shape and dtype of each array of the batch that is requested."""
-        episode, n = self._episode(int(request.episode[0])), len(request.episode)
-        obs = [
-            ((n, depth * x.shape[1], *x.shape[2:]) if depth > 1 else (n, *x.shape[1:]), x.dtype)
-            for x, depth in zip(episode.observation, self._depths, strict=True)
-        ]
-        return [*obs, *(((n, *x.shape[1:]), x.dtype) for x in episode[2:]), *obs]
-
-    @property
-    def _depths(self) -> list[int]:
-        """Frames that are read of each stored array for one observation."""
-        return [self._frame_stack if array.stacked else 1 for array in self.stored]
-
-    def gather(self, request: Request, out: Sequence[np.ndarray]) -> None:
-        """Write a batch into contiguous arrays of its `layout`."""
+    def gather(self, request: Request, out: list[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Return the arrays of a batch, those of a dict one after another; written to contiguous ones if given."""
         self.forget(request.first)
         episodes = [self._episode(number) for number in request.episode.tolist()]
         starts = request.start.tolist()
         ends = [min(t + self._nstep, len(episode.reward)) for episode, t in zip(episodes, starts, strict=True)]
         observations = list(zip(*(episode.observation for episode in episodes), strict=True))
-        pieces = [_stacks(arrays, depth, starts) for arrays, depth in zip(observations, self._depths, strict=True)]
+        depths = [self._frame_stack if array.stacked else 1 for array in self.stored]
+        pieces = [_stacks(arrays, depth, starts) for arrays, depth in zip(observations, depths, strict=True)]
         pieces += [_stacks(arrays, 1, starts) for arrays in list(zip(*episodes, strict=True))[2:]]
-        pieces += [_stacks(arrays, depth, ends) for arrays, depth in zip(observations, self._depths, strict=True)]
+        pieces += [_stacks(arrays, depth, ends) for arrays, depth in zip(observations, depths, strict=True)]
         # One concatenation of slices for each array: a copy of memory and little else for each sample.
+        if out is None:
+            whole = [np.concatenate(rows) for rows in pieces]  # [B * frame_stack, C, H, W] or [B, ...]
+            return [x if len(x) == len(starts) else x.reshape(len(starts), -1, *x.shape[2:]) for x in whole]
         for place, rows in zip(out, pieces, strict=True):
-            np.concatenate(rows, out=place.reshape(-1, *rows[0].shape[1:]))  # [B * frame_stack, C, H, W] or [B, ...]
+            np.concatenate(rows, out=place.reshape(-1, *rows[0].shape[1:]))
+        return out
 
     def forget(self, before: int) -> None:
         """Unmap the files of earlier episodes: the blocks of a deleted file are free once no process maps it."""
@@ -159,7 +137,6 @@ class ReplayBuffer(Dataset[Batch]):
 
     def _episode(self, number: int) -> Episode:
         if number in self._episodes:
-            self._episodes.move_to_end(number)
             return self._episodes[number]
         episode = read_episode(episode_path(self._replay_dir, number), self._nstep, self._discount)
         self.stored = episode.stored
@@ -170,7 +147,7 @@ class ReplayBuffer(Dataset[Batch]):
                     _disable_read_ahead(array)
         self._episodes[number] = episode
         if len(self._episodes) > _MAPPED_EPISODES:
-            self._mapped -= self._episodes.popitem(last=False)[1].nbytes
+            self._mapped -= self._episodes.pop(next(iter(self._episodes))).nbytes
         return episode
 
 
@@ -190,5 +167,4 @@ def _disable_read_ahead(mapped: np.ndarray) -> None:
     """Have the kernel read single pages of a mapped file: what it reads ahead would evict pages that are needed."""
     begin = mapped.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     length = mapped.ctypes.data + mapped.nbytes - begin
-    with contextlib.suppress(OSError, AttributeError):  # another libc: slower, no more
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), mmap.MADV_RANDOM)
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), mmap.MADV_RANDOM)

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -30,47 +31,44 @@ _PREFETCH = 2  # batches a worker prepares ahead: with at most 8 workers no more
 # Batches in use at once: the one handed over, the one still held from the last update, the one being requested; with a
 # GPU also those that it has yet to copy.
 _KEPT, _KEPT_BY_GPU = 3, 6
-_CHECK = 5  # seconds between checks of the workers while no batch comes
-_CHECKS = 6  # after so many of them without a batch, the workers count as hanging
-_ATTEMPTS = 3  # sets of workers that may be lost over one batch
+_ATTEMPTS = 3  # sets of workers that may die over one batch
 
 
+@dataclass
 class _Gathering(Dataset[int | None]):
     """What a worker does: write a batch to its request's slot and return that; None if no slot was free."""
 
-    def __init__(self, buffer: ReplayBuffer, ring: Ring) -> None:
-        self._buffer = buffer
-        self._ring = ring
+    buffer: ReplayBuffer
+    ring: Ring
 
     def __getitem__(self, request: Request) -> int | None:
         if request.slot is None:
-            self._buffer.forget(request.first)
+            self.buffer.forget(request.first)
         else:
-            self._buffer.gather(request, self._ring.arrays(request.slot))
+            self.buffer.gather(request, self.ring.arrays(request.slot))
         return request.slot
 
 
+@dataclass(eq=False)
 class _Workers:
     """Batches gathered from files by background processes, or by this one, into the slots of a ring.
 
     For a learner that keeps more batches than there are slots, further ones are gathered when it asks, which is slower.
-    Workers never send a batch through a pipe: one that dies or hangs halfway would hang this process.
+    Workers never send a batch through a pipe: one that dies halfway would hang this process.
     """
 
-    def __init__(
-        self, buffer: ReplayBuffer, num_workers: int, pin_memory: bool, device: torch.device | str | None
-    ) -> None:
-        self._buffer = buffer
-        self._num_workers = num_workers
-        self._pin_memory = pin_memory
-        self._device = device
-        self._prepared: Any = None
+    _buffer: ReplayBuffer
+    _num_workers: int
+    _pin_memory: bool
+    _device: torch.device | str | None
+    _prepared: Any = None
 
     def start(self, requests: Iterator[Request]) -> Iterator[Batch]:
         """Start the workers and return the batches that are requested."""
         first = next(requests)
         kept = _KEPT_BY_GPU if self._pin_memory else _KEPT
-        ring = Ring(self._buffer.layout(first), self._num_workers * _PREFETCH + kept)
+        layout = [(x.shape, x.dtype) for x in self._buffer.gather(first)]
+        ring = Ring(layout, self._num_workers * _PREFETCH + kept)
         without_slot: deque[Request] = deque()
         self._buffer.close()  # or workers would inherit and keep the mappings
 
@@ -81,64 +79,46 @@ class _Workers:
                     without_slot.append(request)
                 yield request
 
-        with warnings.catch_warnings():
-            # torch warns of more workers than cores; that is the user's choice, and the batches are the same.
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
-            loader = DataLoader(
-                _Gathering(self._buffer, ring),
-                batch_size=None,  # a request is a whole batch
-                sampler=placed(),
-                num_workers=self._num_workers,
-                prefetch_factor=_PREFETCH if self._num_workers else None,
-                # Forked workers start at once, and share the ring; they touch files only, neither GL nor CUDA.
-                multiprocessing_context="fork" if self._num_workers else None,
-                worker_init_fn=lambda _: ignore_signals(),
-                timeout=_CHECK if self._num_workers else 0,
-                generator=torch.Generator(),  # from which the loader draws a seed: not from the run's generators
-            )
-            before = signal.getsignal(signal.SIGCHLD)
-            with signals_blocked():  # a new worker would take them for its own
-                self._prepared = iter(loader)
-        # For programs that do not close this: at exit multiprocessing waits for processes that ignore SIGTERM.
-        self._release = Finalize(self, _kill, (getattr(self._prepared, "_workers", ()),), exitpriority=10)
-        if self._num_workers and threading.current_thread() is threading.main_thread():
-            # torch's handler raises wherever the main process is when a worker dies. Without it, the next batch reports
-            # the death.
-            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+        gathering = _Gathering(self._buffer, ring)
+        self._prepared = self._fork(gathering, placed()) if self._num_workers else map(gathering.__getitem__, placed())
         if self._pin_memory:
             ring.page_lock(self._device)
-
-        while True:
-            slot = self._next()
+        for slot in self._prepared:
             if slot is not None:
                 yield packed(self._buffer.stored, ring.batch(slot))
             else:
-                tensors = self._buffer.tensors(without_slot.popleft())
+                tensors = [torch.from_numpy(x) for x in self._buffer.gather(without_slot.popleft())]
                 self._buffer.close()  # files that workers have long unmapped must not stay mapped here
                 yield packed(self._buffer.stored, [x.pin_memory() if self._pin_memory else x for x in tensors])
 
-    def _next(self) -> int | None:
-        """Return the slot of the next batch, once a worker has written to it; None where it has none.
+    def _fork(self, gathering: _Gathering, requests: Iterator[Request]) -> Iterator[int | None]:
+        before = signal.getsignal(signal.SIGCHLD)
+        with warnings.catch_warnings(), signals_blocked():  # a new worker would take the signals for its own
+            # torch warns of more workers than cores; that is the user's choice, and the batches are the same.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            loader = DataLoader(
+                gathering,
+                batch_size=None,  # a request is a whole batch
+                sampler=requests,
+                num_workers=self._num_workers,
+                prefetch_factor=_PREFETCH,
+                # Forked workers start at once, and share the ring; they touch files only, neither GL nor CUDA.
+                multiprocessing_context="fork",
+                worker_init_fn=lambda _: ignore_signals(),
+                generator=torch.Generator(),  # from which the loader draws a seed: not from the run's generators
+            )
+            prepared: Any = iter(loader)
+        # For programs that do not close this: at exit multiprocessing waits for processes that ignore SIGTERM.
+        Finalize(self, _kill, (prepared._workers,), exitpriority=10)
+        if threading.current_thread() is threading.main_thread():
+            # torch's handler raises wherever the main process is when a worker dies. Without it, the next batch reports
+            # the death.
+            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+        return prepared
 
-        Raises:
-            _LostError: a worker is dead, or hangs.
-        """
-        for _ in range(_CHECKS):
-            try:
-                slot: int | None = next(self._prepared)
-                return slot
-            except RuntimeError as error:
-                if "exited unexpectedly" in str(error):
-                    raise _LostError("one is dead") from error
-                if "timed out" not in str(error):
-                    raise
-        raise _LostError(f"no batch for {_CHECKS * _CHECK} seconds")
-
-    def close(self, kill: bool = False) -> None:
-        """Stop the workers; `kill` those that may hang. The ring lives as long as its last batch."""
+    def close(self) -> None:
+        """Stop the workers. The ring lives as long as its last batch."""
         if self._prepared is not None and self._num_workers:
-            if kill:
-                self._release()
             self._prepared._shutdown_workers()  # now: an error's traceback would keep them alive
         self._prepared = None
         self._buffer.close()
@@ -147,10 +127,6 @@ class _Workers:
 def _kill(processes: Iterable[Any]) -> None:
     for process in processes:
         process.kill()
-
-
-class _LostError(RuntimeError):
-    """A worker is dead, or hangs."""
 
 
 class ReplayLoader:
@@ -167,38 +143,31 @@ class ReplayLoader:
     def __next__(self) -> Batch:
         """Return the next batch: (obs, action, reward, discount, next_obs) as `ReplayBuffer` describes them.
 
-        Workers that die or hang are replaced: the batches are the same.
+        Workers that die are replaced: the batches are the same.
 
         Raises:
             ProcessError: they do so again and again.
         """
         with self._sampler.taking():
-            for attempt in range(1, _ATTEMPTS + 1):
+            for _ in range(_ATTEMPTS):
                 try:
                     if self._batches is None:
                         self._batches = self._source.start(iter(self._sampler))
                     return next(self._batches)
                 except BaseException as error:  # whatever it is, the next attempt starts anew at this batch
-                    lost = isinstance(error, _LostError)
-                    self.close(kill=lost)
-                    if lost and attempt == _ATTEMPTS:
-                        raise ProcessError(
-                            f"the replay workers keep failing ({error}), often for lack of memory\n"
-                            "Resume with resume=RUN_DIR; replay_buffer_num_workers=0 loads in the main process"
-                        ) from error
-                    if not lost:
+                    self.close()
+                    if "exited unexpectedly" not in str(error):  # torch's words when a worker is dead
                         raise
                     _log.warning("Replay workers are replaced: %s.", error)
-        raise AssertionError("not reached")
+            raise ProcessError(
+                "the replay workers keep dying, often for lack of memory\n"
+                "Resume with resume=RUN_DIR; replay_buffer_num_workers=0 loads in the main process"
+            )
 
-    def close(self, kill: bool = False) -> None:
-        """Stop the workers and unmap the files; the loader can be used again and continues with the next batch.
-
-        Args:
-            kill: do not wait for them.
-        """
+    def close(self) -> None:
+        """Stop the workers and unmap the files; the loader can be used again and continues with the next batch."""
         self._batches = None
-        self._source.close(kill)
+        self._source.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler's state, plain numbers only."""

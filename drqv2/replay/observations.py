@@ -6,8 +6,7 @@ stored: `frame` or `frame.KEY` for images, `observation` or `observation.KEY` fo
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +46,6 @@ class StoredArray:
 def stored_arrays(spec: Any, frame_stack: int) -> dict[StoredArray, Any]:
     """Return the arrays of an observation with their specs; uint8 [frame_stack * C, H, W] are stacked frames.
 
-    Args:
-        spec: the observation's spec, one array's or a dict of them.
-        frame_stack: frames in one observation.
-
     Raises:
         ValueError: the channels of an image are no multiple of frame_stack.
     """
@@ -68,19 +63,4 @@ def stored_in(tensors: Iterable[str]) -> tuple[StoredArray, ...]:
     names = [name.partition(".") for name in sorted(tensors)]
     return tuple(
         StoredArray(key if dot else None, kind == _FRAME) for kind, dot, key in names if kind in (_FRAME, OBSERVATION)
-    )
-
-
-def pack(arrays: Sequence[StoredArray], values: Sequence[Any]) -> Any:
-    """Return values, one for each array, as an observation: the only value, or a dict."""
-    if [array.key for array in arrays] == [None]:
-        return values[0]
-    return {array.key: value for array, value in zip(arrays, values, strict=True)}
-
-
-def bytes_of(spec: Any, frame_stack: int) -> int:
-    """Return the bytes that are stored of one observation."""
-    return sum(
-        math.prod(each.shape) * np.dtype(each.dtype).itemsize // (frame_stack if array.stacked else 1)
-        for array, each in stored_arrays(spec, frame_stack).items()
     )

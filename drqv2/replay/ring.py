@@ -12,16 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from drqv2.replay.gather import Layout
+Layout = list[tuple[tuple[int, ...], np.dtype]]
+"""Shape and dtype of each array of a batch, those of a dict one after another."""
 
 
 class Ring:
-    """Slots in memory that is shared with processes forked later; each holds a batch.
-
-    Args:
-        layout: shape and dtype of each array in a batch.
-        slots: how many.
-    """
+    """Slots, each for a batch of this layout, in memory that is shared with processes forked later."""
 
     def __init__(self, layout: Layout, slots: int) -> None:
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in layout]
@@ -41,8 +37,7 @@ class Ring:
         if self._page_locked:
             # The GPU may still have to copy from them: it has done so once it reaches an event recorded now.
             if left:
-                event = torch.cuda.current_stream(self._device).record_event()
-                self._copying.append((event, left))
+                self._copying.append((torch.cuda.current_stream(self._device).record_event(), left))
             left = []
             while self._copying and self._copying[0][0].query():
                 left += self._copying.popleft()[1]
@@ -68,11 +63,9 @@ class Ring:
         )
 
     def page_lock(self, device: torch.device | str | None = None) -> None:
-        """Page-lock the slots, so that a GPU copies from them asynchronously; to be called once.
+        """Page-lock the slots, so that a GPU, by default the current one, copies from them asynchronously.
 
-        Args:
-            device: the GPU, by default torch's current one. It copies on its current stream, or before what that stream
-                does next.
+        To be called once. The GPU must copy on its current stream, or before what that stream does next.
         """
         address = self._memory.ctypes.data
         error = int(torch.cuda.cudart().cudaHostRegister(address, self._memory.nbytes, 0))

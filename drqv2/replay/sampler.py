@@ -45,9 +45,7 @@ class ReplaySampler(Sampler[Request]):
         window = self._storage.window
         if not len(self._storage):
             raise RuntimeError("the replay holds no finished episode yet: there is nothing to sample from")
-        if not self._windows:
-            self._windows.extend([window] * LOOKAHEAD)
-        if len(self._windows) == LOOKAHEAD:  # otherwise the last attempt to take this batch failed
+        while len(self._windows) <= LOOKAHEAD:  # it is longer if the last attempt to take this batch failed
             self._windows.append(window)
         yield
         self._windows.popleft()
@@ -72,8 +70,8 @@ class ReplaySampler(Sampler[Request]):
         """Restore a `state_dict`."""
         self._ends.cache_clear()
         self._taken = state["taken"]
-        # Nothing can be sampled from a window all of whose files are damaged; take the current one.
-        windows = [Window(*w) for w in state["windows"]] if len(self._storage) else []
-        self._windows = deque(w if self._storage.ends(w)[-1] else self._storage.window for w in windows)
+        windows = [Window(*w) for w in state["windows"]]
+        # If all files of a window are damaged, nothing can be sampled from it: start anew from the current one.
+        self._windows = deque(windows if all(self._storage.ends(w)[-1] for w in windows) else [])
         if self._windows:
             self._storage.pin("batches", min(w.first for w in self._windows))

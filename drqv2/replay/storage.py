@@ -6,7 +6,7 @@ A file holds the observations (see `drqv2.replay.observations`: of images each f
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -19,10 +19,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from drqv2.replay.observations import OBSERVATION, StoredArray, stored_arrays
-from drqv2.system.files import QUARANTINE, digest, quarantine, remove_unfinished, retry_on_full_disk, write_atomically
+from drqv2.system.files import digest, retry_on_full_disk, write_atomically
+
+_log = logging.getLogger(__name__)
 
 _PATTERN = f"episode_{'[0-9]' * 8}.safetensors"
-_READERS = 4  # threads that compare files with their checksums
 
 
 class Window(NamedTuple):
@@ -41,18 +42,6 @@ def _number(path: Path) -> int:
     return int(path.stem.removeprefix("episode_"))
 
 
-def _length(path: Path) -> int:
-    """Return the transitions in an episode file, 0 for one that is cut short or missing."""
-    try:
-        with safe_open(path, framework="numpy") as f:
-            return f.get_slice("reward").get_shape()[0] - 1
-    except FileNotFoundError:
-        return 0
-    except SafetensorError as e:
-        warnings.warn(f"{path} is damaged and will not be sampled ({e})", stacklevel=3)
-        return 0
-
-
 class ReplayBufferStorage:
     """Writes episodes to disk and decides which of them are sampled.
 
@@ -66,6 +55,10 @@ class ReplayBufferStorage:
         frame_stack: frames in one image.
         existing: start with the newest episodes in `replay_dir`, up to `max_size` (to learn from a finished run's).
             Those left out are not deleted.
+
+    Attributes:
+        window: the episodes that are sampled now.
+        lengths: transitions of every episode whose file is on disk, by its number.
 
     Raises:
         ValueError: the channels of an image are no multiple of frame_stack.
@@ -91,9 +84,9 @@ class ReplayBufferStorage:
         self.max_size = max_size
         self._frame_stack = frame_stack
         self._current: dict[int, dict[str, list[np.ndarray]]] = {}  # unfinished episodes, by environment
-        self._lengths: dict[int, int] = {}  # transitions of every episode whose file is on disk
-        self._digests: dict[int, bytes] = {}  # SHA-256 of its file
-        self._window = Window(0, 0)
+        self.lengths: dict[int, int] = {}
+        self._digests: dict[int, bytes] = {}  # SHA-256 of the files
+        self.window = Window(0, 0)
         self._size = 0  # transitions in the window
         self._pins: dict[str, int] = {}
         if existing:
@@ -104,22 +97,13 @@ class ReplayBufferStorage:
         return self._size
 
     @property
-    def window(self) -> Window:
-        """The episodes that are sampled now."""
-        return self._window
-
-    @property
     def num_episodes(self) -> int:
         """Episodes committed so far, evicted ones included."""
-        return self._window.end
+        return self.window.end
 
     def ends(self, window: Window) -> np.ndarray:
         """Return, for each episode of `window`, the number of transitions up to its end, int64 [episodes]."""
-        return np.cumsum([self._lengths[e] for e in range(window.first, window.end)], dtype=np.int64)
-
-    def length(self, episode: int) -> int:
-        """Return the transitions of an episode whose file is on disk."""
-        return self._lengths[episode]
+        return np.cumsum([self.lengths[e] for e in range(window.first, window.end)], dtype=np.int64)
 
     def add(self, time_step: Any, env: int = 0) -> None:
         """Add a time step; the last one of an episode commits the episode.
@@ -143,21 +127,17 @@ class ReplayBufferStorage:
     def _commit(self, steps: dict[str, list[np.ndarray]]) -> None:
         tensors = {array.name: array.tensor for array in self._observed}
         arrays = {tensors.get(name, name): np.stack(values) for name, values in steps.items()}  # [T + 1, ...] each
-        episode = self._window.end
+        episode = self.window.end
         path, data = episode_path(self.replay_dir, episode), to_safetensors(arrays)
         retry_on_full_disk(lambda: write_atomically(path, data), str(path))
         self._digests[episode] = sha256(data).digest()
-        self._lengths[episode] = len(arrays["reward"]) - 1
-        self._window = Window(self._window.first, episode + 1)
-        self._size += self._lengths[episode]
-        self._evict()
-
-    def _evict(self) -> None:
-        first, end = self._window
-        while self.max_size is not None and self._size > self.max_size and first < end - 1:
-            self._size -= self._lengths[first]
+        self.lengths[episode] = len(arrays["reward"]) - 1
+        self._size += self.lengths[episode]
+        first = self.window.first
+        while self.max_size is not None and self._size > self.max_size and first < episode:
+            self._size -= self.lengths[first]
             first += 1
-        self._window = Window(first, end)
+        self.window = Window(first, episode + 1)
         self._unlink()
 
     def pin(self, holder: str, first: int | None) -> None:
@@ -167,18 +147,17 @@ class ReplayBufferStorage:
             self._unlink()
 
     def _unlink(self) -> None:
-        keep_from = min((self._window.first, *self._pins.values()))
-        for episode in [e for e in self._lengths if e < keep_from]:
+        keep_from = min((self.window.first, *self._pins.values()))
+        for episode in [e for e in self.lengths if e < keep_from]:
             episode_path(self.replay_dir, episode).unlink(missing_ok=True)
-            del self._lengths[episode]
+            del self.lengths[episode]
             self._digests.pop(episode, None)
 
     def delete(self) -> None:
         """Delete all episode files."""
-        remove_unfinished(self.replay_dir, _PATTERN)
         for path in self.replay_dir.glob(_PATTERN):
-            path.unlink(missing_ok=True)
-        self._lengths, self._digests, self._window, self._size = {}, {}, Window(0, 0), 0
+            path.unlink()
+        self.lengths, self._digests, self.window, self._size = {}, {}, Window(0, 0), 0
 
     def nbytes(self) -> int:
         """Return the bytes of the episode files on disk."""
@@ -192,16 +171,16 @@ class ReplayBufferStorage:
     @property
     def first_needed(self) -> int:
         """Number of the first episode that the window or a pending batch refers to: a snapshot needs all from there."""
-        return min(self._window.first, self._pins.get("batches", self._window.first))
+        return min(self.window.first, self._pins.get("batches", self.window.first))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the window, lengths and checksums of the episodes needed, and the unfinished ones, as tensors."""
-        needed = range(self.first_needed, self._window.end)
+        needed = range(self.first_needed, self.window.end)
         digests = [list(self._digests.get(e, bytes(32))) for e in needed]  # zeros: not written by this storage
         return {
-            "window": list(self._window),
+            "window": list(self.window),
             "first": needed.start,
-            "lengths": torch.tensor([self._lengths[e] for e in needed], dtype=torch.int64),
+            "lengths": torch.tensor([self.lengths[e] for e in needed], dtype=torch.int64),
             "digests": torch.tensor(digests, dtype=torch.uint8),  # SHA-256, [episodes, 32]
             "current": {
                 env: {name: torch.from_numpy(np.stack(values)) for name, values in steps.items()}
@@ -212,60 +191,50 @@ class ReplayBufferStorage:
     def load_state_dict(self, state: dict[str, Any], keep_from: int | None = None) -> None:
         """Restore a `state_dict`; episodes written after it was taken are deleted.
 
-        A damaged file is moved to quarantine, beside `replay_dir`, and not sampled.
-
-        Args:
-            state: what `state_dict` returned.
-            keep_from: also keep the files from this older episode on, for another state.
+        An episode whose file does not match its checksum is not sampled. The files from the older episode `keep_from`
+        on are kept for another state.
 
         Raises:
             FileNotFoundError: an episode that the state refers to is not on disk.
         """
         first = state["first"]
         lengths = dict(enumerate(state["lengths"].tolist(), start=first))
-        self._digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
+        digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
         paths = {e: episode_path(self.replay_dir, e) for e, n in lengths.items() if n}
-        aside = self.replay_dir.parent / QUARANTINE
-        for e in [e for e, path in paths.items() if not path.exists() and (aside / path.name).exists()]:
-            lengths[e] = 0  # found damaged by a resume that was killed before it saved a snapshot
-            del paths[e]
-        missing = [path for path in paths.values() if not path.exists()]
-        if missing:
-            raise FileNotFoundError(
-                f"{len(missing)} of {len(lengths)} episodes of the snapshot are not in {self.replay_dir}, "
-                f"the first being {missing[0].name}"
-            )
-        with ThreadPoolExecutor(_READERS) as readers:
-            found = dict(zip(paths, readers.map(digest, paths.values()), strict=True))
-        for e, path in paths.items():
-            if found[e] != self._digests[e] and any(self._digests[e]):
-                quarantine(path, self.replay_dir.parent, "wrong checksum, it is no longer sampled")
+        with ThreadPoolExecutor(max_workers=4) as readers:
+            found = list(readers.map(digest, paths.values()))
+        for (e, path), sha in zip(paths.items(), found, strict=True):
+            if sha != digests[e] and any(digests[e]):
+                _log.warning("%s has a wrong checksum and is no longer sampled.", path)
                 lengths[e] = 0
-        self._window = Window(*state["window"])
-        self._size = sum(lengths[e] for e in range(*self._window))
+        self.window = Window(*state["window"])
+        self._size = sum(lengths[e] for e in range(*self.window))
+        self._digests = digests
         self._pins = {} if keep_from is None else {"snapshots": keep_from}
         self._current = {
             env: {name: list(values.numpy()) for name, values in steps.items()}
             for env, steps in state["current"].items()
         }
-        remove_unfinished(self.replay_dir, _PATTERN)
+        older = range(first if keep_from is None else keep_from, first)  # kept, but not sampled
+        self.lengths = dict.fromkeys(older, 0) | lengths
         for path in self.replay_dir.glob(_PATTERN):
-            number = _number(path)
-            if keep_from is not None and keep_from <= number < first:
-                lengths[number] = _length(path)
-            elif number not in lengths:
+            if _number(path) not in self.lengths:
                 path.unlink()
-        self._lengths = dict(sorted(lengths.items()))
 
     def _add_existing(self) -> None:
-        numbers = sorted(map(_number, self.replay_dir.glob(_PATTERN)), reverse=True)
-        for number in numbers:
-            length = _length(episode_path(self.replay_dir, number))
+        found: dict[int, int] = {}  # transitions, newest episode first
+        for path in sorted(self.replay_dir.glob(_PATTERN), reverse=True):
+            try:
+                with safe_open(path, framework="numpy") as f:
+                    length = f.get_slice("reward").get_shape()[0] - 1
+            except SafetensorError as e:
+                _log.warning("%s is damaged and will not be sampled (%s).", path, e)
+                length = 0
             if self._size and self.max_size is not None and self._size + length > self.max_size:
                 break
-            self._lengths[number] = length
+            found[_number(path)] = length
             self._size += length
-        if numbers:
-            self._window = Window(min(self._lengths), numbers[0] + 1)
+        if found:
+            self.window = Window(min(found), max(found) + 1)
             # Numbers that are missing in between count as episodes without a transition.
-            self._lengths = {e: self._lengths.get(e, 0) for e in range(*self._window)}
+            self.lengths = {e: found.get(e, 0) for e in range(*self.window)}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from drqv2.errors import UserError
-from drqv2.system.files import remove_unfinished, replacing
+from drqv2.system.files import replacing
 
 VERSION = 10
 # torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
@@ -51,7 +51,6 @@ def save(path: Path, state: dict[str, Any], keep: Path | None = None) -> None:
     Raises:
         OSError: it cannot be written; the old one is still there.
     """
-    remove_unfinished(path.parent, path.name)
     with replacing(path, keep) as f:
         _write(f, {"version": VERSION, **state})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import json
+import io
 import logging
 import os
 import shutil
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TextIO, TypeVar
 
 from drqv2.errors import DiskError, UserError
 
@@ -43,9 +43,7 @@ def crash_point(name: str) -> None:
 
 @contextmanager
 def replacing(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a temporary file that atomically replaces `path` when the context exits; on error the old file stays.
-
-    The steps: write to a temporary name in the same folder, flush, fsync, rename, fsync the folder.
+    """Open a temporary file that is synced and atomically replaces `path` at the end; on error the old file stays.
 
     Args:
         path: file to create or replace; its folder must exist.
@@ -78,55 +76,38 @@ def has_snapshot(run_dir: Path) -> bool:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` atomically: the file is either the old one or the complete new one; see `replacing`."""
+    """Write `data` to `path` atomically; see `replacing`."""
     with replacing(path) as f:
         f.write(data)
 
 
-class Appender:
-    """An append-only file whose writes are all or nothing.
+class Appender(io.FileIO):
+    """An append-only file whose writes are all or nothing; created if missing.
 
-    Args:
-        path: file to append to; created if missing.
-        kind: prefix of the crash point's name; the path's suffix by default.
-
-    Raises:
-        OSError: the file cannot be opened.
+    The crash point is named after `kind`, by default the path's suffix.
     """
 
     def __init__(self, path: Path, kind: str = "") -> None:
-        self._kind = kind or path.suffix
         new = not path.exists()
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        super().__init__(path, "a")
+        self._kind = kind or path.suffix
         if new:
             sync_folder(path.parent)
 
     def append(self, data: bytes) -> None:
-        """Append all of `data`, or nothing.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
-        end = os.fstat(self._fd).st_size
+        """Append all of `data`; or nothing, and raise an OSError."""
+        end = os.fstat(self.fileno()).st_size
         try:
-            if os.write(self._fd, data) < len(data):
+            if self.write(data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             crash_point(f"{self._kind}: row written")
         except OSError:
             self.truncate(end)
             raise
 
-    def truncate(self, size: int) -> None:
-        """Truncate the file to `size` bytes."""
-        os.ftruncate(self._fd, size)
-
     def sync(self) -> None:
         """Flush the file to disk (fsync)."""
-        os.fsync(self._fd)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
+        os.fsync(self.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -138,24 +119,14 @@ def sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def remove_unfinished(folder: Path, pattern: str) -> None:
-    """Delete the temporary files that killed processes left in `folder` while writing files matching `pattern`."""
-    for path in folder.glob(f".{pattern}.*.tmp"):
-        path.unlink(missing_ok=True)
-
-
 def remove_leftovers(run_dir: Path) -> None:
-    """Delete the half-written files that killed processes left in a run directory. Call it with the run locked.
-
-    The replay storage cleans up its own folder.
-    """
-    files = [f".{name}.*.tmp" for name in ("snapshot*.pt", "weights_*.pt", "*.csv", "config.yaml")]
-    for pattern in (*files, ".buffer.tmp", "eval_video/.tmp-*.mp4", "train_video/.tmp-*.mp4"):
+    """Delete the half-written files that killed processes left in a run directory. Call it with the run locked."""
+    for pattern in (".*.tmp", f"{REPLAY}/.*.tmp", "*_video/.tmp-*.mp4"):
         for path in run_dir.glob(pattern):
-            if path.is_dir():
+            if path.is_dir():  # see `discard`
                 shutil.rmtree(path)
             else:
-                path.unlink(missing_ok=True)
+                path.unlink()
 
 
 def discard(folder: Path) -> None:
@@ -168,11 +139,7 @@ def discard(folder: Path) -> None:
 
 
 def retry_on_full_disk(write: Callable[[], _T], what: str) -> _T:
-    """Return `write()`, retrying after a pause while the disk is full or failing.
-
-    Args:
-        write: writes all or nothing.
-        what: name of the file in messages.
+    """Return `write()`, which writes all or nothing, retrying after a pause while the disk is full or failing.
 
     Raises:
         DiskError: the last attempt failed, too.
@@ -222,48 +189,33 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         # O_NOFOLLOW: a run directory from another user could contain a link to one of your files.
-        f = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a+b")
+        opened = os.open(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as e:
         raise UserError(f"{folder} cannot be written to ({e.strerror}): choose another hydra.run.dir") from e
-    with f:
-        try:
-            _lock(f, time.monotonic() + _LEASE)
-        except OSError as e:
-            if e.errno in (errno.EACCES, errno.EAGAIN):
-                raise UserError(
-                    f"{folder} is in use by {_describe(_holder(f))}\n"
-                    "Wait for it, stop it, or choose another hydra.run.dir."
-                ) from None
-            _log.warning("%s cannot be locked (%s): make sure that no second run uses it.", folder, e.strerror)
-        else:
-            f.truncate(0)
-            started = datetime.now().isoformat(" ", "seconds")
-            f.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": started}).encode())
-            f.flush()
+    with os.fdopen(opened, "a+", errors="replace") as f:
+        _lock(f, folder)
         yield
 
 
-def _lock(file: BinaryIO, until: float) -> None:
+def _lock(file: TextIO, folder: Path) -> None:
+    host, until = socket.gethostname(), time.monotonic() + _LEASE
     while True:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as e:
-            elsewhere = _holder(file).get("host", socket.gethostname()) != socket.gethostname()
-            if e.errno not in (errno.EACCES, errno.EAGAIN) or not elsewhere or time.monotonic() > until:
-                raise
-            _log.warning("The run is in use by %s; waiting, in case that host is lost.", _describe(_holder(file)))
+            break
+        except (BlockingIOError, PermissionError):
+            file.seek(0)
+            holder = file.read(200) or "another process"
+            elsewhere = " on " in holder and f" on {host}," not in holder
+            if not elsewhere or time.monotonic() > until:
+                raise UserError(
+                    f"{folder} is in use by {holder}\nWait for it, stop it, or choose another hydra.run.dir."
+                ) from None
+            _log.warning("The run is in use by %s; waiting, in case that host is lost.", holder)
             time.sleep(_LEASE / 20)
-
-
-def _holder(file: BinaryIO) -> dict[str, Any]:
-    file.seek(0)
-    try:
-        found = json.loads(file.read(1000))
-        return {"pid": int(found["pid"]), "host": found["host"], "started": found["started"]}
-    except (ValueError, KeyError, TypeError):  # just created, or not written by this project
-        return {}
-
-
-def _describe(holder: dict[str, Any]) -> str:
-    return "process {pid} on {host}, started {started}".format(**holder) if holder else "another process"
+        except OSError as e:
+            _log.warning("%s cannot be locked (%s): make sure that no second run uses it.", folder, e.strerror)
+            return
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {host}, started {datetime.now():%Y-%m-%d %H:%M:%S}")
+    file.flush()

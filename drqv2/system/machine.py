@@ -28,19 +28,13 @@ def is_software(renderer: str) -> bool:
 
 def processor() -> tuple[str, bool]:
     """Return the CPU's name and whether it supports bf16 natively."""
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
+    text = Path("/proc/cpuinfo").read_text()
     names = [row.partition(":")[2].strip() for row in text.splitlines() if row.startswith("model name")]
     return (names or ["CPU"])[0], any(flag in text.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def resolve_precision(precision: str, device: str) -> str:
-    """Return "fp32" or "bf16". "auto" means bf16 where the hardware supports it natively.
-
-    Args:
-        precision: "auto", "fp32" or "bf16".
-        device: the agent's device.
-    """
+    """Return "fp32" or "bf16". "auto" means bf16 where the agent's device supports it natively."""
     if precision != "auto":
         return precision
     if device.startswith("cuda"):
@@ -51,11 +45,7 @@ def resolve_precision(precision: str, device: str) -> str:
 
 
 def resolve_compile(compile: str | bool, device: str) -> bool:
-    """Return whether to compile the networks. "auto" means on CUDA only.
-
-    Args:
-        compile: "auto", True or False.
-        device: the agent's device.
+    """Return whether to compile the networks on the agent's device. "auto" means on CUDA only.
 
     Raises:
         UserError: compiling for the CPU was requested, but the C++ compiler or Python.h is missing.
@@ -63,12 +53,10 @@ def resolve_compile(compile: str | bool, device: str) -> bool:
     if not isinstance(compile, bool):
         return device.startswith("cuda")
     if compile and not device.startswith("cuda"):
-        missing = [] if shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++") else ["a C++ compiler"]
-        if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
-            missing.append("Python.h")
-        if missing:
+        compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+        if not (compiler and Path(sysconfig.get_paths()["include"], "Python.h").exists()):
             raise UserError(
-                f"compile=true: {' and '.join(missing)} cannot be found\n"
+                "compile=true: a C++ compiler or Python.h cannot be found\n"
                 "apt-get install -y g++ python3-dev, or use compile=auto, which does not compile on a CPU"
             )
     return compile
@@ -76,7 +64,7 @@ def resolve_compile(compile: str | bool, device: str) -> bool:
 
 def cores() -> float:
     """Return the number of CPU cores that this process may use, by its affinity and its container's quota."""
-    count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    count = float(len(os.sched_getaffinity(0)))
     with contextlib.suppress(OSError, ValueError):  # no cgroup, or "max": no quota
         quota, period = map(float, Path("/sys/fs/cgroup/cpu.max").read_text().split())
         count = min(count, quota / period)
@@ -118,23 +106,16 @@ def render_threads(processes: int) -> int | None:
 
 def memory() -> tuple[float, float]:
     """Return the total and the available memory of this process in bytes, page cache included."""
-    total = available = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    info = Path("/proc/meminfo")
-    if info.exists():
-        rows = dict(row.split(":") for row in info.read_text().splitlines())
-        available = 1024.0 * int(rows["MemAvailable"].split()[0])
-    for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        with contextlib.suppress(OSError, ValueError):  # no such cgroup, or "max": no limit
-            limit, used = (float((_memory_cgroup() / name).read_text()) for name in names)
-            total, available = min(total, limit), min(available, limit - used)
-    return total, available
-
-
-def _memory_cgroup() -> Path:
-    """Return the cgroup folder with this process's memory limit, inside a container or on the host."""
-    root = Path("/sys/fs/cgroup")
+    rows = dict(row.split(":") for row in Path("/proc/meminfo").read_text().splitlines())
+    total, available = (1024.0 * int(rows[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
     # 0::/path is the single hierarchy of cgroup v2; N:memory:/path is the memory controller of v1.
     cgroups = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
-    base = root / "memory" if "memory" in cgroups else root
-    inside = base / cgroups.get("memory", cgroups.get("", "/")).lstrip("/")
-    return inside if inside.is_dir() else base
+    if "memory" in cgroups:
+        root, names = Path("/sys/fs/cgroup/memory"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    else:
+        root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current")
+    own = root / cgroups.get("memory", cgroups.get("", "/")).lstrip("/")  # not there inside a container
+    with contextlib.suppress(OSError, ValueError):  # no such cgroup, or "max": no limit
+        limit, used = (float(((own if own.is_dir() else root) / name).read_text()) for name in names)
+        total, available = min(total, limit), min(available, limit - used)
+    return total, available

@@ -9,17 +9,16 @@ called at the safe point, after a snapshot has been started, and there is no dea
 from __future__ import annotations
 
 import os
-import select
 import shlex
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeGuard
+from typing import Any, NoReturn, TypeGuard
 
 from drqv2.errors import Stopped
 from drqv2.system.files import has_snapshot
@@ -30,37 +29,33 @@ _MESSAGE_SECONDS = 0.5  # to print the last message
 
 
 class StopSignals:
-    """Context that defers the signals to the next safe point; a second ctrl-C exits immediately.
-
-    Args:
-        run_dir: the run's directory, for the message on how to resume.
-    """
+    """Context that defers the signals to the next safe point; a second ctrl-C exits immediately."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+        self._run_dir = run_dir  # for the message on how to resume
         self._pending: list[signal.Signals] = []
 
     def __enter__(self) -> StopSignals:
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
-            self._read, self._write = os.pipe()
-            os.set_blocking(self._write, False)
+            self._read, self._write = socket.socketpair()
+            self._write.setblocking(False)
             # The interpreter's C handler writes the number there, even while the main thread is busy.
-            self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            self._fd_before = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
             self._before = {s: signal.signal(s, lambda *_: None) for s in SIGNALS}
             self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._before:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._fd_before)
-            os.write(self._write, b"\0")
+            self._write.shutdown(socket.SHUT_WR)  # seen by the thread although forked processes have a copy
             self._thread.join()
-            os.close(self._read)
-            os.close(self._write)
+            self._write.close()
+            self._read.close()
 
     def raise_if_requested(self) -> None:
         """Stop if a signal has arrived. A scheduler's handler is called and may raise its own exception.
@@ -85,29 +80,26 @@ class StopSignals:
         return 130 if signal.SIGINT in self._pending else 75
 
     def _watch(self) -> None:
-        deadline = float("inf")
+        deadline: float | None = None
         while True:
-            timeout = max(0.0, deadline - time.monotonic()) if deadline < float("inf") else None
-            if not select.select([self._read], [], [], timeout)[0]:
+            self._read.settimeout(None if deadline is None else max(1e-3, deadline - time.monotonic()))
+            try:
+                received = self._read.recv(1)
+            except TimeoutError:
                 self._exit(f"no safe point within {_SECONDS:.0f} s: stopped without a new snapshot")
-            number = os.read(self._read, 1)[0]
-            if number == 0:
+            if not received:
                 return
-            if number not in SIGNALS:
-                continue
-            if deadline < float("inf"):
-                if number == signal.SIGINT:
-                    self._exit("stopped immediately, without a new snapshot")
-                continue
-            self._pending.append(signal.Signals(number))
-            if not _is_handler(self._before[number]):
-                deadline = time.monotonic() + _SECONDS
+            number = received[0]
+            if deadline is not None and number == signal.SIGINT:
+                self._exit("stopped immediately, without a new snapshot")
+            if deadline is None and number in SIGNALS:
+                self._pending.append(signal.Signals(number))
+                if not _is_handler(self._before[number]):
+                    deadline = time.monotonic() + _SECONDS
 
-    def _exit(self, reason: str) -> None:
+    def _exit(self, reason: str) -> NoReturn:
         # Printing may block (a paused pager, a terminal stopped by ctrl-S, a hanging disk), so exit on a timer, too.
-        timer = threading.Timer(_MESSAGE_SECONDS, os._exit, (self._code,))
-        timer.daemon = True
-        timer.start()
+        threading.Timer(_MESSAGE_SECONDS, os._exit, (self._code,)).start()
         try:
             print(f"\n{reason}; {resume_hint(self._run_dir)}", file=sys.stderr, flush=True)
             sys.stdout.flush()
@@ -139,12 +131,7 @@ def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:
 
 
 def resume_hint(run_dir: Path, soon: bool = False) -> str:
-    """Return how to resume the run in `run_dir`, for a message to the user.
-
-    Args:
-        run_dir: the run's directory.
-        soon: the run has no snapshot yet, but will have one.
-    """
+    """Return how to resume the run in `run_dir`, for the user; `soon`: it has no snapshot yet, but will have one."""
     if not soon and not has_snapshot(run_dir):
         return f"there is no snapshot in {run_dir} to resume from"
     path = run_dir.relative_to(Path.cwd()) if run_dir.is_relative_to(Path.cwd()) else run_dir
@@ -153,18 +140,14 @@ def resume_hint(run_dir: Path, soon: bool = False) -> str:
 
 def ignore_signals() -> None:
     """Ignore the signals in a child process: a terminal or scheduler sends them to all processes of a job."""
-    if threading.current_thread() is threading.main_thread():
-        signal.set_wakeup_fd(-1)
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block the signals while starting a child process, which inherits the mask.
-
-    Signals that arrive meanwhile reach this process when the context exits.
-    """
+    """Block the signals while starting a child process, which inherits the mask; afterwards they reach this process."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -60,7 +59,7 @@ def wait_for_rows(folder: Path, process: subprocess.Popen[str], seconds: float =
 
 
 def process_of(run_dir: Path) -> psutil.Process:
-    return psutil.Process(json.loads((run_dir / "lock").read_text())["pid"])
+    return psutil.Process(int((run_dir / "lock").read_text().split()[1]))
 
 
 def starts(run_dir: Path) -> int:

@@ -18,8 +18,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from drqv2.replay.gather import Layout
-from drqv2.replay.ring import Ring
+from drqv2.replay.ring import Layout, Ring
 from replay_buffer import Batch, episode_path, make_replay_loader
 from tests.naive_replay import memory_dir, same
 from tests.replay_run import SCHEDULE, Run

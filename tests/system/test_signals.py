@@ -16,14 +16,13 @@ import pytest
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
-# argv: how long until a safe point.
+# argv: how long until a safe point, and how long it may be.
 BUSY = """
 import sys, time
 from pathlib import Path
 from drqv2.system import signals
 from drqv2.errors import Stopped
-signals._SECONDS = 2.0
-seconds = float(sys.argv[1])
+seconds, signals._SECONDS = map(float, sys.argv[1:])
 try:
     with signals.StopSignals(Path("run")) as stop:
         print("ready", flush=True)
@@ -37,8 +36,8 @@ except Stopped as stopped:
 """
 
 
-def busy(seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", BUSY, str(seconds)]
+def busy(seconds: float, deadline: float = 20.0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BUSY, str(seconds), str(deadline)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -56,7 +55,7 @@ def test_a_signal_waits_for_the_safe_point(number, code):
 
 
 def test_exits_without_a_safe_point():
-    process = busy(PATIENCE)
+    process = busy(PATIENCE, 0.2)
     process.send_signal(signal.SIGTERM)
     assert "no safe point" in process.communicate()[0]
     assert process.returncode == 75
@@ -81,7 +80,7 @@ def test_repeated_signals_count_once():
 
 
 def test_exits_although_the_pipe_is_full():
-    process = busy(PATIENCE)
+    process = busy(PATIENCE, 0.2)
     assert process.stdout is not None
     fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
     blocked = os.open(f"/proc/{process.pid}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
@@ -99,7 +98,7 @@ from pathlib import Path
 from drqv2.system import signals
 signal.signal(signal.SIGTERM, lambda *_: print("goes on", flush=True))
 signal.signal(signal.SIGUSR2, lambda *_: sys.exit(7))
-signals._SECONDS = 0.5
+signals._SECONDS = 0.3
 with signals.StopSignals(Path("run")) as stop:
     print("ready", flush=True)
     end = time.monotonic() + 20
@@ -109,7 +108,7 @@ with signals.StopSignals(Path("run")) as stop:
 """
 
 
-@pytest.mark.parametrize("seconds", [0.1, 3.0])
+@pytest.mark.parametrize("seconds", [0.1, 0.8])  # sooner and later than the deadline that there is otherwise
 def test_scheduler_handlers_take_precedence(seconds):
     process = subprocess.Popen(
         [sys.executable, "-c", SCHEDULED, str(seconds)],
