@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SHORT = (
     "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=480 "
     "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
-    "snapshot_every_seconds=0.2 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
+    "snapshot_every_seconds=0.5 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
     "overlap=false precision=fp32 num_eval_episodes=2"
 ).split()
 TIMES = ("fps", "total_time")

@@ -26,6 +26,12 @@ from tests.short_run import ROOT, SHORT, assert_same, resume, rows, run
 from tests.system.test_files import holder
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first third of a run; tests resume copies of it."""
+    return run(tmp_path_factory.mktemp("started") / "run", "num_train_frames=160")
+
+
 def test_an_interrupted_run_ends_in_the_same_bits(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,9 +79,9 @@ def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_sam
 
 
 def test_a_run_made_longer_by_a_resume_is_the_same_run(
-    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reference: Path, started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir = run(tmp_path / "run", "num_train_frames=160")
+    run_dir = Path(shutil.copytree(started, tmp_path / "run"))
     run(run_dir)  # the same directory again is a resume
     assert_same(reference, run_dir)
     out = capsys.readouterr().out
@@ -105,20 +111,20 @@ def test_a_resume_that_would_learn_otherwise_is_refused(
     assert before == {p: p.read_bytes() for p in reference.rglob("*") if p.is_file() and p.name != "lock"}
 
 
-def test_a_forced_resume_takes_other_settings(tmp_path: Path) -> None:
-    run_dir = run(tmp_path / "run", "num_train_frames=160")
-    forced = ["resume_force=true", "lr=0.01", "agent.critic_target_tau=0.5", "num_train_frames=240"]
+def test_a_forced_resume_takes_other_settings(started: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(started, tmp_path / "run"))
+    forced = ["resume_force=true", "lr=0.01", "agent.critic_target_tau=0.5", "num_train_frames=180"]
     resume(run_dir, *forced)
     agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["children"]
     assert agent["critic_target_tau"] == 0.5
     assert "0.01" in str(agent["critic_opt"])
-    resume(run_dir, "num_train_frames=300")  # what was forced is its own now
+    resume(run_dir, "num_train_frames=200")  # what was forced is its own now
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
 @pytest.mark.parametrize("at", ["save_snapshot", "act"])
 def test_a_forced_setting_is_not_asked_for_again_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+    started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     class Killed(Exception):
         pass
@@ -126,7 +132,7 @@ def test_a_forced_setting_is_not_asked_for_again_after_a_kill(
     def kill(*_: object) -> None:
         raise Killed
 
-    run_dir = run(tmp_path / "run", "num_train_frames=160")
+    run_dir = Path(shutil.copytree(started, tmp_path / "run"))
     with monkeypatch.context() as m:
         m.setattr(train.Workspace, at, kill)
         with pytest.raises(Killed):
@@ -137,14 +143,14 @@ def test_a_forced_setting_is_not_asked_for_again_after_a_kill(
 
 
 def test_resuming_a_finished_run_changes_nothing(reference: Path, tmp_path: Path) -> None:
-    run_dir = run(tmp_path / "run")
+    run_dir = Path(shutil.copytree(reference, tmp_path / "run"))
     resume(run_dir)
     assert_same(reference, run_dir)
 
 
 def test_a_resume_chooses_its_precision(tmp_path: Path) -> None:
-    run_dir = run(tmp_path / "run", "precision=bf16", "num_train_frames=160")
-    resume(run_dir, "precision=fp32", "num_train_frames=200")
+    run_dir = run(tmp_path / "run", "precision=bf16", "num_train_frames=130")
+    resume(run_dir, "precision=fp32", "num_train_frames=140")
     agent = snapshot.load(run_dir / "snapshot.pt")["agent"]["children"]
     assert agent["precision"] == "fp32"
 

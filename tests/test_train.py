@@ -65,11 +65,11 @@ def test_the_same_seed_gives_the_same_run_whatever_the_processes(
 
 
 def test_several_environments_are_resumed_within_their_episodes(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", "num_envs=3", "num_train_frames=480")
+    whole = run(tmp_path / "whole", "num_envs=3", "num_train_frames=360")
     assert [r["frame"] for r in rows(whole, "train")[:3]] == ["180"] * 3  # three episodes of 60 frames side by side
     assert float(rows(whole, "train")[3]["critic_loss"]) > 0  # means since the last row: in the first of the next three
-    parts = run(tmp_path / "parts", "num_envs=3", "num_train_frames=300")  # ends within episodes
-    resume(parts, "num_train_frames=480")
+    parts = run(tmp_path / "parts", "num_envs=3", "num_train_frames=240")  # ends within episodes
+    resume(parts, "num_train_frames=360")
     assert rows(whole, "train") == rows(parts, "train")
     saved = [snapshot.load(d / "snapshot.pt") for d in (whole, parts)]
     assert_equal(saved[0]["agent"], saved[1]["agent"])

@@ -64,11 +64,7 @@ def play(
 
 
 def require_finite(time_step: Any, where: str) -> None:
-    """Check reward and discount of a time step.
-
-    Args:
-        time_step: with `reward` and `discount`.
-        where: names it in the message.
+    """Check reward and discount of a time step; `where` names it in the message.
 
     Raises:
         NotFiniteError: one is NaN or infinite.

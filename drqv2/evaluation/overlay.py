@@ -38,9 +38,7 @@ def label(frame: np.ndarray, episode: int, total: float, step: int, action: np.n
     for i, value in enumerate(np.clip(action, -1, 1)):
         left, right = round(i * slot + 0.15 * slot), round((i + 1) * slot - 0.15 * slot)
         end = middle - round(float(value) * half)
-        cv2.rectangle(
-            out, (left, min(middle, end)), (max(left, right), max(middle, end)), _UP if value >= 0 else _DOWN, -1
-        )
+        cv2.rectangle(out, (left, middle), (max(left, right), end), _UP if value >= 0 else _DOWN, -1)
     cv2.line(out, (0, middle), (width - 1, middle), _WHITE, 1)
     return out
 
@@ -49,9 +47,5 @@ def grid(frames: Sequence[np.ndarray]) -> np.ndarray:
     """Tile frames, uint8 [H, W, 3] each, into a nearly square grid; empty cells are black."""
     columns = math.ceil(math.sqrt(len(frames)))
     rows = math.ceil(len(frames) / columns)
-    height, width, channels = frames[0].shape
-    out = np.zeros((rows * height, columns * width, channels), np.uint8)
-    for i, frame in enumerate(frames):
-        row, column = divmod(i, columns)
-        out[row * height : (row + 1) * height, column * width : (column + 1) * width] = frame
-    return out
+    cells = [*frames, *[np.zeros_like(frames[0])] * (rows * columns - len(frames))]
+    return np.vstack([np.hstack(cells[row * columns : (row + 1) * columns]) for row in range(rows)])

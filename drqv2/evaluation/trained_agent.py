@@ -13,9 +13,9 @@ import hydra
 import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from safetensors import SafetensorError, safe_open
 
-from drqv2.config.formatting import did_you_mean, show
-from drqv2.config.schema import FIRST_REGIME, defaults, tasks
+from drqv2.config.schema import FIRST_REGIME, defaults
 from drqv2.errors import UserError
 from drqv2.run import factory
 from drqv2.snapshot import agent_state, agent_weights
@@ -41,8 +41,7 @@ def find(source: Path, name: str | None) -> Path:
         return source
     if not source.is_dir():
         raise UserError(f"{source}: no such run directory or file")
-    milestones = [path for path in source.glob("weights_*.pt") if path.stem[8:].isdecimal()]
-    milestones.sort(key=lambda path: int(path.stem[8:]), reverse=True)
+    milestones = sorted(source.glob("weights_*.pt"), key=lambda path: (len(path.name), path.name), reverse=True)
     if name is None:
         if newest := newest_readable(source):
             return newest[0]
@@ -57,42 +56,32 @@ def find(source: Path, name: str | None) -> Path:
 
 
 def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
-    """Return the configuration, the agent's captured state (or tensors by dotted name) and the frame.
+    """Return the configuration, the agent's captured state and the frame.
 
     Raises:
         UserError: the file is not a snapshot, milestone or export, or it is damaged.
     """
-    config, weights, frame = _read_export(path) if path.suffix == ".safetensors" else _read_snapshot(path)
-    if not config:
-        raise UserError(f"{path}: contains no configuration; train with init_from={path} first")
-    for node in ("agent", "env"):
-        found = config.get(node) if isinstance(config, dict) else None
-        if not isinstance(found, dict) or "_target_" not in found:
-            raise UserError(
-                f"{path}: its configuration is not that of a run: {node}={_line(show(found))} must have _target_\n"
-                "Give a snapshot of train.py, or a file written by python -m drqv2.snapshot export."
-            )
+    config, state, frame = _read_export(path) if path.suffix == ".safetensors" else _read_snapshot(path)
+    if not isinstance(config, dict) or not all(isinstance(config.get(node), dict) for node in ("agent", "env")):
+        raise UserError(f"{path}: contains no configuration of a run; train with init_from={path} first")
     base = defaults(config.get("regime", FIRST_REGIME))  # for keys that there were not yet
-    known = {key: value for key, value in base.items() if key not in ("agent", "env")}
     try:
-        cfg = OmegaConf.merge(known, config)
+        cfg = OmegaConf.merge({key: value for key, value in base.items() if key not in ("agent", "env")}, config)
     except OmegaConfBaseException as e:
         raise UserError(f"{path}: its configuration cannot be read ({_line(e)})") from e
     assert isinstance(cfg, DictConfig)
     cfg.init_from = None
-    return cfg, weights, frame
+    return cfg, state, frame
 
 
 def _read_export(path: Path) -> tuple[Any, dict[str, Any], int]:
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="pt") as f:
             metadata = f.metadata() or {}
-            weights = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
         if not {"config", "frame"} <= metadata.keys():
             raise ValueError("it contains no config")
-        return json.loads(metadata["config"]), weights, int(metadata["frame"])
+        return json.loads(metadata["config"]), {"kind": "module", "value": tensors}, int(metadata["frame"])
     except (SafetensorError, OSError, ValueError) as e:
         raise UserError(f"{path}: not written by python -m drqv2.snapshot export ({_line(e)})") from e
 
@@ -102,14 +91,13 @@ def _read_snapshot(path: Path) -> tuple[Any, dict[str, Any], int]:
         saved = snapshot.load(path)
     except UserError as e:
         raise UserError(f"{e}\n{ADVICE}") from e
-    frame, weights = saved.get("frame", ""), saved.get("agent", {})
-    if not isinstance(frame, int) or not isinstance(weights, dict) or not weights:
+    if "agent" not in saved:
         raise UserError(f"{path}: contains no agent\n{ADVICE}")
-    return saved.get("config"), weights, frame
+    return saved.get("config"), saved["agent"], saved["frame"]
 
 
-def _line(text: object, length: int = 100) -> str:
-    return " ".join(str(text).split())[:length]
+def _line(text: object) -> str:
+    return " ".join(str(text).split())[:100]
 
 
 def reject_foreign_code(cfg: DictConfig, path: Path) -> None:
@@ -137,38 +125,27 @@ def _code(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def override_task(cfg: DictConfig, task: str) -> None:
-    """Set another task. A custom environment that takes no task_name is replaced by dm_control's.
+    """Set another task.
 
     Raises:
-        UserError: the task must be one of dm_control's, but is not.
+        UserError: the run's environment is a custom one that takes no task_name.
     """
     custom = cfg.env._target_
-    if custom is None or not _takes_task_name(cfg):
-        if task not in tasks():
-            reason = f"the run's environment, env._target_={custom}, takes no task_name" if custom else "no such task"
-            advice = "; or omit task= to play the run's task" if custom else ""
-            near = did_you_mean(task, tasks())
-            raise UserError(f"task={task}: {reason}\nallowed: the files in cfgs/task{near}{advice}")
-        cfg.env = {"_target_": None}
+    if custom is not None:
+        takes = inspect.signature(hydra.utils.get_object(custom)).parameters
+        if "task_name" not in takes or "task_name" in cfg.env:
+            raise UserError(f"task={task}: the run's environment, env._target_={custom}, takes no task_name")
     cfg.task_name = task
 
 
-def _takes_task_name(cfg: DictConfig) -> bool:
-    try:
-        parameters = inspect.signature(hydra.utils.get_object(cfg.env._target_)).parameters
-    except Exception:  # its import may raise anything
-        return False
-    return "task_name" in parameters and "task_name" not in cfg.env
-
-
-def agent_with(cfg: DictConfig, env: Any, weights: dict[str, Any], path: Path) -> Any:
-    """Return the agent with its weights.
+def agent_with(cfg: DictConfig, env: Any, state: dict[str, Any], path: Path) -> Any:
+    """Return the agent with its weights; warn of weights that it has no counterpart for.
 
     Raises:
         UserError: they do not fit, or some are missing: a network without them would play at random.
     """
     agent = factory.make_agent(cfg, env, torch.device(cfg.device))
-    needed, given = agent_weights.weights(agent_state.capture(agent)), agent_weights.weights(weights)
+    needed, given = agent_weights.weights(agent_state.capture(agent)), agent_weights.weights(state)
     if missing := sorted(needed.keys() - given.keys()):
         if needed.get("kind") == "stateful":
             raise UserError(f"{path}: tensors alone cannot restore an agent with its own state_dict; use a snapshot")

@@ -81,14 +81,9 @@ def require_renderer(cfg: DictConfig) -> str:
 def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
     """Return environment `index` of a stream; a process of its own where it can step while others do something.
 
-    Args:
-        cfg: the run's configuration.
-        stream: `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
-        index: number of the environment in its stream.
+    A stream is `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
     """
-    factory = None
-    if cfg.env._target_ is not None:
-        factory = hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all")
+    own = cfg.env._target_ is not None
     make = partial(
         envs.make,
         cfg.task_name,
@@ -97,7 +92,7 @@ def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
         cfg.seed,
         image_size=cfg.image_size,
         render=cfg.render,
-        factory=factory,
+        factory=hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all") if own else None,
         stream=stream,
         index=index,
         obs_type=cfg.obs_type,
@@ -115,14 +110,10 @@ def make_agent(cfg: DictConfig, env: EnvHandle, device: torch.device) -> Any:
     Raises:
         UserError: its file or its arguments are wrong.
     """
-    found = {
-        "obs_shape": tuple(env.observation_spec().shape),
-        "action_shape": tuple(env.action_spec().shape),
-        "device": str(device),
-    }
+    shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
-    return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, found, offered)
+    return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, shapes | {"device": str(device)}, offered)
 
 
 def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
@@ -146,24 +137,17 @@ def make_replay(
 ) -> tuple[ReplayBufferStorage, ReplayLoader]:
     """Return the storage of episodes in `work_dir/buffer`, and the loader of batches from it; say where those are.
 
-    Args:
-        cfg: the run's configuration; `replay_device` is resolved in it.
-        env: one of the run's environments, for its specs.
-        work_dir: the run's directory.
-        device: of the learner.
+    `env` is one of the run's environments, for its specs. `replay_device` is resolved in `cfg`.
     """
-    data_specs = (
-        env.observation_spec(),
-        env.action_spec(),
-        specs.Array((1,), np.float32, "reward"),
-        specs.Array((1,), np.float32, "discount"),
-    )
+    observation, action = env.observation_spec(), env.action_spec()
+    numbers = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
+    data_specs = (observation, action, *numbers)
     storage = ReplayBufferStorage(data_specs, work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    needed = needed_bytes(cfg.replay_buffer_size, env.observation_spec(), cfg.frame_stack)
+    needed = needed_bytes(cfg.replay_buffer_size, observation, cfg.frame_stack)
     cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
     transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
-    most = needed_bytes(transitions, env.observation_spec(), cfg.frame_stack)
+    most = needed_bytes(transitions, observation, cfg.frame_stack)
     room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
     print(f"replay: {cfg.replay_device} ({why}); {room}")
     loader = make_replay_loader(

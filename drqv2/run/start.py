@@ -6,11 +6,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from drqv2.errors import NotFiniteError
+from drqv2.errors import NotFiniteError, UserError
 from drqv2.logging import provenance
 from drqv2.run import factory
 from drqv2.run.workspace import BaseWorkspace
-from drqv2.snapshot.checkpoints import last_return_of_finished_run
+from drqv2.snapshot.checkpoints import newest_readable
 from drqv2.system import files
 from drqv2.system.signals import StopSignals, resume_hint
 
@@ -39,8 +39,8 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
         print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
         files.remove_leftovers(work_dir)
-        if (last_return := last_return_of_finished_run(cfg, work_dir)) is not None:
-            return last_return
+        if files.has_snapshot(work_dir) and not (work_dir / files.REPLAY).exists():
+            return _return_without_replay(cfg, work_dir)
         run = workspace(cfg, work_dir, stop)
         provenance.record_start(work_dir, run.global_frame, run.device)
         try:
@@ -51,6 +51,25 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
             raise NotFiniteError(f"{e}\nNo snapshot holds that value: {resume_hint(work_dir)}{otherwise}") from e
         finally:
             run.close()
-        run.print_summary()
-        run.dispose()
+        run.conclude()
     return run.progress.last_return
+
+
+def _return_without_replay(cfg: DictConfig, run_dir: Path) -> float:
+    """Return the last evaluation's return of a finished run with keep_replay=false: a scheduler may start it again.
+
+    Raises:
+        UserError: it has not finished, or is asked to train for longer.
+    """
+    found = newest_readable(run_dir)
+    assert found is not None
+    path, saved = found
+    config = saved["config"]
+    after_a_step = saved["frame"] + config["action_repeat"] * config["num_envs"]
+    if after_a_step <= max(cfg.num_train_frames, config["num_train_frames"]):
+        raise UserError(
+            f"{run_dir} has no replay (keep_replay=false deletes it at the end): it cannot be resumed\n"
+            f"init_from={path} starts a new run with its weights."
+        )
+    print(f"nothing left to do: all num_train_frames={cfg.num_train_frames} are done, and the run's replay is deleted")
+    return float(saved["progress"]["last_return"])

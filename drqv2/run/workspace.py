@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,28 @@ from drqv2.logging.diagnostics import gradient_norms
 from drqv2.logging.usage import TimeShares
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
-from drqv2.run.progress import Progress
-from drqv2.snapshot import agent_state, agent_weights, resume, rng
+from drqv2.snapshot import agent_state, agent_weights, rng
 from drqv2.snapshot.agent_weights import not_finite
 from drqv2.snapshot.checkpoints import Checkpoints
+from drqv2.snapshot.resume import changed_keys
 from drqv2.system import files
 from drqv2.system.signals import StopSignals
+
+
+@dataclass
+class Progress:
+    """What a run's loop counts; part of every snapshot."""
+
+    step: int = 0  # agent steps so far
+    episode: int = 0  # training episodes finished so far
+    evaluations: int = 0
+    last_eval_step: int = -1  # agent step of the newest evaluation, -1 before the first
+    last_row_step: int = 0  # agent step of the newest row of train.csv
+    last_return: float = float("nan")  # mean return of the newest evaluation
+    best_return: float = float("-inf")  # greatest of these
+    episode_steps: list[int] = field(default_factory=list)  # agent steps in each environment's current episode
+    episode_rewards: list[float] = field(default_factory=list)  # sum of rewards in it
+    filming: bool = False  # whether the current episode of the first environment is filmed
 
 
 class BaseWorkspace:
@@ -66,11 +82,13 @@ class BaseWorkspace:
         self.checkpoints = Checkpoints(work_dir)
         if cfg.save_snapshot:
             agent_state.capture(self.agent, warn=True)
-        saved = self.checkpoints.load()
-        if saved is None:
-            self._start()
-        else:
+        if (saved := self.checkpoints.load()) is not None:
             self._resume(saved)
+            return
+        if cfg.init_from:
+            agent_weights.init_weights(self.agent, Path(cfg.init_from))
+        self._store_config()
+        self.begin()
 
     # --- a regime's own -----------------------------------------------------------------------------------------
 
@@ -137,8 +155,7 @@ class BaseWorkspace:
     def save_snapshot(self, milestone: bool = False) -> None:
         """Copy everything that the run needs to continue from this step; a thread writes it.
 
-        Args:
-            milestone: also keep the weights of this step for good.
+        At a `milestone` the weights are also kept for good.
 
         Raises:
             NotFiniteError: a loss or a parameter is NaN or infinite; nothing is written.
@@ -146,7 +163,19 @@ class BaseWorkspace:
         with self.time_shares.spent_on("snapshot"):
             self.require_finite()
             self._saved_at = self.timer.total_time()
-            self.checkpoints.save(self._snapshot(), milestone)
+            state = {
+                "frame": self.global_frame,
+                "config": OmegaConf.to_container(self.cfg, resolve=True),
+                "progress": asdict(self.progress),
+                "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
+                "timer": self.timer.total_time(),
+                "agent": agent_state.capture(self.agent),
+                "rng": rng.rng_state(),
+                "logger": self.logger.state_dict(),
+                "gradient_norms": self.gradient_norms(),
+                **self.state_dict(),
+            }
+            self.checkpoints.save(state, milestone)
             self._pin_replay()
 
     def finish_snapshots(self) -> None:
@@ -161,44 +190,6 @@ class BaseWorkspace:
     def _pin_replay(self) -> None:
         if self.replay_storage is not None:
             self.replay_storage.pin("snapshots", self.checkpoints.needed)
-
-    def _snapshot(self) -> dict[str, Any]:
-        return {
-            "frame": self.global_frame,
-            "config": OmegaConf.to_container(self.cfg, resolve=True),
-            "progress": asdict(self.progress),
-            "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
-            "timer": self.timer.total_time(),
-            "agent": agent_state.capture(self.agent),
-            "rng": rng.rng_state(),
-            "logger": self.logger.state_dict(),
-            "gradient_norms": self.gradient_norms(),
-            **self.state_dict(),
-        }
-
-    def load_snapshot(self, saved: dict[str, Any], changed: dict[str, Any]) -> None:
-        """Restore the state in a snapshot.
-
-        Args:
-            saved: the snapshot's content.
-            changed: keys of the configuration that this start has changed, with their new values.
-
-        Raises:
-            UserError: it does not fit the agent or the files in the run's directory.
-        """
-        agent_weights.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
-        self.progress = Progress(**saved["progress"])
-        for name, predicate in self._predicates().items():
-            predicate.last_step = saved["last_steps"][name]
-        try:
-            self.load_state_dict(saved)
-        except FileNotFoundError as e:
-            raise UserError(f"{e}: the run cannot be resumed") from e
-        self.logger.load_state_dict(saved["logger"])
-        self._saved_norms = saved["gradient_norms"]
-        self.timer = utils.Timer(saved["timer"])
-        self._saved_at = saved["timer"]
-        rng.set_rng_state(saved["rng"])
 
     def _predicates(self) -> dict[str, utils.Every]:
         return {name: value for name, value in vars(self).items() if isinstance(value, utils.Every)}
@@ -219,14 +210,41 @@ class BaseWorkspace:
         if name:
             raise NotFiniteError(f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode})")
 
-    # --- logs ---------------------------------------------------------------------------------------------------
+    def _store_config(self, resume_force: bool = False) -> None:
+        """Write the configuration that `resume=` composes from."""
+        path = self.work_dir / "config.yaml"
+        text = OmegaConf.to_yaml(OmegaConf.merge(self.cfg, {"resume_force": resume_force}))
+        files.retry_on_full_disk(lambda: files.write_atomically(path, text.encode()), str(path))
+
+    def _resume(self, saved: dict[str, Any]) -> None:
+        cfg: Any = OmegaConf.to_container(self.cfg, resolve=True)
+        changed = changed_keys(saved["config"], cfg, self.work_dir)
+        agent_weights.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
+        self.progress = Progress(**saved["progress"])
+        for name, predicate in self._predicates().items():
+            predicate.last_step = saved["last_steps"][name]
+        try:
+            self.load_state_dict(saved)
+        except FileNotFoundError as e:
+            raise UserError(f"{e}: the run cannot be resumed") from e
+        self.logger.load_state_dict(saved["logger"])
+        self._saved_norms = saved["gradient_norms"]
+        self.timer = utils.Timer(saved["timer"])
+        self._saved_at = saved["timer"]
+        rng.set_rng_state(saved["rng"])
+        if changed and cfg["save_snapshot"]:  # otherwise the changes would be refused again after a kill
+            self._store_config(resume_force=True)  # until the snapshot holds them, too
+            self.save_snapshot()
+            self.checkpoints.wait()
+        if changed or cfg["resume_force"]:
+            self._store_config()
+        seconds = f"{saved['timer']:.0f} s of training"
+        print(f"resumed {self.work_dir} at frame {self.global_frame} (episode {self.global_episode}, {seconds})")
+
+    # --- evaluation, end ----------------------------------------------------------------------------------------
 
     def log_evaluation(self, results: Sequence[tuple[float, int]]) -> None:
-        """Write the row of an evaluation.
-
-        Args:
-            results: return and length in agent steps of each episode.
-        """
+        """Write the row of an evaluation from return and length in agent steps of each episode."""
         progress = self.progress
         returns, steps = zip(*results, strict=True)
         progress.last_eval_step = self.global_step
@@ -241,34 +259,17 @@ class BaseWorkspace:
             for episode, value in enumerate(returns):
                 log(f"episode_reward/{episode}", value)
 
-    # --- start, end ---------------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        if self.cfg.init_from:
-            agent_weights.init_weights(self.agent, Path(self.cfg.init_from))
-        resume.store_config(self.cfg, self.work_dir)
-        self.begin()
-
-    def _resume(self, saved: dict[str, Any]) -> None:
-        cfg: Any = OmegaConf.to_container(self.cfg, resolve=True)
-        changed = resume.changed_keys(saved["config"], cfg, self.work_dir)
-        self.load_snapshot(saved, changed)
-        if changed and cfg["save_snapshot"]:  # otherwise the changes would be refused again after a kill
-            resume.store_config(self.cfg, self.work_dir, resume_force=True)  # until the snapshot holds them, too
-            self.save_snapshot()
-            self.checkpoints.wait()
-        if changed or cfg["resume_force"]:
-            resume.store_config(self.cfg, self.work_dir)
-        seconds = f"{saved['timer']:.0f} s of training"
-        print(f"resumed {self.work_dir} at frame {self.global_frame} (episode {self.global_episode}, {seconds})")
-
     def close(self) -> None:
         """Finish the snapshot that is being written; close the logs."""
         self.checkpoints.close()
         self.logger.close()
 
-    def dispose(self) -> None:
-        """Keep or delete the replay of a finished run, as configured, and say so."""
+    def conclude(self) -> None:
+        """Print how well a finished run has done; keep or delete its replay, as configured."""
+        print(f"evaluation return: {self.progress.last_return:.1f} at the end, {self.progress.best_return:.1f} at best")
+        made = {"curves": "eval.csv", "TensorBoard": "tb", "videos": "eval_video", "snapshot": "snapshot.pt"}
+        found = [f"{what}: {self.work_dir / name}" for what, name in made.items() if (self.work_dir / name).exists()]
+        print("\n".join(found))
         if self.replay_storage is None:
             return
         size = f"{self.replay_storage.nbytes() / 1e9:.2f} GB of replay in {self.replay_storage.replay_dir}"
@@ -277,11 +278,3 @@ class BaseWorkspace:
         else:
             files.discard(self.replay_storage.replay_dir)
             print(f"deleted {size}; init_from=snapshot.pt still starts a run with its weights, resume= does not")
-
-    def print_summary(self) -> None:
-        """Print how well the run has done, and where its files are."""
-        best, last = self.progress.best_return, self.progress.last_return
-        print(f"evaluation return: {last:.1f} at the end, {best:.1f} at best")
-        made = {"curves": "eval.csv", "TensorBoard": "tb", "videos": "eval_video", "snapshot": "snapshot.pt"}
-        found = [f"{what}: {self.work_dir / name}" for what, name in made.items() if (self.work_dir / name).exists()]
-        print("\n".join(found))

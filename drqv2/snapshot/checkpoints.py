@@ -7,8 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from drqv2.errors import DiskError, NotFiniteError, UserError
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.agent_weights import not_finite, weights
@@ -81,11 +79,8 @@ class Checkpoints:
     def wait(self, last: bool = False) -> None:
         """Wait until the snapshot being written is on disk; log a warning if it could not be written.
 
-        Args:
-            last: no later snapshot will follow.
-
         Raises:
-            DiskError: the last snapshot could not be written.
+            DiskError: it could not, and it is the `last` one.
         """
         if self._writing is None:
             return
@@ -107,12 +102,13 @@ class Checkpoints:
         Raises:
             UserError: none is readable; they stay where they are.
         """
-        newest = newest_readable(self._dir)
-        if newest is None:
+        found = newest_readable(self._dir)
+        if found is None:
             return None
-        _, state, damaged = newest
-        if damaged is not None:
-            files.quarantine(self._dir / SNAPSHOTS[0], self._dir, str(damaged).partition(": ")[2])
+        path, state = found
+        newest = self._dir / SNAPSHOTS[0]
+        if path != newest and newest.is_file():
+            files.quarantine(newest, self._dir, "cannot be resumed from")
         # Also keep what the previous snapshot refers to: it may be needed if this one is damaged later.
         self._needs = [min(state["needed_before"], state["needs"]), state["needs"]]
         return state
@@ -125,47 +121,24 @@ class Checkpoints:
             self._writer.shutdown()
 
 
-def newest_readable(run_dir: Path) -> tuple[Path, dict[str, Any], UserError | None] | None:
-    """Return the newest readable snapshot of a run: its path, its content and, if a newer one is damaged, the error.
-
-    Returns:
-        None where there is no snapshot at all.
+def newest_readable(run_dir: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Return the path and the content of a run's newest readable snapshot; None where there is no snapshot at all.
 
     Raises:
         UserError: there are snapshots, and none is readable; says what is wrong with the newest.
     """
     damaged: UserError | None = None
-    for path in (run_dir / name for name in SNAPSHOTS):
-        if path.is_file():
-            try:
-                state = snapshot.load_run(path)
-                if damaged is not None:
-                    _log.warning("%s; using the previous snapshot, of frame %d.", damaged, state["frame"])
-                return path, state, damaged
-            except UserError as e:
-                damaged = damaged or e
+    for path in (run_dir / name for name in SNAPSHOTS if (run_dir / name).is_file()):
+        try:
+            state = snapshot.load(path)
+            if "progress" not in state:
+                raise UserError(f"{path}: not a run's snapshot, but weights alone")
+        except UserError as e:
+            damaged = damaged or e
+        else:
+            if damaged is not None:
+                _log.warning("%s; using the previous snapshot, of frame %d.", damaged, state["frame"])
+            return path, state
     if damaged is not None:
         raise damaged
     return None
-
-
-def last_return_of_finished_run(cfg: DictConfig, run_dir: Path) -> float | None:
-    """Return the last evaluation's return of a run that is finished and has deleted its replay; None for any other.
-
-    Such a run (keep_replay=false) cannot be resumed; starting it again, as a scheduler may, does nothing.
-
-    Raises:
-        UserError: it is asked to train for longer, or its replay is missing though it has not finished.
-    """
-    if not files.has_snapshot(run_dir) or (run_dir / files.REPLAY).exists():
-        return None
-    newest = newest_readable(run_dir)
-    assert newest is not None
-    path, saved, _ = newest
-    length = saved["config"]["num_train_frames"]
-    finished = saved["frame"] + saved["config"]["action_repeat"] * saved["config"]["num_envs"] > length
-    if not finished or cfg.num_train_frames > length:
-        why = "is finished and its replay is deleted (keep_replay=false)" if finished else "lacks its replay"
-        raise UserError(f"{run_dir} {why}: it cannot be resumed\ninit_from={path} starts a new run with its weights.")
-    print(f"nothing left to do: all num_train_frames={length} are done, and the run's replay is deleted")
-    return float(saved["progress"]["last_return"])

@@ -1,7 +1,4 @@
-"""Snapshot files: a torch archive that ends in its own checksum and loads without running any code.
-
-`python -m drqv2.snapshot RUN_DIR` shows what a run's snapshots contain; see `drqv2.snapshot.tool`.
-"""
+"""Snapshot files: a torch archive that ends in its own checksum and loads without running any code."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import hashlib
 import io
 import struct
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -20,24 +17,8 @@ from drqv2.system.files import replacing
 VERSION = 10
 # torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
 # before it, that field taken as it was written: 0.
-_MARK = b"sha256:"
-_LENGTH = struct.pack("<H", len(_MARK) + 64)
-
-
-class _Hashing(io.RawIOBase):
-    """Writes through to a file and hashes what it writes."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__()
-        self._file = file
-        self.hash = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.hash.update(data)
-        return self._file.write(data)
+_NO_COMMENT = struct.pack("<H", 0)
+_MARK = struct.pack("<H", len(b"sha256:") + 64) + b"sha256:"
 
 
 def save(path: Path, state: dict[str, Any], keep: Path | None = None) -> None:
@@ -56,22 +37,11 @@ def save(path: Path, state: dict[str, Any], keep: Path | None = None) -> None:
 
 
 def _write(file: BinaryIO, content: Any) -> None:
-    hashing = _Hashing(file)
-    try:
-        torch.save(content, cast("IO[bytes]", hashing))
-    except RuntimeError as e:  # torch raises it when writing fails; its cause is an OSError
-        raise _cause(e) from e
-    file.seek(-2, io.SEEK_END)
-    file.write(_LENGTH + _MARK + hashing.hash.hexdigest().encode())
-
-
-def _cause(error: BaseException) -> BaseException:
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return error
+    archive = io.BytesIO()  # not the file itself: torch turns an OSError there into an error of its own
+    torch.save(content, archive)
+    data = archive.getbuffer()
+    file.write(data[: -len(_NO_COMMENT)])
+    file.write(_MARK + hashlib.sha256(data).hexdigest().encode())
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -84,37 +54,20 @@ def load(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
     except OSError as e:
         raise UserError(f"{path}: cannot be read ({e.strerror})") from e
-    body, end = data[: -len(_LENGTH + _MARK) - 64] + b"\0\0", data[-len(_LENGTH + _MARK) - 64 :]
-    if not end.startswith(_LENGTH + _MARK):
+    size = len(_MARK) + 64
+    archive, end = data[:-size] + _NO_COMMENT, data[-size:]
+    if not end.startswith(_MARK):
         raise UserError(f"{path}: not a complete snapshot of version {VERSION} (no checksum at its end)")
-    if hashlib.sha256(body).hexdigest().encode() != end[-64:]:
+    if hashlib.sha256(archive).hexdigest().encode() != end[-64:]:
         raise UserError(f"{path}: not a complete snapshot (wrong checksum)")
     try:
-        state = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+        state = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
     except Exception as e:  # the checksum is right, but another program wrote the file: it may raise anything
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         raise UserError(f"{path}: not a snapshot ({reason[:120]})") from e
     if not isinstance(state, dict) or state.get("version") != VERSION:
         got = state.get("version") if isinstance(state, dict) else type(state).__name__
         raise UserError(f"{path}: snapshot version {got!r}; only version {VERSION} can be read")
-    return state
-
-
-OF_A_RUN = frozenset(
-    "frame needs needed_before config progress last_steps timer agent rng train_envs replay_storage replay_loader "
-    "logger gradient_norms".split()
-)
-
-
-def load_run(path: Path) -> dict[str, Any]:
-    """Read the snapshot of a run, as `load` does.
-
-    Raises:
-        UserError: as `load`, or it holds something else: weights alone, say.
-    """
-    state = load(path)
-    if missing := OF_A_RUN - state.keys():
-        raise UserError(f"{path}: not a run's snapshot (it lacks {', '.join(sorted(missing))})")
     return state
 
 

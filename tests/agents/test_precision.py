@@ -249,7 +249,7 @@ def test_a_graph_does_what_single_kernels_do() -> None:
         for name in one:
             torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
     # The generators have gone on alike, so that a snapshot holds their state.
-    ours, theirs = (agent_state.capture(agent)["value"] for agent in (eager, graphed))
+    ours, theirs = (agent_state.capture(agent)["children"] for agent in (eager, graphed))
     assert torch.equal(ours["update_generator"]["value"], theirs["update_generator"]["value"])
     shifts = [ours["aug"], theirs["aug"]]
     assert_equal(*shifts)

@@ -23,8 +23,9 @@ from drqv2.system import files
 
 def state(frame: int, needs: int = 0, weight: float = 1.0) -> dict[str, Any]:
     net = {"kind": "module", "name": "net", "value": {"weight": torch.full((3,), weight)}, "learnt": ["weight"]}
-    return {name: {} for name in snapshot.OF_A_RUN - {"needed_before"}} | {
+    return {
         "frame": frame,
+        "progress": {},
         "needs": needs,
         "config": {"seed": 1},
         "agent": {"kind": "object", "children": {"net": net, "steps": frame}},

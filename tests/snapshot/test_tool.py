@@ -15,8 +15,7 @@ import train
 from drqv2.launch.command_line import launch
 from drqv2.nn.networks import Actor, Critic, Encoder
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot.__main__ import main
-from drqv2.snapshot.tool import fingerprint
+from drqv2.snapshot.__main__ import fingerprint, main
 from tests.short_run import SHORT, run
 
 
@@ -44,11 +43,11 @@ def test_a_whole_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "snapshot_previous.pt: intact, frame 240" in text
     assert "weights_60.pt: intact, frame 60" in text
     assert "4 episodes" in text
-    assert "config.yaml: as in the snapshot" in text
     assert "train.csv: 4 rows in the snapshot" in text
     assert "DAMAGED" not in text
     assert "MISSING" not in text
     assert before == {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
+    assert said(capsys, "inspect", finished) == text
 
 
 def test_an_agent_with_a_state_of_its_own(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,14 +68,12 @@ def test_damage_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFi
     first.write_bytes(first.read_bytes()[:-1] + b"x")
     second.unlink()
     (run_dir / "train.csv").write_text("frame\n1\n")
-    (run_dir / "config.yaml").write_text((run_dir / "config.yaml").read_text().replace("seed: 1", "seed: 2"))
     text = said(capsys, run_dir)
     assert "snapshot_previous.pt: DAMAGED" in text
     assert f"DAMAGED {first.name}" in text
     assert f"MISSING {second.name}" in text
     assert "train.csv: 4 rows in the snapshot" in text
     assert text.count("; the file is DAMAGED") == 1
-    assert "config.yaml: differs from the snapshot's: seed 1 -> 2" in text
 
 
 def test_export(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +109,16 @@ def test_public_weights_begin_a_run(
     for name in ("encoder", "actor", "critic"):
         assert fingerprint(agent[name]["value"]) == fingerprint(dict(plain[name]))  # no update in 60 frames
     assert fingerprint(agent["critic_target"]["value"]) == fingerprint(dict(plain["critic"]))
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("-h", "--help"):
+        with pytest.raises(SystemExit) as leaving:
+            main([option])
+        assert leaving.value.code == 0
+        told = capsys.readouterr().out
+        for words in ("    inspect ", "    export ", "    import ", "torch.save({name: getattr(agent, name)"):
+            assert words in told
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
