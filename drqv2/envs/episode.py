@@ -117,6 +117,7 @@ class Environment(Wrapper):
         super().__init__(ExtendedTimeStepWrapper(observing))
         spec = self.action_spec()  # continuous actions out of bounds are clipped, not refused
         self._accepted: specs.Array = spec if discrete else specs.Array(spec.shape, spec.dtype, "action")
+        self._others: dict[int | str, PhysicsCamera] = {}  # other cameras, for videos
         seconds = getattr(env, "control_timestep", lambda: None)()
         self.step_seconds = None if seconds is None else float(seconds) * action_repeat
         self.index = index
@@ -219,7 +220,9 @@ class Environment(Wrapper):
             return np.ascontiguousarray(self._camera.render(height, width))
         if not hasattr(self._base, "physics"):
             raise UserError(f"camera={camera}: {type(self._base).__name__} is not a MuJoCo simulation")
-        return PhysicsCamera(self._base, max(height, width), camera).render(height, width)
+        if camera not in self._others:
+            self._others[camera] = PhysicsCamera(self._base, max(height, width), camera)
+        return self._others[camera].render(height, width)
 
     def close(self) -> None:
         """Free the simulation and its OpenGL context; the environment cannot be used afterwards."""

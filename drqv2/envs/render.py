@@ -25,8 +25,10 @@ os._exit(0)  # skips the driver's own cleanup, which may crash
 def works(backend: str) -> bool:
     """Return whether dm_control can open a back end; a process of its own tries, since a bad driver may crash."""
     command, variables = [sys.executable, "-c", _TRIAL], os.environ | {"MUJOCO_GL": backend}
-    trial = subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
-    return trial.returncode == 0
+    try:
+        return not subprocess.run(command, env=variables, capture_output=True, timeout=60).returncode
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def choose_backend() -> str | None:

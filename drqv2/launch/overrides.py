@@ -78,6 +78,12 @@ def chosen_regime(overrides: Sequence[str]) -> str:
     return next((o.removeprefix("regime=") for o in reversed(overrides) if o.startswith("regime=")), FIRST_REGIME)
 
 
+def restarted(overrides: Sequence[str]) -> Path | None:
+    """Return the directory of hydra.run.dir=... if a run has begun there: the same command continues it."""
+    given = [_unquote(o.partition("=")[2]) for o in overrides if o.startswith("hydra.run.dir=")]
+    return Path(given[-1]) if given and Path(given[-1], STORED).is_file() else None
+
+
 def take_resume(overrides: Sequence[str], multirun: bool) -> tuple[Path | None, str, list[str]]:
     """Take resume=RUN_DIR or resume=latest out of the overrides.
 

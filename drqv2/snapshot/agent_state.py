@@ -2,12 +2,11 @@
 
 An object with `state_dict` and `load_state_dict` is saved and restored by them. Otherwise its attributes are walked, at
 any depth: modules (with their plain attributes, buffers, frozen parameters, training flags), tensors, arrays,
-generators, plain values, containers, plain objects. A memo marks what occurs twice. Modules, generators, objects and
-tensors of the same shape are restored in place, the rest is replaced. Functions, classes, enums and the like are
-constants. A warning names everything else. An agent that rebuilds optimizers, unties weights or keeps views of one
-tensor during training needs a `state_dict` of its own.
+generators, plain values, containers, plain objects. Modules, generators, objects and tensors of the same shape are
+restored in place, the rest is replaced. Functions, classes, enums and the like are constants. A warning names
+everything else. An agent that rebuilds optimizers, unties weights or keeps views of a tensor needs a `state_dict`.
 
-A state is a tree of plain values and nodes {"kind": ..., "id": number in the memo, ...}.
+A state is a tree of plain values and nodes {"kind": ..., "id": its number in a memo of what occurs twice, ...}.
 """
 
 from __future__ import annotations
@@ -42,18 +41,9 @@ _GENERATORS: dict[type, tuple[Any, Any]] = {  # kind -> how to get and to set it
 _IN_PLACE = {"module": "modules", "object": "__dict__", "stateful": "load_state_dict"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 _CONSTANTS: tuple[Any, ...] = (
-    type,
-    ModuleType,
-    Enum,
-    re.Pattern,
-    PurePath,
-    slice,
-    range,
-    np.dtype,
-    np.ufunc,
-    functools.partial,
+    *(type, ModuleType, Enum, re.Pattern, PurePath, slice, range, np.dtype, np.ufunc, functools.partial),
+    *(type(functools.cache(len)), torch.jit.ScriptFunction, torch.cuda.CUDAGraph),
 )
-_CONSTANTS += (type(functools.cache(len)), torch.jit.ScriptFunction, torch.cuda.CUDAGraph)
 _CONSTANT = {"kind": "constant"}
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"} - {"abc", "argparse", "types", "typing"}
 _MODULE_INTERNALS = vars(nn.Module()).keys() - {"training"}
@@ -120,12 +110,12 @@ class _Capture:
         if isinstance(value, Tensor):
             return self._tensor(value, name)
         if (type(value) is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in "biufc":
-            native = value.astype(value.dtype.newbyteorder("="))
-            return {"kind": "array", "value": torch.from_numpy(np.array(native, order="K")), "of": of}
+            array = np.array(value, value.dtype.newbyteorder("="), order="K")
+            return {"kind": "array", "value": torch.from_numpy(array), "of": of}
         if isinstance(value, tuple(_GENERATORS)):
             get_state, _ = next(access for kind, access in _GENERATORS.items() if isinstance(value, kind))
-            state, device = self._plain(get_state(value), name), str(getattr(value, "device", ""))
-            return {"kind": "generator", "value": state, "of": device}
+            state = self._plain(get_state(value), name)
+            return {"kind": "generator", "value": state, "of": str(getattr(value, "device", ""))}
         if isinstance(value, tuple(_CONTAINERS.values())):
             return self._container(value, name)
         if isinstance(value, nn.Module) and any(map(is_lazy, value.parameters())):
@@ -156,16 +146,13 @@ class _Capture:
 
     def _container(self, value: Any, name: str) -> State:
         kind = next(kind for kind, known in _CONTAINERS.items() if isinstance(value, known))
-        items = sorted(value, key=repr) if kind == "set" else value.values() if kind == "dict" else value
-        keys = [self.walk(key, f"a key of {name}") for key in value] if kind == "dict" else list(range(len(value)))
-        nodes = [self.walk(item, f"{name}.{key}") for key, item in zip(keys, items, strict=True)]
-        if nodes and all(node is _CONSTANT for node in nodes):
+        items = value if kind == "dict" else dict(enumerate(sorted(value, key=repr) if kind == "set" else value))
+        children = {key: self.walk(item, f"{name}.{key}") for key, item in items.items()}
+        if children and all(node is _CONSTANT for node in children.values()):
             return _CONSTANT
-        kinds = {node["kind"] for node in (nodes if kind == "set" else keys) if isinstance(node, dict)}
-        if kinds - {"tuple", "same"}:
+        if not all(map(_is_plain, items.values() if kind == "set" else items)):
             return self._leave_out(name, f"a {kind} whose keys are not plain values")
-        children = dict(enumerate(nodes))
-        return {"kind": kind, "keys": keys, "children": children, "maxlen": getattr(value, "maxlen", None)}
+        return {"kind": kind, "children": children, "maxlen": getattr(value, "maxlen", None)}
 
     def _module(self, module: nn.Module, name: str) -> State:
         tensors = module.state_dict(keep_vars=True)
@@ -187,6 +174,10 @@ class _Capture:
         keys = sorted(attributes, key=lambda key: not isinstance(attributes[key], nn.Module | Tensor))
         nodes = {key: self.walk(attributes[key], f"{name}.{key}") for key in keys}
         return {key: node for key, node in nodes.items() if node is not _CONSTANT}
+
+
+def _is_plain(key: Any) -> bool:
+    return type(key) in _PLAIN or (type(key) is tuple and all(map(_is_plain, key)))
 
 
 def _is_plain_object(value: Any) -> bool:
@@ -275,22 +266,23 @@ class _Restore:
                 setattr(modules[owner], key, restored)  # not by vars(): it may be a buffer
 
     def _container(self, current: Any, node: State, name: str) -> Any:
-        kind, nodes = node["kind"], node["children"].values()
-        keys = [self.restore(None, key, name) for key in node["keys"]]
+        kind = node["kind"]
         ordered = isinstance(current, list | tuple | deque)
         known = current if isinstance(current, dict) else dict(enumerate(current)) if ordered else {}
         new = getattr(current, "default_factory", None) or (lambda: None)
-        olds = [known[key] if key in known else new() for key in keys]
-        items = [self.restore(old, x, f"{name}.{k}") for k, old, x in zip(keys, olds, nodes, strict=True)]
+        items = {
+            key: self.restore(known[key] if key in known else new(), child, f"{name}.{key}")
+            for key, child in node["children"].items()
+        }
         if kind == "dict":
             same_kind = copy.copy(known)  # an OrderedDict or a defaultdict stays one
             same_kind.clear()
-            for key, item in zip(keys, items, strict=True):
+            for key, item in items.items():  # Counter.update would add
                 same_kind[key] = item
             return same_kind
         if kind == "deque":
-            return deque(items, node["maxlen"])
-        return getattr(current, "_make", _CONTAINERS[kind])(items)  # a namedtuple stays one
+            return deque(items.values(), node["maxlen"])
+        return getattr(current, "_make", _CONTAINERS[kind])(items.values())  # a namedtuple stays one
 
     def _array(self, current: Any, node: State, name: str) -> Any:
         array = node["value"].numpy()

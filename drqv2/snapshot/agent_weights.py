@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,16 +98,10 @@ def weights(state: State) -> dict[str, Any]:
     if state.get("kind") in (None, "stateful"):  # None: of what this function returned
         return state
     tensors = dict(state["value"]) if state["kind"] == "module" else {}
-    for name, child in children(state):
+    for name, child in state.get("children", {}).items():
         if isinstance(child, dict) and child["kind"] != "stateful":
             tensors |= {f"{name}.{key}": x for key, x in weights(child).items()}
     return tensors
-
-
-def children(state: State) -> Iterable[tuple[Any, State]]:
-    """Return the names and the states of what a state contains."""
-    nodes = state.get("children", {}) if isinstance(state, dict) else {}
-    return zip(state["keys"], nodes.values(), strict=True) if nodes and "keys" in state else nodes.items()
 
 
 def restore_weights(agent: Any, saved: dict[str, Any]) -> None:
@@ -145,7 +139,7 @@ def not_finite(state: State, name: str = "", own: bool = False) -> str | None:
                 return f"{name}.{key}".strip(".")
     if kind == "tensor" and (own or state["requires_grad"]) and not _is_finite(value, infinite=own):
         return name
-    within = [("", value)] if kind == "stateful" else children(state)
+    within = [("", value)] if kind == "stateful" else state.get("children", {}).items()
     found = (not_finite(child, f"{name}.{key}".strip("."), own or kind == "stateful") for key, child in within)
     return next(filter(None, found), None)
 

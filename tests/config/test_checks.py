@@ -213,7 +213,8 @@ def test_missing_keys(plain):
 
 def test_smallest_image_is_the_smallest_that_the_encoder_takes():
     assert Encoder((9, SMALLEST_IMAGE, SMALLEST_IMAGE)).repr_dim == 32
-    assert Encoder((9, SMALLEST_IMAGE - 1, SMALLEST_IMAGE - 1)).repr_dim == 0
+    with pytest.raises(RuntimeError):
+        Encoder((9, SMALLEST_IMAGE - 1, SMALLEST_IMAGE - 1))
 
 
 class AnAgent:

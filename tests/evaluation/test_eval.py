@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 import eval as evaluation  # the script; the built-in stays what it is
 from drqv2.agents.drqv2 import DrQV2Agent

@@ -364,7 +364,7 @@ def test_tensors_and_modules_in_several_places() -> None:
         agent.policy = nn.Sequential(agent.net, nn.Tanh())
         agent.opts = {"a": [torch.optim.Adam([agent.alpha, *agent.net.parameters()], lr=0.1, fused=several)]}
         if several:
-            agent.all, agent.means = [*agent.net.parameters(), agent.alpha], dict.fromkeys(agent.net.parameters(), 0.5)
+            agent.all = [*agent.net.parameters(), agent.alpha]
         return agent
 
     def learn(agent: Agent) -> None:
@@ -381,7 +381,6 @@ def test_tensors_and_modules_in_several_places() -> None:
     (group,) = new.opts["a"][0].param_groups
     assert new.alpha is alpha is new.all[-1] is group["params"][0]
     assert new.net.weight is weight is new.all[0] is new.policy[0].weight
-    assert new.means[weight] == 0.5
     assert group["fused"] is False  # as the new optimizer was made for its device
     for agent in (old, new):
         learn(agent)
