@@ -75,7 +75,7 @@ class Workspace(BaseWorkspace):
     def train(self) -> None:
         """Act, learn and evaluate until num_train_frames; then evaluate and save once more."""
         if not self.train_until_step(self.global_step):
-            print(f"nothing left to do: num_train_frames={self.cfg.num_train_frames} is reached; set more to continue")
+            print(f"nothing left to do: num_train_frames={self.cfg.num_train_frames} reached; increase it to continue")
         while self.train_until_step(self.global_step):
             # log episodes that ended, begin the next ones
             self.finish_episodes()

@@ -60,33 +60,35 @@ def test_conda_environment_installs_the_lock_and_this_project():
     assert pip == ["-r requirements.lock", "-e .[dev]"]
 
 
-def test_supported_python_is_said_the_same_everywhere():
+def test_supported_python_is_the_same_everywhere():
     (oldest,) = re.findall(r">=3\.(\d+)", PROJECT["requires-python"])
     assert f"sys.version_info < (3, {oldest})" in (ROOT / "tools/setup.sh").read_text()
     assert sys.version_info >= (3, int(oldest))
 
 
-# Who may import whom (docs/architecture.md): each package of drqv2/ and the packages it may use; no others.
-# `__main__` modules are programs, like the files of the root.
-BASE = {"errors", "utils"}
+# Who may import whom (docs/architecture.md): each package of drqv2/, or a module of it, and the packages it may use
+# beside `errors` and `utils`; no others. `__main__` modules are programs, like the files of the root.
 MAY_USE: dict[str, set[str]] = {
     "__init__": set(),  # it loads the public names from agents and nn by their text, on first use
     "errors": set(),
-    "utils": {"errors"},
-    "system": BASE,
-    "config": BASE | {"system"},
-    "nn": BASE | {"system"},
-    "envs": BASE | {"system"},
-    "agents": BASE | {"nn"},
-    "agents/loading": BASE | {"config", "nn"},
-    "replay": BASE | {"system", "nn"},
-    "logging": BASE | {"system", "config", "nn"},
-    "snapshot": BASE | {"system", "config", "nn", "agents", "replay", "logging"},
-    "run": BASE | {"system", "config", "nn", "envs", "agents", "replay", "logging", "snapshot"},
-    "evaluation": BASE | {"system", "config", "nn", "envs", "agents", "replay", "logging", "snapshot", "run"},
-    "launch": BASE | {"system", "config"},
-    "report": BASE | {"system", "config", "logging", "snapshot", "evaluation"},
-    "doctor": BASE | {"system", "config", "nn", "envs", "agents"},
+    "utils": set(),
+    "system": set(),
+    "config": set(),
+    "config/__main__": set(),
+    "nn": set(),
+    "envs": {"system"},
+    "agents": {"nn"},
+    "agents/loading": {"config"},
+    "replay": {"system", "nn"},
+    "logging": {"system"},
+    "launch": {"system", "config"},
+    "snapshot": {"system", "config"},
+    "snapshot/__main__": {"system", "replay", "launch"},
+    "run": {"system", "config", "envs", "agents", "replay", "logging", "snapshot"},
+    "evaluation": {"system", "config", "snapshot", "run"},
+    "report": {"system", "config", "evaluation"},
+    "doctor": {"system", "config", "envs", "agents"},
+    "doctor/__main__": {"launch"},
 }
 ROOT_MODULES = {path.stem for path in ROOT.glob("*.py")} | {"benchmarks", "tests"}
 LIBRARY = [path.relative_to(ROOT / "drqv2") for path in sorted((ROOT / "drqv2").rglob("*.py"))]
@@ -117,14 +119,31 @@ def imported_modules(module: Path) -> set[Path]:
     return found - {module}
 
 
+def used_packages(module: Path) -> tuple[str, set[str]]:
+    """Return the row of MAY_USE that a module falls under, and the other packages that it imports."""
+    package = module.parts[0].removesuffix(".py")
+    own = str(module.with_suffix(""))
+    names = imported_names(ROOT / "drqv2" / module)
+    used = {name.split(".")[1] for name in names if name.startswith("drqv2.")} - {package, "errors", "utils"}
+    return own if own in MAY_USE else package, used
+
+
 @pytest.mark.parametrize("module", LIBRARY, ids=str)
-def test_imports_point_one_way(module):
+def test_a_module_imports_only_what_is_listed(module):
     names = imported_names(ROOT / "drqv2" / module)
     assert not {name.split(".")[0] for name in names} & ROOT_MODULES, "the library imports nothing from the root"
-    package = module.parts[0].removesuffix(".py")
-    used = {name.split(".")[1] for name in names if name.startswith("drqv2.")} - {package}
-    if module.name != "__main__.py":
-        assert used <= MAY_USE.get(str(module.with_suffix("")), MAY_USE[package])
+    row, used = used_packages(module)
+    assert used <= MAY_USE[row]
+    if row in ("errors", "utils"):
+        assert {name for name in names if name.startswith("drqv2.")} <= {"drqv2.errors.UserError"}
+
+
+def test_every_listed_import_is_used():
+    used: dict[str, set[str]] = {row: set() for row in MAY_USE}
+    for module in LIBRARY:
+        row, packages = used_packages(module)
+        used[row] |= packages
+    assert used == MAY_USE
 
 
 def test_imports_make_no_circle():

@@ -1,1 +1,1 @@
-"""Configuration: one description of each key, its checks, and messages for people."""
+"""Configuration: one description of each key, its checks, and user-facing messages."""

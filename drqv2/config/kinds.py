@@ -198,8 +198,8 @@ class Key:
         meaning: one line for `--help`.
         unit: what a number counts.
         null: null is allowed, with this meaning.
-        resume: what a resumed run may do with the key. free: change it, learning is not affected but for the last bits
-            of its numbers; force: change it with resume_force=true; fixed: keep it, the run's state depends on it.
+        resume: what a resumed run may do with the key. free: change it, which does not affect learning beyond
+            rounding; force: change it with resume_force=true; fixed: keep it, the run's state depends on it.
         legacy: value of a stored configuration that lacks the key, because it was written before the key existed.
     """
 

@@ -55,6 +55,7 @@ TASK = (
     ),
     free("overlap", Bool(), "Step a single environment in its own process while the agent learns; same results."),
 )
+LENGTH = (free("num_train_frames", Int(1), "Length of the run.", "frames"),)
 EVALUATION = (
     free("eval_every_frames", Int(1), "Interval between evaluations; at least action_repeat.", "frames"),
     free("num_eval_episodes", Int(1), "Episodes of one evaluation.", "episodes"),
@@ -76,7 +77,7 @@ RUN = (
         "auto: true on a GPU, false on a CPU, where it was measured to gain nothing.",
     ),
     free("experiment", Text(), "A label of your own, stored with the run."),
-    free("agent_dir", Folder(), "Directory of your agent files; agent._target_ is sought there first.", null="none"),
+    free("agent_dir", Folder(), "Directory of your agent files; agent._target_ is looked up there first.", null="none"),
     free("init_from", File(), "Snapshot from which a new run takes the weights and nothing else.", null="new weights"),
     free(
         "resume",
@@ -112,13 +113,10 @@ RECORDS = (
         "frames",
     ),
 )
-SHARED = (TASK, EVALUATION, RUN, SNAPSHOTS, RECORDS)
+SHARED = (TASK, LENGTH, EVALUATION, RUN, SNAPSHOTS, RECORDS)
 
 # Groups of DrQ-v2; their defaults are in cfgs/regime/drqv2.yaml.
-DRQV2_LENGTH = (
-    free("num_train_frames", Int(1), "Length of the run.", "frames"),
-    Key("num_seed_frames", Int(0), "Frames collected before the first update.", "frames"),
-)
+DRQV2_LENGTH = (*LENGTH, Key("num_seed_frames", Int(0), "Frames collected before the first update.", "frames"))
 DRQV2_REPLAY = (
     Key("replay_buffer_size", Int(1), "Capacity; at least one episode.", "transitions"),
     free("replay_buffer_num_workers", Int(0, 8), "Processes that load batches; 0 loads them in the main process."),

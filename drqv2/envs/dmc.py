@@ -36,7 +36,7 @@ def load(name: str, seed: int, obs_type: str = "pixels") -> tuple[dm_env.Environ
         from dm_control import manipulation
 
         env = manipulation.load("reach_duplo_features", seed=seed)
-        if obs_type == "pixels":  # then nobody looks at the features
+        if obs_type == "pixels":  # then the features are unused
             for observable in env.task.observables.values():
                 observable.enabled = False
         return env, "front_close"

@@ -206,7 +206,7 @@ class Environment(Wrapper):
             self._pixels.drawing = drawing
 
     def render(self, height: int, width: int, camera: int | str | None = None) -> np.ndarray:
-        """Return the current picture, uint8 [height, width, 3].
+        """Return the current frame, uint8 [height, width, 3].
 
         Args:
             height: of the picture, pixels.

@@ -1,6 +1,6 @@
 """Handles on environments: you `start` a method of the environment, do something else, and `finish` to get its result.
 
-`LocalEnv` runs the environment in this process, `ProcessEnv` in one of its own. Both give the same results.
+`LocalEnv` runs the environment in this process, `ProcessEnv` in a separate one. Both give the same results.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class EnvHandle(ABC):
         return self.finish()
 
     def render(self, height: int, width: int) -> np.ndarray:
-        """Return the current picture, uint8 [height, width, 3]."""
+        """Return the current frame, uint8 [height, width, 3]."""
         picture: np.ndarray = self.call("render", height, width)
         return picture
 
@@ -114,7 +114,7 @@ class LocalEnv(EnvHandle):
 
 
 class ProcessEnv(EnvHandle):
-    """An environment in a process of its own, which opens OpenGL there and ends with this process.
+    """An environment in a separate process, which opens OpenGL there and ends with this process.
 
     A process that dies or hangs is replaced, and its episode is played again: each reply carries what changed in the
     environment's state (index, episode, actions so far).
@@ -168,7 +168,7 @@ class ProcessEnv(EnvHandle):
                 hangs = isinstance(error, TimeoutError)
                 status = self._end(0.0 if hangs else 1.0)
                 reason = error if hangs else f"ended with status {status}"
-                _log.warning("An environment process %s; it is replaced and its episode played again.", reason)
+                _log.warning("An environment process %s; restarting it and replaying its episode.", reason)
         what = "its start" if request is None else f"{request[0]}{request[1]!r:.100}"
         raise ProcessError(f"{_ATTEMPTS} processes of an environment failed at {what}; {_ADVICE}")
 

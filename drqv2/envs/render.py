@@ -23,7 +23,7 @@ os._exit(0)  # skips the driver's own cleanup, which may crash
 
 
 def works(backend: str) -> bool:
-    """Return whether dm_control can open a back end; a process of its own tries, since a bad driver may crash."""
+    """Return whether dm_control can open a back end; a separate process tries, since a bad driver may crash."""
     command, variables = [sys.executable, "-c", _TRIAL], os.environ | {"MUJOCO_GL": backend}
     try:
         return not subprocess.run(command, env=variables, capture_output=True, timeout=60).returncode
@@ -34,7 +34,7 @@ def works(backend: str) -> bool:
 def choose_backend() -> str | None:
     """Set MUJOCO_GL where it is not set, and return it; None when nothing can render.
 
-    To be called at a program's start: it has no effect once dm_control has been imported. Processes that are started
+    Call this at the start of a program: it has no effect once dm_control has been imported. Processes that are started
     later inherit the choice; further calls cost nothing.
     """
     if "dm_control._render" in sys.modules:

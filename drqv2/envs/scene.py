@@ -27,7 +27,7 @@ class Scene:
         size: height and width of the pictures most often drawn.
         fast: make the shadow map smaller, and have the floor cast no shadow at all if `own`. The map's size is without
             effect once the physics has opened OpenGL.
-        own: nobody else draws with this physics: its off-screen buffer is made for `size`, and grows with larger
+        own: no other code renders this physics: its off-screen buffer is made for `size`, and grows with larger
             pictures; its floor may cast a smaller shadow, see `_Floor`.
     """
 

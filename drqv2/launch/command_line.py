@@ -28,7 +28,7 @@ from drqv2.config.help import help_text
 from drqv2.config.messages import explain
 from drqv2.errors import UserError
 from drqv2.launch.jobs import Job, JobFailed, Run, explain_launcher
-from drqv2.launch.overrides import STORED, check_plugins, chosen_regime, quote, readable, restarted, take_resume
+from drqv2.launch.overrides import STORED, check_plugins, quote, readable, restarted, take_resume
 from drqv2.system import files, machine
 
 _CONFIG = Path(STORED).stem  # the name of the primary configuration, in cfgs/ as in a run directory
@@ -55,8 +55,9 @@ def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) 
     try:
         args = _parse(sys.argv[1:] if argv is None else argv)
         if args.help:
+            _, regime, _ = take_resume(args.overrides, args.multirun)
             with suppress(BrokenPipeError):  # `| head`
-                print(help_text(Path(sys.argv[0]).name, chosen_regime(args.overrides)), flush=True)
+                print(help_text(Path(sys.argv[0]).name, regime), flush=True)
             return
         _launch(run, args, config_dir)
     except UserError as error:
@@ -97,7 +98,7 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
             sys.exit(f"{job.failed} of the jobs failed; see above" if job.failed else f"jobs failed: {error}")
         if isinstance(error, HydraException | OmegaConfBaseException):
             raise UserError(explain(error, regime)) from None
-        if told := explain_launcher(error):
+        if told := explain_launcher(error, args.overrides):
             raise told from error
         if isinstance(error, OSError):
             advice = "choose another hydra.run.dir, or free some disk space"

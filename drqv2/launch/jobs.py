@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -101,17 +101,17 @@ def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
     return kind(f"{message}; {resume_hint(work_dir)}")
 
 
-def explain_launcher(error: Exception) -> UserError | None:
-    """Return what to tell the user about an error of a launcher's or its library's; None if it is neither."""
+def explain_launcher(error: Exception, overrides: Sequence[str]) -> UserError | None:
+    """Return what to tell the user about an error of the launcher that the overrides choose; None for other errors."""
     line = " ".join(str(error).split())[:200]
     if type(error).__module__.partition(".")[0] in ("joblib", "submitit", "ray"):
         advice = "Repeat the command with hydra.sweep.dir=THAT_DIRECTORY to resume every run of the sweep."
         lost = UserError(f"a job was lost: {line}\n{advice}")
         lost.code = 1
         return lost
-    if isinstance(error, RuntimeError) and "srun" in line:
+    if isinstance(error, RuntimeError) and "srun" in line and "hydra/launcher=slurm" in overrides:
         return UserError(f"there is no Slurm here ({line})\nRun this on a machine from which your cluster takes jobs.")
-    if isinstance(error, ConnectionError):
+    if isinstance(error, ConnectionError) and "hydra/launcher=ray" in overrides:
         return UserError(
             f"there is no Ray cluster here ({line[:100]})\n"
             "Start one with ray start --head, name one in RAY_ADDRESS, or set hydra.launcher.ray.init.address=null."

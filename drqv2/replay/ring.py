@@ -65,7 +65,7 @@ class Ring:
     def page_lock(self, device: torch.device | str | None = None) -> None:
         """Page-lock the slots, so that a GPU, by default the current one, copies from them asynchronously.
 
-        To be called once. The GPU must copy on its current stream, or before what that stream does next.
+        Call once. The GPU must copy on its current stream, or before what that stream does next.
         """
         address = self._memory.ctypes.data
         error = int(torch.cuda.cudart().cudaHostRegister(address, self._memory.nbytes, 0))

@@ -79,7 +79,7 @@ def require_renderer(cfg: DictConfig) -> str:
 
 
 def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
-    """Return environment `index` of a stream; a process of its own where it can step while others do something.
+    """Return environment `index` of a stream; a separate process where it can step while others do something.
 
     A stream is `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
     """

@@ -20,8 +20,8 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
 
     Args:
         workspace: the Workspace of the regime.
-        cfg: the checked configuration; what is `auto` is resolved in it.
-        work_dir: the run's directory; locked meanwhile.
+        cfg: the checked configuration; `auto` values are resolved in place.
+        work_dir: the run's directory; locked during the run.
 
     Raises:
         UserError: the configuration does not fit the machine, the environment or the files there.

@@ -82,13 +82,19 @@ class BaseWorkspace:
         self.checkpoints = Checkpoints(work_dir)
         if cfg.save_snapshot:
             agent_state.capture(self.agent, warn=True)
-        if (saved := self.checkpoints.load()) is not None:
-            self._resume(saved)
-            return
-        if cfg.init_from:
-            agent_weights.init_weights(self.agent, Path(cfg.init_from))
-        self._store_config()
-        self.begin()
+        saved = self.checkpoints.load()
+        if saved is None:
+            if cfg.init_from:
+                agent_weights.init_weights(self.agent, Path(cfg.init_from))
+            self._store_config()
+            self.begin()
+        else:
+            resolved: Any = OmegaConf.to_container(cfg, resolve=True)
+            changed = changed_keys(saved["config"], resolved, work_dir)
+            self._load_snapshot(saved, changed)
+            self._keep_changes(changed)
+            seconds = f"{saved['timer']:.0f} s of training"
+            print(f"resumed {work_dir} at frame {self.global_frame} (episode {self.global_episode}, {seconds})")
 
     # --- a regime's own -----------------------------------------------------------------------------------------
 
@@ -216,9 +222,7 @@ class BaseWorkspace:
         text = OmegaConf.to_yaml(OmegaConf.merge(self.cfg, {"resume_force": resume_force}))
         files.retry_on_full_disk(lambda: files.write_atomically(path, text.encode()), str(path))
 
-    def _resume(self, saved: dict[str, Any]) -> None:
-        cfg: Any = OmegaConf.to_container(self.cfg, resolve=True)
-        changed = changed_keys(saved["config"], cfg, self.work_dir)
+    def _load_snapshot(self, saved: dict[str, Any], changed: dict[str, Any]) -> None:
         agent_weights.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
         self.progress = Progress(**saved["progress"])
         for name, predicate in self._predicates().items():
@@ -232,14 +236,15 @@ class BaseWorkspace:
         self.timer = utils.Timer(saved["timer"])
         self._saved_at = saved["timer"]
         rng.set_rng_state(saved["rng"])
-        if changed and cfg["save_snapshot"]:  # otherwise the changes would be refused again after a kill
+
+    def _keep_changes(self, changed: dict[str, Any]) -> None:
+        """Make changed keys the run's own; otherwise they would be refused again after a kill."""
+        if changed and self.cfg.save_snapshot:
             self._store_config(resume_force=True)  # until the snapshot holds them, too
             self.save_snapshot()
             self.checkpoints.wait()
-        if changed or cfg["resume_force"]:
+        if changed or self.cfg.resume_force:
             self._store_config()
-        seconds = f"{saved['timer']:.0f} s of training"
-        print(f"resumed {self.work_dir} at frame {self.global_frame} (episode {self.global_episode}, {seconds})")
 
     # --- evaluation, end ----------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import random
 import re
 import sys
 import warnings
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from enum import Enum
 from pathlib import PurePath
 from types import ModuleType
@@ -32,6 +32,7 @@ from torch.nn.parameter import is_lazy
 State = Any  # a plain value or a node
 
 _CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque, "set": set, "dict": dict}
+_CONTAINER_TYPES = (*_CONTAINERS.values(), OrderedDict, defaultdict, Counter)  # and namedtuples
 _GENERATORS: dict[type, tuple[Any, Any]] = {  # kind -> how to get and to set its state
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
     np.random.Generator: (lambda g: g.bit_generator.state, lambda g, state: setattr(g.bit_generator, "state", state)),
@@ -51,10 +52,7 @@ _ADVICE = "give the agent state_dict and load_state_dict"
 
 
 def capture(agent: Any, warn: bool = False) -> State:
-    """Return an agent's state in a form that `torch.load(weights_only=True)` reads; its tensors are not copied.
-
-    With `warn`, one warning names what is left out.
-    """
+    """Return an agent's state for `torch.load(weights_only=True)`, tensors not copied; `warn` of what is left out."""
     walk = _Capture()
     state = walk.walk(agent, "agent")
     if warn and walk.unsaved:
@@ -116,7 +114,7 @@ class _Capture:
             get_state, _ = next(access for kind, access in _GENERATORS.items() if isinstance(value, kind))
             state = self._plain(get_state(value), name)
             return {"kind": "generator", "value": state, "of": str(getattr(value, "device", ""))}
-        if isinstance(value, tuple(_CONTAINERS.values())):
+        if isinstance(value, tuple) or type(value) in _CONTAINER_TYPES:
             return self._container(value, name)
         if isinstance(value, nn.Module) and any(map(is_lazy, value.parameters())):
             return self._leave_out(name, "not initialised yet")
@@ -188,12 +186,12 @@ def _is_plain_object(value: Any) -> bool:
 
 
 def _beside(module: nn.Module) -> dict[str, Any]:
-    """Return what a module holds besides its state_dict; of torch's own modules, public data only."""
+    """Return what a module holds besides its state_dict; of torch's own modules, public data and helpers only."""
     own = {key: x for key, x in module._buffers.items() if key in module._non_persistent_buffers_set}
     own |= {key: x for key, x in vars(module).items() if key not in _MODULE_INTERNALS}
-    data = (*_PLAIN, Tensor, np.ndarray, *_CONTAINERS.values())
-    foreign = type(module).__module__.startswith("torch.")
-    return {key: x for key, x in own.items() if not foreign or (isinstance(x, data) and not key.startswith("_"))}
+    data = (*_PLAIN, Tensor, np.ndarray, *_CONTAINER_TYPES)
+    own_class = not type(module).__module__.startswith("torch.")
+    return {k: x for k, x in own.items() if own_class or (k[0] != "_" and (isinstance(x, data) or _is_plain_object(x)))}
 
 
 class _Restore:

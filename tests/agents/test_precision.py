@@ -269,7 +269,7 @@ def test_a_graph_acts_as_single_kernels_do() -> None:
 
 
 @needs_cuda
-def test_a_graph_goes_on_after_a_restore() -> None:
+def test_a_graph_continues_after_a_restore() -> None:
     data = batches(6)
     whole, parts = (small_agent("cuda", compile=True) for _ in range(2))
     for step, batch in enumerate(data):

@@ -97,7 +97,7 @@ def changed(plain: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
     return plain | ({node: plain[node] | {leaf: value}} if node else {leaf: value})
 
 
-def test_every_task_has_the_paper_s_values():
+def test_every_task_has_the_values_of_the_paper():
     assert tasks() == sorted(" ".join(TIERS.values()).split())
     with initialize_config_dir(str(CFGS), version_base="1.3"):
         for tier, names in TIERS.items():

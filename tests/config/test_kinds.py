@@ -99,7 +99,7 @@ def test_cuda_without_a_gpu():
         (Text(), "null", None),
     ],
 )
-def test_values_of_a_tool_s_command_line(kind, text, value):
+def test_values_on_the_command_line_of_a_tool(kind, text, value):
     assert value_of(text, kind) == value
 
 

@@ -177,7 +177,7 @@ def test_who_holds_the_arrays():
     env.close()
 
 
-def test_a_model_that_was_replaced_is_let_go():
+def test_a_model_that_was_replaced_is_freed():
     pair = Pair("reach_duplo", size=16)
     pair.camera(pair.time_step)
     old = weakref.ref(pair.env.physics.model)

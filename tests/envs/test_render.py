@@ -98,7 +98,7 @@ def test_the_chosen_one_opens():
         ({"MUJOCO_GL": "nonsense"}, "must be one of"),
     ],
 )
-def test_what_cannot_draw_is_said(variables, words):
+def test_a_missing_renderer_is_reported(variables, words):
     message = run(DRAW, **variables)
     assert message.startswith("error: ")
     assert words in message

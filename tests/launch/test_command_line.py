@@ -136,7 +136,7 @@ def test_another_regime(capsys, toy):
     assert start("regime=drqv2", config_dir=toy)[0].nstep == 3
 
 
-def test_resume_uses_the_run_s_own_configuration():
+def test_resume_uses_the_stored_configuration():
     _, first = start("task=walker_walk", "preset=debug", "seed=9", "lr=0.5")
     stored, before = (first / "config.yaml").read_bytes(), (first / ".hydra" / "overrides.yaml").read_bytes()
     cfg, again = start(f"resume={first}", "lr=0.25")
@@ -164,7 +164,7 @@ def test_paths_need_no_quotes(name):
     assert as_hydra_reads(f"hydra.run.dir={quote(name)}") == name
 
 
-def test_resume_whatever_the_directory_s_name():
+def test_resume_from_oddly_named_directories():
     name = "a b=c,d/it's {\"x\"}/ü(1,2)/a\\'b%"
     _, first = start(f"hydra.run.dir={name}")
     assert first == Path(name).resolve()
@@ -258,7 +258,7 @@ def test_how_a_sweep_ends(capsys):
     assert capsys.readouterr().err.count("RuntimeError: a bug") == 2
 
 
-def test_what_only_prints(capsys):
+def test_commands_that_only_print(capsys):
     launch(run, CFGS, argv=["-h", "batch_size=0"])
     text = capsys.readouterr().out
     assert all(name in text for name in ("batch_size", "cheetah_run", "regime: drqv2"))

@@ -130,10 +130,10 @@ def test_no_cluster(capsys, monkeypatch):
         assert "there is no Slurm here" in refused(capsys, "-m", "hydra/launcher=slurm", "seed=1,2")
 
 
-def test_a_lost_process_of_joblib_s():
+def test_a_lost_process_of_joblib():
     with pytest.raises(Exception, match="terminated") as error:
         joblib.Parallel(n_jobs=2)([joblib.delayed(os._exit)(1)] * 2)
-    told = explain_launcher(error.value)
+    told = explain_launcher(error.value, [])
     assert told is not None
     assert told.code == 1
     assert str(told).startswith("a job was lost: ")

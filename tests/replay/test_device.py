@@ -180,7 +180,7 @@ def test_a_failed_draw_is_not_counted(replay_dir):
     assert same(*drawn)
 
 
-def test_episodes_that_are_missing_are_passed_over(replay_dir):
+def test_episodes_that_are_missing_are_skipped(replay_dir):
     storage, naive = ReplayBufferStorage(data_specs(), replay_dir), NaiveReplay()
     for number in range(6):
         for time_step in make_episode(number, 4):
@@ -197,7 +197,7 @@ def test_episodes_that_are_missing_are_passed_over(replay_dir):
     assert same(*drawn)
 
 
-def test_files_are_read_once_and_all_are_written(replay_dir, monkeypatch):
+def test_report_reads_each_run_once(replay_dir, monkeypatch):
     read = []
     original = replay_files.read_episode
 

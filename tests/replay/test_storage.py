@@ -293,7 +293,7 @@ def test_files_that_are_more_than_memory_give_the_same_batches(tmp_path, monkeyp
 
 @pytest.mark.parametrize("cut", [0, 5, 100, -1])
 @pytest.mark.parametrize("how", ["resumed", "existing"])
-def test_a_file_cut_short_is_passed_over(tmp_path, caplog, cut, how):
+def test_a_file_cut_short_is_skipped(tmp_path, caplog, cut, how):
     """It hides no other episode, neither older nor newer."""
     storage = storage_of(tmp_path / "buffer", [3, 4, 5])
     state = storage.state_dict()
@@ -313,7 +313,7 @@ def test_a_file_cut_short_is_passed_over(tmp_path, caplog, cut, how):
     assert len(storage) == 8
 
 
-def test_a_damaged_file_is_passed_over_after_another_kill(tmp_path):
+def test_a_damaged_file_is_skipped_after_another_kill(tmp_path):
     """The snapshot that the run resumes from still refers to it."""
     storage = storage_of(tmp_path / "buffer", [3, 4, 5])
     state = storage.state_dict()
@@ -345,7 +345,7 @@ def test_code_in_an_episode_is_not_run(tmp_path, caplog, write, how):
 
 
 @given(lengths=LENGTHS, gaps=st.sets(st.integers(0, 6), max_size=3), max_size=st.one_of(st.none(), st.integers(1, 25)))
-def test_episodes_of_a_finished_run_are_taken_up(lengths, gaps, max_size):
+def test_episodes_of_a_finished_run_are_reused(lengths, gaps, max_size):
     """The newest that fit, whatever is missing between them; the others are left where they are."""
     with memory_dir() as replay_dir:
         storage_of(replay_dir, lengths)
@@ -389,7 +389,7 @@ def test_mapped_files_are_limited(monkeypatch):
             assert len(mapped_files()) == 5
 
 
-def test_episodes_before_the_window_are_let_go():
+def test_episodes_before_the_window_are_freed():
     """A deleted file takes up disk for as long as somebody maps it."""
     with memory_dir() as replay_dir:
         storage = storage_of(replay_dir, [2] * 6)

@@ -155,7 +155,7 @@ def test_weights_under_a_snapshots_name_give_way_to_the_one_before(tmp_path, cap
     assert "not a run's snapshot" in caplog.text
 
 
-def test_a_milestone_that_found_no_room_is_written_later(tmp_path, monkeypatch, caplog):
+def test_a_milestone_that_failed_for_lack_of_space_is_written_later(tmp_path, monkeypatch, caplog):
     save = snapshot.save
 
     def full(path: Path, *args: Any, **how: Any) -> None:

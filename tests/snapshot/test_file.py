@@ -126,7 +126,7 @@ def test_cut_short(tmp_path, kept):
         snapshot.load(path)
 
 
-def test_one_bit_turned_over(tmp_path):
+def test_flipped_bit(tmp_path):
     """torch would read other weights without a word."""
     path = tmp_path / "snapshot.pt"
     snapshot.save(path, STATE)

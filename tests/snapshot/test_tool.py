@@ -60,7 +60,7 @@ def test_an_agent_with_a_state_of_its_own(finished: Path, tmp_path: Path, capsys
     assert "its own state_dict" in said(capsys, "export", tmp_path, tmp_path / "out.safetensors", code=2)
 
 
-def test_damage_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(finished, tmp_path / "run")
     run_dir = tmp_path / "run"
     (run_dir / "snapshot_previous.pt").write_bytes(b"nonsense")
