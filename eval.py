@@ -25,6 +25,7 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -96,8 +97,11 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     chosen = _episodes_to_film(args.film, args.episodes)
     if args.live and chosen == []:
         raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
-    if args.live and sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
-        raise UserError("live=true: there is no display here; omit it to write a video instead")
+    if args.live:
+        # Without a display, Qt aborts the process.
+        trial = [sys.executable, "-c", "import cv2; cv2.namedWindow('drqv2')"]
+        if subprocess.run(trial, capture_output=True, timeout=60).returncode:
+            raise UserError("live=true: there is no display here; omit it to write a video instead")
     path = trained.find(source, args.snapshot)
     cfg, weights, frame = trained.read(path)
     if not args.trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):

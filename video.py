@@ -101,7 +101,10 @@ class Mp4:
         self._path.unlink(missing_ok=True)
 
     def _end(self) -> None:
-        _, errors = self._process.communicate()
+        try:
+            _, errors = self._process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            raise OSError("ffmpeg has not finished the video within 60 s") from None
         if status := self._process.returncode:
             last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise OSError(f"ffmpeg exited with status {status}: {last_line}")

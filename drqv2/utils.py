@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import random
 import time
 from collections.abc import Iterable, Iterator
@@ -252,7 +253,7 @@ def schedule(schdl: str | float, step: int) -> float:
         init, *legs = map(float, numbers.removesuffix(")").split(","))
     except ValueError:
         legs = []
-    if 1 + len(legs) != _NUMBERS.get(name) or not numbers.endswith(")"):
+    if 1 + len(legs) != _NUMBERS.get(name) or not numbers.endswith(")") or not all(map(math.isfinite, legs)):
         raise UserError(
             f"schedule {schdl!r}: expected a number, linear(init,final,duration) or "
             "step_linear(init,final1,duration1,final2,duration2), durations in agent steps"

@@ -55,7 +55,7 @@ class _Names(MetaPathFinder, Loader):
         """Return the full name of a module or a member of it; unchanged if it is neither the agent's nor an alias."""
         top = name.partition(".")[0]
         own = PathFinder.find_spec(f"{self.package}.{top}", self._path)
-        if own is not None and own.origin is None and (top in _ALIASES or PathFinder.find_spec(top)):
+        if own is not None and own.origin is None and (top in _ALIASES or _exists(top)):
             own = None  # a namespace package comes last, as on sys.path: an output folder called wandb hides no package
         loaded = getattr(sys.modules.get(top), "__file__", "")  # agent_dir may be this project's own directory
         if own is not None and own.origin != loaded:
@@ -78,12 +78,17 @@ class _Names(MetaPathFinder, Loader):
                 spec.loader.names = self
             return spec
         # Code elsewhere, such as hydra.utils.instantiate, imports one of the agent's names, which must shadow no other.
-        if path is None and self.full(fullname) != fullname and not PathFinder.find_spec(fullname):
+        if path is None and self.full(fullname) != fullname and not _exists(fullname):
             return spec_from_loader(fullname, self)
         return None
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self.full(module.__name__))
+
+
+def _exists(name: str) -> bool:
+    """Return whether a top-level module can be found elsewhere."""
+    return any(finder.find_spec(name, None) for finder in sys.meta_path if not isinstance(finder, _Names))
 
 
 class _Source(SourceFileLoader):
@@ -114,7 +119,8 @@ def _reason(error: BaseException, names: _Names, target: str, agent_dir: Path | 
     module, _, name = names.full(target).rpartition(".")
     loaded = sys.modules.get(module)
     if loaded is not None and not hasattr(loaded, name):
-        return f"no {name} in {loaded.__file__}{did_you_mean(name, [*vars(loaded), *getattr(loaded, '__all__', ())])}"
+        where = getattr(loaded, "__file__", module)
+        return f"no {name} in {where}{did_you_mean(name, [*vars(loaded), *getattr(loaded, '__all__', ())])}"
     while error.__cause__ is not None:
         error = error.__cause__
     where = f"searched {agent_dir} and the Python path" if agent_dir else "searched the Python path; add agent_dir=DIR"
@@ -144,5 +150,5 @@ def make_agent(
     kwargs |= {k: v for k, v in offered.items() if k in named and k not in kwargs}
     check_agent(factory, kwargs)
     if not factory.__module__.startswith("drqv2."):
-        print(f"agent: {agent['_target_']} from {sys.modules[factory.__module__].__file__}")
+        print(f"agent: {agent['_target_']} from {getattr(sys.modules[factory.__module__], '__file__', 'Python')}")
     return factory(**kwargs)

@@ -61,7 +61,7 @@ def _call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     bound = getattr(factory, "keywords", {})  # functools.partial's
     try:
         env: Any = factory(**{key: value for key, value in offered.items() if key in parameters and key not in bound})
-        if hasattr(env, "action_space") and not isinstance(env, dm_env.Environment):
+        if hasattr(env, "action_space") and not hasattr(env, "action_spec"):
             from drqv2.envs.gymnasium import GymnasiumEnvironment
 
             env = GymnasiumEnvironment(env)

@@ -22,11 +22,12 @@ os._exit(0)  # skips the driver's own cleanup, which may crash
 """
 
 
+@functools.cache
 def works(backend: str) -> bool:
     """Return whether dm_control can open a back end; a separate process tries, since a bad driver may crash."""
     command, variables = [sys.executable, "-c", _TRIAL], os.environ | {"MUJOCO_GL": backend}
     try:
-        return not subprocess.run(command, env=variables, capture_output=True, timeout=60).returncode
+        return not subprocess.run(command, env=variables, capture_output=True, timeout=120).returncode
     except subprocess.TimeoutExpired:
         return False
 

@@ -41,7 +41,8 @@ def find(source: Path, name: str | None) -> Path:
         return source
     if not source.is_dir():
         raise UserError(f"{source}: no such run directory or file")
-    milestones = sorted(source.glob("weights_*.pt"), key=lambda path: (len(path.name), path.name), reverse=True)
+    milestones = [path for path in source.glob("weights_*.pt") if path.stem[8:].isdecimal()]
+    milestones.sort(key=lambda path: int(path.stem[8:]), reverse=True)
     if name is None:
         if newest := newest_readable(source):
             return newest[0]
@@ -132,7 +133,10 @@ def override_task(cfg: DictConfig, task: str) -> None:
     """
     custom = cfg.env._target_
     if custom is not None:
-        takes = inspect.signature(hydra.utils.get_object(custom)).parameters
+        try:
+            takes = inspect.signature(hydra.utils.get_object(custom)).parameters
+        except Exception as e:  # its import may raise anything
+            raise UserError(f"env._target_={custom}: cannot be imported ({_line(e)})") from e
         if "task_name" not in takes or "task_name" in cfg.env:
             raise UserError(f"task={task}: the run's environment, env._target_={custom}, takes no task_name")
     cfg.task_name = task

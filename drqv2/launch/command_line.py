@@ -115,6 +115,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
     parser.error = error  # type: ignore[method-assign]
     args = parser.parse_intermixed_args(list(argv))
+    if args.experimental_rerun is not None:
+        raise UserError("--experimental-rerun is not supported; resume a run with resume=RUN_DIR")
     if args.multirun and args.cfg:
         raise UserError("--cfg shows one configuration and -m runs several: give only one of them")
     return args

@@ -120,6 +120,7 @@ class _Workers:
         """Stop the workers. The ring lives as long as its last batch."""
         if self._prepared is not None and self._num_workers:
             self._prepared._shutdown_workers()  # now: an error's traceback would keep them alive
+            _kill(self._prepared._workers)  # one that hangs ignores the request to end
         self._prepared = None
         self._buffer.close()
 

@@ -160,7 +160,8 @@ def _history(path: Path, faults: list[str]) -> str:
     """Return a chart of the benchmark ratios in a file as an HTML fragment, "" without any."""
     series: dict[str, list[tuple[str, float]]] = {}
     for entry in runs.read_json_lines(path, faults):
-        for name, ratio in entry.get("ratios", {}).items():
+        ratios = entry.get("ratios")
+        for name, ratio in ratios.items() if isinstance(ratios, dict) else ():
             series.setdefault(name, []).append((entry.get("time", ""), ratio))
     if not series:
         return ""

@@ -127,7 +127,12 @@ def read_table(path: Path, names: Sequence[str], faults: list[str]) -> list[tupl
     Rows in which one of these is not a finite number are skipped and added to `faults`.
     """
     good, bad = [], 0
-    for row in csv.DictReader(_lines(path, faults)):
+    try:
+        rows = list(csv.DictReader(_lines(path, faults)))
+    except csv.Error as e:
+        faults.append(f"{path.name} is damaged ({e})")
+        rows = []
+    for row in rows:
         try:
             values = [float(row[name]) for name in names]
         except (KeyError, TypeError, ValueError):
@@ -148,7 +153,7 @@ def read_json_lines(path: Path, faults: list[str]) -> list[dict[str, Any]]:
     for line in _lines(path, faults):
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
             good.append(value)

@@ -70,6 +70,8 @@ def _inspect_replay(folder: Path, replay: dict[str, Any]) -> None:
     lengths, digests = replay["lengths"].tolist(), [bytes(digest) for digest in replay["digests"].tolist()]
     whole = hashlib.sha256(b"".join(digests)).hexdigest()
     print(f"replay: {sum(lengths)} transitions in {len(lengths)} episodes, sha256 {whole}")
+    if lost := lengths.count(0):
+        print(f"  {lost} of them damaged or lost, and not sampled")
     for i, (length, digest) in enumerate(zip(lengths, digests, strict=True)):
         path = episode_path(folder, replay["first"] + i)
         if length and not path.exists():

@@ -235,7 +235,7 @@ class _Restore:
         if setters and str(getattr(current, "device", "")) == node["of"]:
             setters[0](current, _Restore().restore(None, node["value"], name))
         else:
-            self.lost.append(name)
+            self.lost.append(f"{name} (a generator of {node['of'] or 'another kind'})")
         return current
 
     def _stateful(self, current: Any, node: State, name: str) -> None:
@@ -260,8 +260,10 @@ class _Restore:
         for path, child in node["children"].items():
             owner, _, key = path.rpartition(".")
             if owner in modules:
-                restored = self.restore(getattr(modules[owner], key, None), child, f"{name}.{path}")
-                setattr(modules[owner], key, restored)  # not by vars(): it may be a buffer
+                old = getattr(modules[owner], key, None)
+                new = self.restore(old, child, f"{name}.{path}")
+                if new is not old:
+                    setattr(modules[owner], key, new)  # not by vars(): it may be a buffer
 
     def _container(self, current: Any, node: State, name: str) -> Any:
         kind = node["kind"]

@@ -108,7 +108,7 @@ def restore_weights(agent: Any, saved: dict[str, Any]) -> None:
     """Restore what `weights` returned, and nothing else; warn of what the agent has no counterpart for.
 
     Raises:
-        RuntimeError: it does not fit.
+        RuntimeError: it does not fit, or part of a network is missing.
     """
     if saved.get("kind") == "stateful":
         return agent_state.restore(agent, saved)
@@ -116,6 +116,9 @@ def restore_weights(agent: Any, saved: dict[str, Any]) -> None:
     shared = sorted(own.keys() & saved.keys())
     if not shared:
         raise RuntimeError("no network of the snapshot is in the agent")
+    given = {name.partition(".")[0] for name in saved}
+    if missing := sorted(name for name in own.keys() - saved.keys() if name.partition(".")[0] in given):
+        raise RuntimeError(f"{missing[0]} is not in the file")
     for name in shared:
         shapes = list(saved[name].shape), list(own[name].shape)
         if shapes[0] != shapes[1]:

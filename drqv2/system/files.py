@@ -121,12 +121,10 @@ def sync_folder(folder: Path) -> None:
 
 def remove_leftovers(run_dir: Path) -> None:
     """Delete the half-written files that killed processes left in a run directory. Call it with the run locked."""
-    for pattern in (".*.tmp", f"{REPLAY}/.*.tmp", "*_video/.tmp-*.mp4"):
+    for pattern in (".*.[0-9]*.tmp", f"{REPLAY}/.*.[0-9]*.tmp", "*_video/.tmp-*.mp4"):
         for path in run_dir.glob(pattern):
-            if path.is_dir():  # see `discard`
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            path.unlink(missing_ok=True)
+    shutil.rmtree(run_dir / f".{REPLAY}.tmp", ignore_errors=True)  # see `discard`
 
 
 def discard(folder: Path) -> None:

@@ -365,6 +365,18 @@ def test_modules_keep_all_that_is_theirs(place: str) -> None:
     assert new.opt.param_groups[0]["lr"] == 3.0
 
 
+def test_a_module_kept_out_of_another_stays_out() -> None:
+    def make() -> Agent:
+        net = Net(1.0)
+        net.__dict__["teacher"] = nn.Linear(2, 2)
+        return Agent(net=net)
+
+    old = make()
+    new = resumed(old, make())
+    assert new.net.state_dict().keys() == Net(1.0).state_dict().keys()
+    assert_same(new.net.teacher.weight, old.net.teacher.weight)
+
+
 def test_tensors_and_modules_in_several_places() -> None:
     def make(several: bool = True) -> Agent:
         agent = Agent(all=None, alpha=torch.tensor(np.random.rand(), requires_grad=True), net=nn.Linear(2, 2))
@@ -528,7 +540,7 @@ def test_a_generator_of_another_device_starts_anew() -> None:
     state = through_a_file(Agent(x=torch.Generator()))
     state["children"]["x"]["of"] = "cuda"
     agent = Agent(x=torch.Generator().manual_seed(5), device="cpu")
-    with pytest.warns(UserWarning, match="no counterpart: agent.x$"):
+    with pytest.warns(UserWarning, match="no counterpart: agent.x .a generator of cuda"):
         agent_state.restore(agent, state)
     assert draws(agent.x) == draws(torch.Generator().manual_seed(5))
 

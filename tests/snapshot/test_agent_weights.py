@@ -56,3 +56,9 @@ def test_masks_may_be_infinite_and_parameters_must_be_finite() -> None:
     assert not_finite(agent_state.capture(agent), "agent") is None
     masked.mask[0, 0] = torch.nan  # type: ignore[operator]
     assert not_finite(agent_state.capture(agent), "agent") == "agent.nets.0.mask"
+
+
+def test_a_network_with_more_layers_than_the_file_is_refused() -> None:
+    state = through_a_file(Agent(net=nn.Sequential(nn.Linear(2, 2))))
+    with pytest.raises(RuntimeError, match=r"net\.1\.bias is not in the file"):
+        restore_weights(Agent(net=nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))), weights(state))

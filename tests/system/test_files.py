@@ -137,6 +137,17 @@ def test_replacing_keeps_the_old_file(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["file", "older"]
 
 
+def test_only_leftovers_of_this_project_are_removed(tmp_path):
+    mine = [tmp_path / ".mine.tmp" / "x", tmp_path / ".notes.tmp"]
+    mine[0].parent.mkdir()
+    theirs = [tmp_path / ".snapshot.pt.123.tmp", tmp_path / ".train.csv.9.tmp"]
+    for path in mine + theirs:
+        path.touch()
+    (tmp_path / f".{files.REPLAY}.tmp").mkdir()
+    files.remove_leftovers(tmp_path)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / ".mine.tmp", tmp_path / ".notes.tmp"]
+
+
 def test_quarantine_overwrites_nothing(tmp_path, caplog):
     for data in (b"1", b"2", b"3"):
         (tmp_path / "file").write_bytes(data)

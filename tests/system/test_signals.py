@@ -152,5 +152,9 @@ def test_tools_with_a_closed_pipe(words, tmp_path):
     os.close(reading)
     process = subprocess.Popen(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
+    with open("/dev/full", "w") as device:
+        full = subprocess.Popen(command, cwd=ROOT, stdout=device, stderr=subprocess.PIPE, text=True)
     assert process.communicate()[1] == ""
     assert process.returncode == 141
+    assert full.communicate()[1] == "error: standard output cannot be written (No space left on device)\n"
+    assert full.returncode == 74

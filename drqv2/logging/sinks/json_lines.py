@@ -40,6 +40,8 @@ class JsonLines(FileSink):
     def _append_unwritten(self) -> None:
         if self._file is None:
             self._file = Appender(self.path)
+            if self.path.stat().st_size < self._size:  # deleted meanwhile
+                self._size, self._digest = 0, hashlib.sha256()
             self._file.truncate(self._size)  # drops lines of an earlier start that had no snapshot
         data = "".join(self._unwritten).encode()
         self._file.append(data)
