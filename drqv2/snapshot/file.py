@@ -6,7 +6,7 @@ import hashlib
 import io
 import struct
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
@@ -37,11 +37,34 @@ def save(path: Path, state: dict[str, Any], keep: Path | None = None) -> None:
 
 
 def _write(file: BinaryIO, content: Any) -> None:
-    archive = io.BytesIO()  # not the file itself: torch turns an OSError there into an error of its own
-    torch.save(content, archive)
-    data = archive.getbuffer()
-    file.write(data[: -len(_NO_COMMENT)])
-    file.write(_MARK + hashlib.sha256(data).hexdigest().encode())
+    hashing = _Hashing(file)
+    try:
+        torch.save(content, cast("IO[bytes]", hashing))
+    except RuntimeError as e:  # torch's own, when a write fails
+        raise hashing.error or e from e
+    file.seek(-len(_NO_COMMENT), io.SEEK_END)
+    file.write(_MARK + hashing.hash.hexdigest().encode())
+
+
+class _Hashing(io.RawIOBase):
+    """Writes through to a file and hashes what it writes, without a copy in memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self.hash = hashlib.sha256()
+        self.error: OSError | None = None
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        try:
+            return self._file.write(data)
+        except OSError as e:
+            self.error = e
+            raise
 
 
 def load(path: Path) -> dict[str, Any]:
