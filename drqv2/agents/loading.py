@@ -108,11 +108,19 @@ def agent_factory(agent: dict[str, Any], agent_dir: Path | None) -> tuple[Callab
     names = _Names(agent_dir)
     target = str(agent.get("_target_"))
     try:
-        node = {**agent, "_target_": names.full(target)}
-        partial = hydra.utils.instantiate(node, _partial_=True, _convert_="all")
+        partial = hydra.utils.instantiate(_with_full_targets(agent, names), _partial_=True)
     except InstantiationException as e:
         raise UserError(f"agent._target_={target}: {_reason(e, names, target, agent_dir)}") from e
     return partial.func, partial.keywords
+
+
+def _with_full_targets(node: Any, names: _Names) -> Any:
+    """Return a node in which each `_target_`, at any depth, has its full name."""
+    if isinstance(node, list):
+        return [_with_full_targets(item, names) for item in node]
+    if isinstance(node, dict):
+        return {k: names.full(str(v)) if k == "_target_" else _with_full_targets(v, names) for k, v in node.items()}
+    return node
 
 
 def _reason(error: BaseException, names: _Names, target: str, agent_dir: Path | None) -> str:

@@ -111,7 +111,9 @@ def make_agent(cfg: DictConfig, env: EnvHandle, device: torch.device) -> Any:
         UserError: its file or its arguments are wrong.
     """
     shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
-    node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
+    cfg = cfg.copy()
+    cfg.agent.update({name: list(shape) for name, shape in shapes.items() if name in cfg.agent})
+    node: Any = OmegaConf.to_container(cfg.agent, resolve=True)  # other keys may refer to the shapes
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
     return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, shapes | {"device": str(device)}, offered)
 
