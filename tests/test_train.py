@@ -60,6 +60,19 @@ def test_a_milestone_at_an_evaluation_is_written_once(tmp_path: Path, monkeypatc
     assert written.count("snapshot.pt") == 3  # before each evaluation, and at the end
 
 
+def test_episodes_of_a_run_without_snapshots_are_not_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = run(tmp_path / "run", "num_train_frames=130", "save_snapshot=false")
+    before = {path: path.read_bytes() for path in (run_dir / "buffer").iterdir()}
+    assert before
+    with pytest.raises(SystemExit) as leaving:
+        run(run_dir, "num_train_frames=130")
+    assert leaving.value.code == 2
+    assert "a new run would delete them" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (run_dir / "buffer").iterdir()} == before
+
+
 def test_another_seed_gives_another_run(reference: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "other", "seed=2", "num_train_frames=60")
     assert rows(other, "train")[0] != rows(reference, "train")[0]
