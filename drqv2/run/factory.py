@@ -44,6 +44,8 @@ def prepare_machine(cfg: DictConfig) -> None:
         _assign_gpu()
     envs.choose_backend()  # before anything imports dm_control
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
+    if cfg.precision == "bf16" and cfg.device == "cpu" and not machine.processor()[1]:
+        print("warning: this CPU emulates bf16, which is many times slower; precision=fp32 is the choice of auto here")
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
         utils.keep_freed_memory()

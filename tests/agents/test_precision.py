@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import torch
 from dm_env import specs
+from omegaconf import OmegaConf
 
 from drqv2 import envs
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
+from drqv2.run import factory
 from drqv2.snapshot import agent_state
+from drqv2.system import machine
 from drqv2.system.machine import processor
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 from tests import short_env
@@ -281,3 +284,10 @@ def test_a_graph_continues_after_a_restore() -> None:
         parts.update(iter([batch]), step)
     for a, b in zip(whole.critic.parameters(), parts.critic.parameters(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_emulated_bf16_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for native, warned in ((False, True), (True, False)):
+        monkeypatch.setattr(machine, "processor", lambda native=native: ("CPU", native))
+        factory.prepare_machine(OmegaConf.create({"device": "cpu", "precision": "bf16", "compile": False}))
+        assert ("emulates bf16" in capsys.readouterr().out) is warned
