@@ -295,6 +295,10 @@ class Agent:
     def __init__(self, obs_shape, augmentation, losses, parts):
         augmentation.crop.size = 84
         self.obs_shape, self.augmentation, self.losses, self.parts = obs_shape, augmentation, losses, parts
+
+    def train(self, training=True): ...
+    def act(self, obs, step, eval_mode): ...
+    def update(self, replay_iter, step): ...
 """
 
 
@@ -313,3 +317,29 @@ class NoShiftAug:
     assert agent.augmentation.crop.size == 84
     assert agent.losses.fwd_loss == 0.5
     assert agent.obs_shape == (9, 84, 84)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"train": None}, r"Mine.train\(training\) is missing"),
+        ({"act": lambda obs, step: obs}, r"Mine.act\(obs, step\): must take \(obs, step, eval_mode\)"),
+        ({"update": lambda batch: {}}, r"Mine.update\(batch\): must take \(replay_iter, step\)"),
+        ({"train": lambda: None}, r"Mine.train\(\): must take \(training\)"),
+    ],
+)
+def test_wrong_methods_are_found_when_the_agent_is_made(
+    tmp_path: Path, methods: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+class Mine:
+    def train(self, training=True): ...
+    def act(self, obs, step, eval_mode): ...
+    def update(self, replay_iter, step): ...
+"""
+    factory, _ = agent_files.agent_factory({"_target_": "mine.Mine"}, write(tmp_path, mine=text))
+    assert agent_files.make_agent({"_target_": "mine.Mine"}, tmp_path, {}, {})
+    for name, method in methods.items():
+        monkeypatch.setattr(factory, name, method and staticmethod(method))
+    with pytest.raises(UserError, match=message):
+        agent_files.make_agent({"_target_": "mine.Mine"}, tmp_path, {}, {})
