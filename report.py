@@ -46,7 +46,7 @@ KEYS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line described in the module's docstring."""
-    args = ["watch=true" if arg == "--watch" else arg for arg in (sys.argv[1:] if argv is None else argv)]
+    args = sys.argv[1:] if argv is None else argv
     run_tool(lambda roots, kwargs: report([Path(root) for root in roots], **kwargs), __doc__, KEYS, args)
 
 

@@ -46,6 +46,33 @@ def test_old_episodes_leave_the_disk(reference: Path) -> None:
     assert len(list((reference / "buffer").iterdir())) < 8
 
 
+def test_a_milestone_at_an_evaluation_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    save = snapshot.save
+
+    def counted(path: Path, *args: Any, **kwargs: Any) -> None:
+        written.append(path.name)
+        save(path, *args, **kwargs)
+
+    monkeypatch.setattr(snapshot, "save", counted)
+    run(tmp_path / "run", "num_train_frames=160", "snapshot_keep=1", "snapshot_every_seconds=1000")
+    assert sorted(name for name in written if "weights" in name) == ["weights_0.pt", "weights_160.pt"]
+    assert written.count("snapshot.pt") == 3  # before each evaluation, and at the end
+
+
+def test_episodes_of_a_run_without_snapshots_are_not_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = run(tmp_path / "run", "num_train_frames=130", "save_snapshot=false")
+    before = {path: path.read_bytes() for path in (run_dir / "buffer").iterdir()}
+    assert before
+    with pytest.raises(SystemExit) as leaving:
+        run(run_dir, "num_train_frames=130")
+    assert leaving.value.code == 2
+    assert "a new run would delete them" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (run_dir / "buffer").iterdir()} == before
+
+
 def test_another_seed_gives_another_run(reference: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "other", "seed=2", "num_train_frames=60")
     assert rows(other, "train")[0] != rows(reference, "train")[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from drqv2.errors import NotFiniteError
+from drqv2.errors import NotFiniteError, UserError
 from drqv2.utils import eval_mode as as_in_evaluation
 
 
@@ -24,14 +24,18 @@ def choose_actions(agent: Any, observations: Sequence[Any], step: int, eval_mode
         float32 [A] each, or a discrete action.
 
     Raises:
+        UserError: one is not an array.
         NotFiniteError: one is NaN or infinite. A simulation would fail with its own error, or produce nonsense.
     """
     with as_in_evaluation(agent):
         if len(observations) > 1 and acts_on_batches(agent):
-            actions: Sequence[np.ndarray] = agent.act_batch(_batch(observations), step, eval_mode=eval_mode)
+            actions: Sequence[Any] = agent.act_batch(_batch(observations), step, eval_mode=eval_mode)
         else:
             actions = [agent.act(obs, step, eval_mode=eval_mode) for obs in observations]
     for action in actions:
+        if not isinstance(action, np.ndarray | np.generic | int | float):
+            kind = type(action).__name__
+            raise UserError(f"{type(agent).__name__}.act returned a {kind}: must return one numpy array, the action")
         if not np.isfinite(action).all():
             raise NotFiniteError(f"the agent's action is {np.asarray(action).tolist()} at agent step {step}")
     return actions

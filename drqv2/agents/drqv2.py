@@ -25,7 +25,7 @@ from drqv2 import utils
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
-from drqv2.nn.networks import Actor, Critic, Encoder, StateEncoder
+from drqv2.nn.networks import Actor, Critic, Encoder, StateEncoder, gives_maps, takes_maps
 
 Metrics = dict[str, Tensor]
 
@@ -275,7 +275,8 @@ class DrQV2Agent:
         return self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float())
 
     def _encode(self, obs: Tensor) -> Tensor:
-        if type(self.encoder) is Encoder and self._as_published:
+        heads = (self.actor, self.critic, self.critic_target)
+        if self._as_published and gives_maps(self.encoder) and all(map(takes_maps, heads)):
             return self.encoder(obs, as_maps=True)  # [B, 32, h, w]
         return self.encoder(obs)  # [B, repr_dim]
 

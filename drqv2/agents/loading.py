@@ -14,6 +14,7 @@ import sys
 import traceback
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_loader
@@ -108,11 +109,19 @@ def agent_factory(agent: dict[str, Any], agent_dir: Path | None) -> tuple[Callab
     names = _Names(agent_dir)
     target = str(agent.get("_target_"))
     try:
-        node = {**agent, "_target_": names.full(target)}
-        partial = hydra.utils.instantiate(node, _partial_=True, _convert_="all")
+        partial = hydra.utils.instantiate(_with_full_targets(agent, names), _partial_=True)
     except InstantiationException as e:
         raise UserError(f"agent._target_={target}: {_reason(e, names, target, agent_dir)}") from e
     return partial.func, partial.keywords
+
+
+def _with_full_targets(node: Any, names: _Names) -> Any:
+    """Return a node in which each `_target_`, at any depth, has its full name."""
+    if isinstance(node, list):
+        return [_with_full_targets(item, names) for item in node]
+    if isinstance(node, dict):
+        return {k: names.full(str(v)) if k == "_target_" else _with_full_targets(v, names) for k, v in node.items()}
+    return node
 
 
 def _reason(error: BaseException, names: _Names, target: str, agent_dir: Path | None) -> str:
@@ -151,4 +160,25 @@ def make_agent(
     check_agent(factory, kwargs)
     if not factory.__module__.startswith("drqv2."):
         print(f"agent: {agent['_target_']} from {getattr(sys.modules[factory.__module__], '__file__', 'Python')}")
-    return factory(**kwargs)
+    made = factory(**kwargs)
+    _check_methods(made)
+    return made
+
+
+def _check_methods(agent: Any) -> None:
+    """Check that the loop can call an agent's methods.
+
+    Raises:
+        UserError: one is missing, or takes other arguments.
+    """
+    for name, arguments in (("act", "obs, step, eval_mode"), ("update", "replay_iter, step"), ("train", "training")):
+        who, method = f"{type(agent).__name__}.{name}", getattr(agent, name, None)
+        if not callable(method):
+            raise UserError(f"{who}({arguments}) is missing: an agent has the methods act, update and train")
+        with suppress(ValueError):  # a builtin without a signature
+            signature = inspect.signature(method)
+            keywords = {"eval_mode": False} if name == "act" else {}
+            try:
+                signature.bind(*[None] * (2 - (name == "train")), **keywords)
+            except TypeError as error:
+                raise UserError(f"{who}{signature}: must take ({arguments}); {error}") from error

@@ -179,9 +179,9 @@ class Schedule(Kind):
 
 
 class Shape(Kind):
-    """The shape of an array. The environment defines it; configurations leave it unset (`???`)."""
+    """The shape of an array. The environment defines it; configurations leave it unset (null, or the public `???`)."""
 
-    allowed = "left unset: it is taken from the environment"
+    allowed = "unset"
 
     def check(self, value: Any) -> list[int] | tuple[int, ...]:
         _require(isinstance(value, list | tuple) and all(type(n) is int and n > 0 for n in value))

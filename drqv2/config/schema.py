@@ -138,8 +138,8 @@ DRQV2_LEARNER = (
 )
 DRQV2_AGENT = (
     Key("agent._target_", Name(), "Class of the agent."),
-    Key("agent.obs_shape", Shape(), "Shape of an observation, filled in from the environment."),
-    Key("agent.action_shape", Shape(), "Shape of an action, filled in from the environment."),
+    Key("agent.obs_shape", Shape(), "Shape of an observation.", null="that of the environment"),
+    Key("agent.action_shape", Shape(), "Shape of an action.", null="that of the environment"),
     free("agent.device", Device(), "As device."),
     Key("agent.lr", Float(0, above=True), "As lr."),
     Key("agent.critic_target_tau", Float(0, 1, above=True), "Fraction of the critic mixed into its target."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m drqv2.doctor", description=description)
     parser.add_argument("--task", default="cartpole_balance_sparse", help="task to train on (%(default)s)")
     parser.add_argument("--dir", type=Path, default=Path("exp_local"), help="where runs will be stored (%(default)s)")
-    args = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args([f"--{word}" if re.match(r"\w+=", word) else word for word in words])  # task=X, too
     failed = False
     cfgs: list[dict[str, Any]] = []
     with clean_exit():

@@ -1,4 +1,4 @@
-"""key=value command lines of the tools other than train.py, checked like its configuration."""
+"""Command lines of the tools other than train.py (key=value, --key=value, --key value), checked like its keys."""
 
 from __future__ import annotations
 
@@ -32,15 +32,20 @@ def run_tool(
 def _parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict[str, Any]]:
     known = {key.name: key for key in keys}
     values = {key.name: default for key, default in keys.items()}
-    positional = []
-    for word in argv:
-        name, equals, text = word.partition("=")
-        if not equals or "/" in name:
+    positional, words = [], iter(argv)
+    for word in words:
+        name, equals, text = word.removeprefix("--").partition("=")
+        option = word.startswith("--")
+        if not option and (not equals or "/" in name):
             positional.append(word)
-        elif name not in known:
+            continue
+        if name not in known:
             raise UserError(f"{word}: there is no such key{did_you_mean(name, known)} (see --help)")
-        else:
-            values[name] = known[name].check(value_of(text, known[name].kind))
+        if not equals and not isinstance(values[name], bool):  # --out FILE; a --watch alone is true
+            text = next(words, "")
+            if not text:
+                raise UserError(f"{word}: a value is missing, which must be {known[name].allowed}")
+        values[name] = known[name].check(value_of(text if equals or text else "true", known[name].kind))
     return positional, values
 
 

@@ -67,7 +67,7 @@ class Job:
             sweep = False
             message, code = f"\ninterrupted; {resume_hint(work_dir)}", 130
         except Exception as error:
-            told = _explain_run(error, work_dir)
+            told = _explain_run(error, work_dir) or _explain_agent(error, cfg, work_dir)
             if not told and not sweep:
                 self.crash, self.traceback = error, error.__traceback__
                 raise
@@ -99,6 +99,18 @@ def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
     else:
         return None
     return kind(f"{message}; {resume_hint(work_dir)}")
+
+
+def _explain_agent(error: Exception, cfg: DictConfig, work_dir: Path) -> UserError | None:
+    """Return the frames of the user's agent files that an error came through, and how to continue; None without any."""
+    folder = f"{Path(cfg.agent_dir).resolve()}/" if cfg.get("agent_dir") else None
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if folder and f.filename.startswith(folder)]
+    if not frames:
+        return None
+    where = "".join(traceback.format_list(frames)).rstrip()
+    told = UserError(f"{type(error).__name__} in your agent: {error}\n{where}\nFix it, then {resume_hint(work_dir)}")
+    told.code = 1
+    return told
 
 
 def explain_launcher(error: Exception, overrides: Sequence[str]) -> UserError | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from drqv2.errors import UserError
 from drqv2.logging.console import COLUMNS, Console, PlainConsole
 from drqv2.logging.sinks import Sink
 from drqv2.logging.sinks.events import EventFiles
@@ -19,6 +20,10 @@ from drqv2.logging.sinks.json_lines import JsonLines
 from drqv2.logging.sinks.table import CsvTable
 
 _log = logging.getLogger(__name__)
+
+
+def _short(value: object) -> str:
+    return " ".join(repr(value).split())[:60]
 
 
 class _Meter:
@@ -102,9 +107,20 @@ class Logger:
         self._meters.setdefault(key, _Meter()).update(value)
 
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], frame: int, ty: str) -> None:
-        """Log each metric under `ty` ("train" or "eval")."""
+        """Log each metric of an agent's update under `ty` ("train" or "eval").
+
+        Raises:
+            UserError: they are no dict of numbers.
+        """
+        if not isinstance(metrics, Mapping):
+            raise UserError(f"agent.update returned {_short(metrics)}: must return a dict of metrics, or {{}}")
         for name, value in metrics.items():
-            self.log(f"{ty}/{name}", value, frame)
+            try:
+                self.log(f"{ty}/{name}", value, frame)
+            except (TypeError, ValueError) as error:
+                raise UserError(
+                    f"agent.update returned {name}={_short(value)}: a metric must be one number ({error})"
+                ) from error
 
     def dump(self, frame: int, ty: str | None = None) -> None:
         """Write the means since the last dump; without values, write nothing.

@@ -46,11 +46,8 @@ class TimeShares:
             self._active.pop()
 
     def timed_iterator(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
-        """Iterate over `items`, counting the time spent waiting for each one for `name`."""
-        while True:
-            with self.spent_on(name):
-                item = next(items)
-            yield item
+        """Iterate over `items`, counting the time spent waiting for each one for `name`; an error does not end it."""
+        return _Timed(self, name, items)
 
     def shares(self) -> dict[str, float]:
         """Return the fraction of each name in the time since the first activity began; the rest is "other".
@@ -64,6 +61,15 @@ class TimeShares:
         seconds["other"] = seconds.pop("other", 0.0)  # last
         total = max(sum(seconds.values()), 1e-9)
         return {name: spent / total for name, spent in seconds.items()}
+
+
+class _Timed(Iterator[Any]):
+    def __init__(self, shares: TimeShares, name: str, items: Iterator[Any]) -> None:
+        self._shares, self._name, self._items = shares, name, items
+
+    def __next__(self) -> Any:
+        with self._shares.spent_on(self._name):
+            return next(self._items)
 
 
 class Usage:

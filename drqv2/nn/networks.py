@@ -89,6 +89,17 @@ class _MapsLinear(nn.Linear):
         return nn.functional.linear(x.permute(0, 2, 3, 1).flatten(1), weight.flatten(1), self.bias)
 
 
+def gives_maps(encoder: nn.Module) -> bool:
+    """Return whether an encoder can leave its features as maps: not if a hook may expect them flat."""
+    return type(encoder) is Encoder and not encoder._forward_hooks
+
+
+def takes_maps(head: nn.Module) -> bool:
+    """Return whether an actor or critic takes maps: not if its trunk was replaced."""
+    trunk = getattr(head, "trunk", None)
+    return isinstance(trunk, nn.Sequential) and isinstance(trunk[0], _MapsLinear)
+
+
 class _Float32LayerNorm(nn.LayerNorm):
     """Computes in fp32 under bf16 autocast too."""
 

@@ -44,6 +44,8 @@ def prepare_machine(cfg: DictConfig) -> None:
         _assign_gpu()
     envs.choose_backend()  # before anything imports dm_control
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
+    if cfg.precision == "bf16" and cfg.device == "cpu" and not machine.processor()[1]:
+        print("warning: this CPU emulates bf16, which is many times slower; precision=fp32 is the choice of auto here")
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
         utils.keep_freed_memory()
@@ -111,7 +113,9 @@ def make_agent(cfg: DictConfig, env: EnvHandle, device: torch.device) -> Any:
         UserError: its file or its arguments are wrong.
     """
     shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
-    node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
+    cfg = cfg.copy()
+    cfg.agent.update({name: list(shape) for name, shape in shapes.items() if name in cfg.agent})
+    node: Any = OmegaConf.to_container(cfg.agent, resolve=True)  # other keys may refer to the shapes
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
     return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, shapes | {"device": str(device)}, offered)
 

@@ -39,7 +39,9 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
         print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
     with files.locked(work_dir), StopSignals(work_dir) as stop:
         files.remove_leftovers(work_dir)
-        if files.has_snapshot(work_dir) and not (work_dir / files.REPLAY).exists():
+        if not files.has_snapshot(work_dir):
+            _keep_foreign_episodes(work_dir)
+        elif not (work_dir / files.REPLAY).exists():
             return _return_without_replay(cfg, work_dir)
         run = workspace(cfg, work_dir, stop)
         provenance.record_start(work_dir, run.global_frame, run.device)
@@ -53,6 +55,21 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
             run.close()
         run.conclude()
     return run.progress.last_return
+
+
+def _keep_foreign_episodes(run_dir: Path) -> None:
+    """Refuse a directory whose episodes a new start would delete, unless they are of a start that had no snapshot yet.
+
+    Raises:
+        UserError: there are episodes of a run with save_snapshot=false, or of no run at all.
+    """
+    config = run_dir / "config.yaml"
+    began = config.is_file() and "\nsave_snapshot: true" in config.read_text(errors="replace")
+    if not began and any((run_dir / files.REPLAY).glob("episode_*")):
+        raise UserError(
+            f"{run_dir / files.REPLAY} holds episodes and there is no snapshot: a new run would delete them\n"
+            "Choose another hydra.run.dir, or move them away."
+        )
 
 
 def _return_without_replay(cfg: DictConfig, run_dir: Path) -> float:

@@ -79,6 +79,7 @@ class BaseWorkspace:
         self.timer = utils.Timer()
         self._saved_norms: dict[str, float] = {}  # gradient norms of the last update before a resume
         self._saved_at = float("-inf")  # seconds of training at the newest snapshot
+        self._milestone_step = -1  # agent step of the newest milestone that this process has saved
         self.checkpoints = Checkpoints(work_dir)
         if cfg.save_snapshot:
             agent_state.capture(self.agent, warn=True)
@@ -151,6 +152,7 @@ class BaseWorkspace:
         since = self.timer.total_time() - self._saved_at
         due = since >= self.cfg.snapshot_every_seconds and not self.checkpoints.busy
         milestone = self._milestones(self.global_step) > self._milestones(self.global_step - self.cfg.num_envs)
+        milestone &= self._milestone_step != self.global_step  # it may come before and after an evaluation
         if self.cfg.save_snapshot and (now or milestone or due or self.stop.requested):
             self.save_snapshot(milestone)
 
@@ -182,6 +184,7 @@ class BaseWorkspace:
                 **self.state_dict(),
             }
             self.checkpoints.save(state, milestone)
+            self._milestone_step = self.global_step if milestone else self._milestone_step
             self._pin_replay()
 
     def finish_snapshots(self) -> None:

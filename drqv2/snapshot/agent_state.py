@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import Container
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -43,7 +44,7 @@ _IN_PLACE = {"module": "modules", "object": "__dict__", "stateful": "load_state_
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 _CONSTANTS: tuple[Any, ...] = (
     *(type, ModuleType, Enum, re.Pattern, PurePath, slice, range, np.dtype, np.ufunc, functools.partial),
-    *(type(functools.cache(len)), torch.jit.ScriptFunction, torch.cuda.CUDAGraph),
+    *(type(functools.cache(len)), torch.jit.ScriptFunction, torch.cuda.CUDAGraph, Container),
 )
 _CONSTANT = {"kind": "constant"}
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"} - {"abc", "argparse", "types", "typing"}

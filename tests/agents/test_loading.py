@@ -248,12 +248,12 @@ def test_names_resolved_by_hydra(tmp_path: Path) -> None:
     del sys.modules["parts"]
 
 
-def test_arguments_stay_plain(tmp_path: Path) -> None:
-    node = {"_target_": "my.agent", "obs_shape": [9, 84, 84], "net": {"widths": [1, 2]}, "x": None}
+def test_arguments_are_plain_if_asked_for(tmp_path: Path) -> None:
+    node = {"_target_": "my.agent", "_convert_": "all", "net": {"widths": [1, 2]}, "x": None}
     factory, kwargs = agent_files.agent_factory(node, write(tmp_path, my="def agent(**kwargs): return kwargs"))
-    assert factory(**kwargs) == {"obs_shape": [9, 84, 84], "net": {"widths": [1, 2]}, "x": None}
-    assert type(kwargs["obs_shape"]) is list
+    assert factory(**kwargs) == {"net": {"widths": [1, 2]}, "x": None}
     assert type(kwargs["net"]) is dict
+    assert type(kwargs["net"]["widths"]) is list
 
 
 @pytest.mark.parametrize(
@@ -286,3 +286,60 @@ def test_a_file_can_be_fixed_and_reloaded(tmp_path: Path) -> None:
         load(write(tmp_path, my="import nothing_of_this_name\n"), "my.Agent")
     importlib.invalidate_caches()
     assert load(write(tmp_path, my="class Agent: pass\n"), "my.Agent")
+
+
+AUGMENTED = """
+from drqv2 import NoShiftAug
+
+class Agent:
+    def __init__(self, obs_shape, augmentation, losses, parts):
+        augmentation.crop.size = 84
+        self.obs_shape, self.augmentation, self.losses, self.parts = obs_shape, augmentation, losses, parts
+
+    def train(self, training=True): ...
+    def act(self, obs, step, eval_mode): ...
+    def update(self, replay_iter, step): ...
+"""
+
+
+def test_nested_targets_and_nodes_are_as_in_the_public_loop(tmp_path: Path) -> None:
+    own = """
+class NoShiftAug:
+    def __init__(self, shape, crop):
+        self.shape, self.crop = shape, crop
+"""
+    write(tmp_path, mine=AUGMENTED, drqv2=own)
+    aug = {"_target_": "drqv2.NoShiftAug", "shape": [9, 84, 84], "crop": {"size": 3}}
+    node = {"_target_": "mine.Agent", "augmentation": aug, "losses": {"fwd_loss": 0.5}, "parts": [aug]}
+    agent = agent_files.make_agent(node | {"obs_shape": None}, tmp_path, {"obs_shape": (9, 84, 84)}, {})
+    assert type(agent.augmentation) is type(agent.parts[0])
+    assert inspect.getsourcefile(type(agent.augmentation)) == str(tmp_path / "drqv2.py")
+    assert agent.augmentation.crop.size == 84
+    assert agent.losses.fwd_loss == 0.5
+    assert agent.obs_shape == (9, 84, 84)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"train": None}, r"Mine.train\(training\) is missing"),
+        ({"act": lambda obs, step: obs}, r"Mine.act\(obs, step\): must take \(obs, step, eval_mode\)"),
+        ({"update": lambda batch: {}}, r"Mine.update\(batch\): must take \(replay_iter, step\)"),
+        ({"train": lambda: None}, r"Mine.train\(\): must take \(training\)"),
+    ],
+)
+def test_wrong_methods_are_found_when_the_agent_is_made(
+    tmp_path: Path, methods: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+class Mine:
+    def train(self, training=True): ...
+    def act(self, obs, step, eval_mode): ...
+    def update(self, replay_iter, step): ...
+"""
+    factory, _ = agent_files.agent_factory({"_target_": "mine.Mine"}, write(tmp_path, mine=text))
+    assert agent_files.make_agent({"_target_": "mine.Mine"}, tmp_path, {}, {})
+    for name, method in methods.items():
+        monkeypatch.setattr(factory, name, method and staticmethod(method))
+    with pytest.raises(UserError, match=message):
+        agent_files.make_agent({"_target_": "mine.Mine"}, tmp_path, {}, {})

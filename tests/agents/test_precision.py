@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import torch
 from dm_env import specs
+from omegaconf import OmegaConf
 
 from drqv2 import envs
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
+from drqv2.run import factory
 from drqv2.snapshot import agent_state
+from drqv2.system import machine
 from drqv2.system.machine import processor
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 from tests import short_env
@@ -281,3 +284,32 @@ def test_a_graph_continues_after_a_restore() -> None:
         parts.update(iter([batch]), step)
     for a, b in zip(whole.critic.parameters(), parts.critic.parameters(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_emulated_bf16_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for native, warned in ((False, True), (True, False)):
+        monkeypatch.setattr(machine, "processor", lambda native=native: ("CPU", native))
+        factory.prepare_machine(OmegaConf.create({"device": "cpu", "precision": "bf16", "compile": False}))
+        assert ("emulates bf16" in capsys.readouterr().out) is warned
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("heads", [["critic", "critic_target"], ["actor"]])
+def test_a_replaced_trunk_gets_flat_features(precision: str, heads: list[str]) -> None:
+    agent = small_agent(precision=precision)
+    for name in heads:
+        head = getattr(agent, name)
+        head.trunk = torch.nn.Sequential(torch.nn.Linear(39200, 50), torch.nn.LayerNorm(50), torch.nn.Tanh())
+    metrics = agent.update(iter(batches(1)), 0)
+    assert all(torch.isfinite(value) for value in metrics.values())
+
+
+def test_a_hook_on_the_encoder_sees_flat_features() -> None:
+    agent, plain = small_agent(), small_agent()
+    seen: list[torch.Tensor] = []
+    agent.encoder.register_forward_hook(lambda _, __, features: seen.append(features.detach()))
+    batch = batches(1)
+    for each in (agent, plain):
+        each.update(iter(batch), 0)
+    assert [features.shape for features in seen] == [(8, 39200)] * 2
+    torch.testing.assert_close(dict(agent.critic.state_dict()), dict(plain.critic.state_dict()), rtol=1e-3, atol=1e-5)

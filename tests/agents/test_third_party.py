@@ -214,3 +214,44 @@ def test_an_agent_trains_and_resumes_in_real_processes(tmp_path: Path) -> None:
     assert counts[1] > counts[0]
     assert all(str(THIRD_PARTY) in output for output in outputs)
     assert f"resumed {run_dir} at frame 180" in outputs[1]
+
+
+BROKEN = """
+from drqv2 import DrQV2Agent
+
+class Broken(DrQV2Agent):
+    def update(self, replay_iter, step):
+        return self.learn(None)
+
+    def learn(self, batch):
+        return batch.mean()  # a bug
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            BROKEN,
+            ["AttributeError in your agent: 'NoneType'", "line 9, in learn", "batch.mean()  # a bug", "Fix it, then"],
+        ),
+        (BROKEN.replace("batch.mean()", "{'loss': 'low'}"), ["agent.update returned loss='low'", "must be one number"]),
+        (
+            BROKEN.replace("update(self, replay_iter, step)", "act(self, obs, step, eval_mode)").replace(
+                "self.learn(None)", "super().act(obs, step, eval_mode), None"
+            ),
+            ["Broken.act returned a tuple"],
+        ),
+    ],
+)
+def test_mistakes_in_an_agent_are_shown_where_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: list[str]
+) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    with pytest.raises(SystemExit) as leaving:
+        run(tmp_path / "run", f"agent_dir={tmp_path}", "agent._target_=broken.Broken")
+    error = capsys.readouterr().err
+    assert leaving.value.code == (1 if "Fix it" in said[-1] else 2)
+    assert [words for words in said if words not in error] == []
+    assert "Traceback" not in error
+    assert "workspace.py" not in error

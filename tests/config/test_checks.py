@@ -60,8 +60,8 @@ COMMON = {
 }
 AGENT = {
     "_target_": "drqv2.agents.drqv2.DrQV2Agent",
-    "obs_shape": "???",
-    "action_shape": "???",
+    "obs_shape": None,
+    "action_shape": None,
     "device": "auto",
     "critic_target_tau": 0.01,
     "update_every_steps": 2,
@@ -145,7 +145,7 @@ def test_numbers_are_put_in_their_type():
     assert (cfg.num_train_frames, type(cfg.num_train_frames), cfg.experiment) == (1_000_000, int, "7")
     assert type(cfg.agent.lr) is float
     assert OmegaConf.is_interpolation(cfg.agent, "lr"), "a later change of lr must still reach the agent"
-    assert OmegaConf.is_missing(cfg.agent, "obs_shape")
+    assert cfg.agent.obs_shape is None
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ TABLE: list[tuple[Kind, list[Any], list[Any], str]] = [
     (Schedule(), [], ["linear(1.0,0.1)", "lineer(1.0,0.1,9)", True, None], "linear(init,final,duration)"),
     (Schedule(), [], ["linear(1.0,0.1,0)"], "duration"),
     (Schedule(), [], ["linear(1.0,-0.1,10)", -1], "0 or above"),
-    (Shape(), ["???", [9, 84, 84], (6,)], ["big", [0], [1.5]], "taken from the environment"),
+    (Shape(), ["???", [9, 84, 84], (6,)], ["big", [0], [1.5]], "unset"),
     (Choice("auto", True, False), ["auto", True, False], ["maybe", 1, 0, None], "auto, true or false"),
     (Choice("one"), ["one"], ["two"], "must be one"),
 ]

@@ -152,7 +152,7 @@ def test_a_check_that_raises_is_a_finding(capsys, monkeypatch):
         raise AttributeError("module has no attribute x\nsecond line")
 
     monkeypatch.setattr(doctor, "versions", broken)
-    assert main(["--task", "nonsense"]) == 1
+    assert main(["--task", "nonsense"]) == main(["task=nonsense"]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == ["ok", "first", "fine"]
     assert out[1].split(maxsplit=2) == ["fail", "broken", "AttributeError: module has no attribute x"]

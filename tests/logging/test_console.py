@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console as Terminal
@@ -138,6 +139,25 @@ def test_waiting_for_a_batch_counts_as_data() -> None:
         assert next(shares.timed_iterator("data", slow())) == "batch"
         now += 1.0
     assert shares.shares() == {"data": 0.75, "update": 0.25, "other": 0.0}
+
+
+def test_an_error_does_not_end_the_batches() -> None:
+    class Loader:
+        turns = iter([RuntimeError("a worker died"), "batch"])
+
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> Any:
+            turn = next(self.turns)
+            if isinstance(turn, Exception):
+                raise turn
+            return turn
+
+    batches = TimeShares().timed_iterator("data", Loader())
+    with pytest.raises(RuntimeError, match="a worker died"):
+        next(batches)
+    assert next(batches) == "batch"
 
 
 def test_nothing_is_shown_when_off(capsys: pytest.CaptureFixture[str]) -> None:

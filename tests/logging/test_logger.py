@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from drqv2.errors import UserError
 from drqv2.logging.logger import Logger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -262,3 +263,16 @@ def test_foreign_file_is_quarantined(tmp_path, caplog, content):
     (moved,) = (tmp_path / "quarantine").glob("train.csv*")
     assert moved.read_bytes() == content
     assert "is not a log of this project" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (None, "agent.update returned None: must return a dict"),
+        ({"loss": "high"}, "agent.update returned loss='high': a metric must be one number"),
+        ({"loss": torch.ones(2)}, "agent.update returned loss=tensor.*one number"),
+    ],
+)
+def test_what_is_not_metrics_is_refused(tmp_path, metrics, message):
+    with pytest.raises(UserError, match=message):
+        Logger(tmp_path, use_tb=False).log_metrics(metrics, 2, "train")
