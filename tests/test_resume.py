@@ -256,8 +256,10 @@ def test_a_failure_at_the_end_keeps_the_replay(tmp_path: Path, monkeypatch: pyte
 
 
 def test_leftovers_of_a_run_without_a_snapshot_are_removed(tmp_path: Path) -> None:
-    run(tmp_path / "run", "save_snapshot=false", "num_train_frames=240")
-    run_dir = run(tmp_path / "run", "save_snapshot=false", "num_train_frames=60", "seed=2")
+    run_dir = run(tmp_path / "run", "num_train_frames=240")
+    for snapshot_file in run_dir.glob("snapshot*.pt"):  # as if it had been killed before the first one
+        snapshot_file.unlink()
+    run(run_dir, "num_train_frames=60", "seed=2")
     assert [p.name for p in (run_dir / "buffer").iterdir()] == ["episode_00000000.safetensors"]
 
 
