@@ -271,8 +271,9 @@ class DrQV2Agent:
         }
 
     def _shifted(self, obs: Tensor) -> Tensor:
-        # A replaced `aug` may take floats only, as in the public implementation.
-        return self.aug(obs if type(self.aug) is RandomShiftsAug else obs.float())
+        # A replaced `aug` or encoder may rely on floats in the usual memory order, as in the public implementation.
+        own = type(self.aug) is RandomShiftsAug and type(self.encoder) is Encoder
+        return self.aug(obs if own else obs.float())
 
     def _encode(self, obs: Tensor) -> Tensor:
         heads = (self.actor, self.critic, self.critic_target)

@@ -21,6 +21,7 @@ from drqv2.system import files
 from drqv2.system.signals import resume_hint
 
 Run = Callable[[DictConfig, Path], Any]
+PUBLISHED_SIZE = 84  # of the images that public encoders are written for, pixels
 
 
 class JobFailed(Exception):
@@ -107,8 +108,15 @@ def _explain_agent(error: Exception, cfg: DictConfig, work_dir: Path) -> UserErr
     frames = [f for f in traceback.extract_tb(error.__traceback__) if folder and f.filename.startswith(folder)]
     if not frames:
         return None
-    where = "".join(traceback.format_list(frames)).rstrip()
-    told = UserError(f"{type(error).__name__} in your agent: {error}\n{where}\nFix it, then {resume_hint(work_dir)}")
+    where, advice = "".join(traceback.format_list(frames)).rstrip(), f"Fix it, then {resume_hint(work_dir)}"
+    size = cfg.image_size
+    if size != PUBLISHED_SIZE and cfg.obs_type == "pixels" and "shape" in str(error):
+        where = f"{frames[-1].filename}, line {frames[-1].lineno}"
+        written_for = f"{PUBLISHED_SIZE}x{PUBLISHED_SIZE} images"
+        advice = (
+            f"An encoder written for {written_for} cannot take {size}x{size}: start with image_size={PUBLISHED_SIZE}"
+        )
+    told = UserError(f"{type(error).__name__} in your agent: {error}\n{where}\n{advice}")
     told.code = 1
     return told
 

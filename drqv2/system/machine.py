@@ -27,10 +27,12 @@ def is_software(renderer: str) -> bool:
 
 
 def processor() -> tuple[str, bool]:
-    """Return the CPU's name and whether it supports bf16 natively."""
+    """Return the CPU's name and whether it supports bf16 natively, as far as ONEDNN_MAX_CPU_ISA permits."""
     text = Path("/proc/cpuinfo").read_text()
     names = [row.partition(":")[2].strip() for row in text.splitlines() if row.startswith("model name")]
-    return (names or ["CPU"])[0], any(flag in text.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+    native = any(flag in text.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+    return (names or ["CPU"])[0], native and any(name in limit for name in ("ALL", "BF16", "FP16", "AMX", "AVX10"))
 
 
 def resolve_precision(precision: str, device: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import drqv2
 import train
@@ -255,3 +256,47 @@ def test_mistakes_in_an_agent_are_shown_where_they_are(
     assert [words for words in said if words not in error] == []
     assert "Traceback" not in error
     assert "workspace.py" not in error
+
+
+FIXED_SIZE = """
+import torch.nn as nn
+from drqv2 import Actor, DrQV2Agent
+
+
+class Encoder(nn.Module):
+    def __init__(self, obs_shape):
+        super().__init__()
+        self.repr_dim = 32 * 35 * 35
+        self.convnet = nn.Sequential(nn.Conv2d(obs_shape[0], 32, 3, stride=2), nn.ReLU(), nn.Conv2d(32, 32, 7))
+
+    def forward(self, obs):
+        h = self.convnet(obs / 255.0 - 0.5)
+        return h.view(h.shape[0], -1)
+
+
+class FixedSize(DrQV2Agent):
+    def __init__(self, obs_shape, action_shape, feature_dim, hidden_dim, **kwargs):
+        super().__init__(obs_shape, action_shape, feature_dim=feature_dim, hidden_dim=hidden_dim, **kwargs)
+        self.encoder = Encoder(obs_shape).to(self.device)
+        self.actor = Actor(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(self.device)
+
+    def act(self, obs, step, eval_mode):
+        return super().act(obs, step, eval_mode)
+"""
+
+
+def test_an_encoder_written_for_84_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fixed.py").write_text(FIXED_SIZE)
+    agent = [f"agent_dir={tmp_path}", "agent._target_=fixed.FixedSize"]
+    with pytest.raises(SystemExit):
+        run(tmp_path / "other", *agent)
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].endswith("cannot take 32x32: start with image_size=84")
+    assert len(error.splitlines()) == 3
+    run(tmp_path / "run", *agent, "image_size=84", "num_train_frames=180")
+    assert "resume" not in capsys.readouterr().err
+
+
+def test_the_debug_preset_has_images_that_public_encoders_take() -> None:
+    debug, config = (OmegaConf.load(ROOT / "cfgs" / name) for name in ("preset/debug.yaml", "config.yaml"))
+    assert OmegaConf.merge(config, debug).image_size == 84
