@@ -1,11 +1,13 @@
-"""Exit codes of the command-line tools other than train.py."""
+"""How programs end and warn: exit codes of the tools other than train.py, and warnings of one line."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from drqv2.errors import UserError
 from drqv2.system import files
@@ -20,7 +22,8 @@ def clean_exit() -> Iterator[None]:
             output has closed it (`| head`); 74 when the disk has no space for the output.
     """
     try:
-        yield
+        with plain_warnings():
+            yield
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -35,3 +38,21 @@ def clean_exit() -> Iterator[None]:
         if full:
             print(f"error: standard output cannot be written ({error.strerror})", file=sys.stderr)
         sys.exit(74 if full else 141)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Context in which each warning is printed once, as one line without the source line that raised it."""
+    usual, seen = warnings.formatwarning, set[str]()
+
+    def one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+        text = f"warning: {' '.join(str(message).split())}\n"
+        repeated = text in seen
+        seen.add(text)
+        return "" if repeated else text
+
+    warnings.formatwarning = one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual

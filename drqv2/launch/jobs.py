@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from drqv2.config.checks import validate
 from drqv2.errors import DiskError, Stopped, UserError
+from drqv2.launch.exits import plain_warnings
 from drqv2.system import files
 from drqv2.system.signals import resume_hint
 
@@ -57,7 +58,8 @@ class Job:
         sys.argv[0] = self._script  # for the commands in messages, wherever this is
         try:
             validate(cfg)
-            return self._run(cfg, work_dir)
+            with plain_warnings():
+                return self._run(cfg, work_dir)
         except UserError as error:
             message, code = f"error: {error}", error.code
         except Stopped as stopped:

@@ -300,3 +300,28 @@ def test_an_encoder_written_for_84_pixels(tmp_path: Path, capsys: pytest.Capture
 def test_the_debug_preset_has_images_that_public_encoders_take() -> None:
     debug, config = (OmegaConf.load(ROOT / "cfgs" / name) for name in ("preset/debug.yaml", "config.yaml"))
     assert OmegaConf.merge(config, debug).image_size == 84
+
+
+NOISY = """
+import warnings
+
+from drqv2 import DrQV2Agent
+
+
+class Noisy(DrQV2Agent):
+    def act(self, obs, step, eval_mode):
+        with warnings.catch_warnings():  # makes Python forget which warnings it has shown
+            warnings.simplefilter("default")
+            warnings.warn("this agent\\nwarns at every step")
+        return super().act(obs, step, eval_mode)
+"""
+
+
+@pytest.mark.slow
+def test_each_warning_is_one_line_and_comes_once(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    agent = [f"agent_dir={tmp_path}", "agent._target_=noisy.Noisy", "num_train_frames=120"]
+    command = [sys.executable, "train.py", *SHORT, f"hydra.run.dir={tmp_path / 'run'}", *agent]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if "warn" in line] == ["warning: this agent warns at every step"]
