@@ -25,9 +25,11 @@ from typing import Any
 import hydra
 from hydra.errors import InstantiationException
 
+from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.config.checks import check_agent
 from drqv2.config.formatting import did_you_mean
 from drqv2.errors import UserError
+from drqv2.nn.networks import STRIDES
 
 # The original's modules that have another name here; `replay_buffer`, `video` and `drqv2` have the same.
 _ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs", "logger": "drqv2.logging.logger"}
@@ -156,6 +158,7 @@ def make_agent(
     factory, kwargs = agent_factory({k: v for k, v in agent.items() if k not in found}, agent_dir)
     kwargs |= {k: v for k, v in found.items() if k in agent}
     named = inspect.signature(factory).parameters
+    _drop_encoder(factory, named, kwargs)
     kwargs |= {k: v for k, v in offered.items() if k in named and k not in kwargs}
     check_agent(factory, kwargs)
     if not factory.__module__.startswith("drqv2."):
@@ -163,6 +166,17 @@ def make_agent(
     made = factory(**kwargs)
     _check_methods(made)
     return made
+
+
+def _drop_encoder(factory: Callable[..., Any], named: Mapping[str, inspect.Parameter], kwargs: dict[str, Any]) -> None:
+    """Remove the name of one of this project's encoders from the arguments of an agent that cannot use it."""
+    encoder = kwargs.get("encoder")
+    takes = "encoder" in named or any(p.kind is p.VAR_KEYWORD for p in named.values())
+    ours = inspect.isclass(factory) and issubclass(factory, DrQV2Agent)
+    if isinstance(encoder, str) and encoder in STRIDES and not (takes and ours):
+        del kwargs["encoder"]
+        if encoder != "drqv2":
+            print(f"agent.encoder={encoder} is left out: {factory.__qualname__} does not take it")
 
 
 def _check_methods(agent: Any) -> None:

@@ -96,7 +96,10 @@ def validate(cfg: DictConfig) -> None:
             values, target = (plain[node], cfg[node]) if node else (plain, cfg)
             if leaf not in values and key.legacy is not None:
                 values[leaf] = key.legacy
-            if leaf in values:
+            own = node == "agent" and isinstance(
+                values.get(leaf), dict
+            )  # an agent's own idea of a key, such as encoder
+            if leaf in values and not own:
                 flat[key.name] = key.check(values[leaf])
                 if not OmegaConf.is_interpolation(target, leaf) and not OmegaConf.is_missing(target, leaf):
                     target[leaf] = flat[key.name]

@@ -147,6 +147,13 @@ DRQV2_AGENT = (
     free("agent.use_tb", Bool(), "As use_tb: whether update returns metrics."),
     Key("agent.num_expl_steps", Int(0), "Uniformly random actions at the start.", "agent steps"),
     Key("agent.hidden_dim", Int(1), "Width of the hidden layers of actor and critic.", "units"),
+    fixed(
+        "agent.encoder",
+        Choice("drqv2", "strided"),
+        "Convolutions: the paper's, or fewer and coarser ones, several times as fast on a CPU. For DrQV2Agent and its "
+        "subclasses.",
+        legacy="drqv2",
+    ),
     Key("agent.feature_dim", Int(1), "As feature_dim.", "units"),
     Key("agent.stddev_schedule", Schedule(), "As stddev_schedule."),
     Key("agent.stddev_clip", Float(0, above=True), "Bound on the noise in updates.", null="no bound"),

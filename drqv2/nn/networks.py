@@ -10,21 +10,25 @@ from torch import Tensor, nn
 
 from drqv2.utils import TruncatedNormal, weight_init
 
+# The encoders by name. The strided one multiplies a sixth as often for an image of 84x84, and gives 12,800 features.
+STRIDES = {"drqv2": (2, 1, 1, 1), "strided": (2, 2)}
+
 
 class Encoder(nn.Module):
-    """Four 3x3 convolutions of 32 channels, the first with stride 2.
+    """3x3 convolutions of 32 channels; the paper's are four, the first with stride 2.
 
     Args:
         obs_shape: (C, H, W) of an observation, C all stacked frames' channels.
+        strides: of the convolutions, one for each.
 
     Attributes:
-        repr_dim: features that come out of an image; 39,200 for 84x84.
+        repr_dim: features that come out of an image; 39,200 for 84x84 and the paper's strides.
     """
 
-    def __init__(self, obs_shape: Sequence[int]) -> None:
+    def __init__(self, obs_shape: Sequence[int], strides: Sequence[int] = STRIDES["drqv2"]) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for in_channels, stride in ((obs_shape[0], 2), (32, 1), (32, 1), (32, 1)):
+        for in_channels, stride in zip((obs_shape[0], *[32] * len(strides)), strides, strict=False):
             # In place: a convolution's gradient does not need its own output.
             layers += [nn.Conv2d(in_channels, 32, 3, stride=stride), nn.ReLU(inplace=True)]
         self.convnet = nn.Sequential(*layers)

@@ -17,7 +17,9 @@ import drqv2
 import train
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.agents.loading import make_agent
 from drqv2.launch.command_line import launch
+from drqv2.nn.networks import STRIDES
 from drqv2.snapshot import file as snapshot
 from tests.agents.test_loading import _modules_stay_as_they_were, write  # noqa: F401 (a fixture of each test)
 from tests.compare import assert_equal
@@ -256,6 +258,43 @@ def test_mistakes_in_an_agent_are_shown_where_they_are(
     assert [words for words in said if words not in error] == []
     assert "Traceback" not in error
     assert "workspace.py" not in error
+
+
+OWN_ENCODERS = """
+from drqv2 import DrQV2Agent
+
+MADE = []
+
+
+class Own:  # `encoder` is a node of its own
+    def __init__(self, encoder="mine"):
+        MADE.append(encoder)
+
+    def train(self, training=True): ...
+    def act(self, obs, step, eval_mode): ...
+    def update(self, replay_iter, step): ...
+
+
+class Named(DrQV2Agent):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        MADE.append(len(self.encoder.convnet))
+"""
+
+
+def test_an_encoder_is_chosen_by_name_for_drqv2_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, own=OWN_ENCODERS)
+    node = {"obs_shape": (9, 84, 84), "action_shape": (1,), "device": "cpu", "lr": 1e-4, "critic_target_tau": 0.01}
+    node |= {"num_expl_steps": 0, "update_every_steps": 1, "stddev_schedule": 0.1, "stddev_clip": 0.3, "use_tb": False}
+    node |= {"feature_dim": 5, "hidden_dim": 8}
+    for encoder in ("drqv2", "strided"):
+        make_agent({"_target_": "own.Own", "encoder": encoder}, folder, {}, {})
+        make_agent({"_target_": "own.Named", "encoder": encoder, **node}, folder, {}, {})
+    make_agent({"_target_": "own.Own", "encoder": {"width": 3}}, folder, {}, {})
+    (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
+    sizes = [2 * len(STRIDES[encoder]) for encoder in ("drqv2", "strided")]
+    assert module.MADE == ["mine", sizes[0], "mine", sizes[1], {"width": 3}]
+    assert capsys.readouterr().out.count("agent.encoder=strided is left out: Own does not take it") == 1
 
 
 FIXED_SIZE = """

@@ -67,6 +67,7 @@ AGENT = {
     "update_every_steps": 2,
     "use_tb": True,
     "num_expl_steps": 2000,
+    "encoder": "drqv2",
     "hidden_dim": 1024,
     "stddev_clip": 0.3,
 }

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drqv2.nn.networks import Actor, Critic, Encoder, StateEncoder, _centred
+from drqv2.nn.networks import STRIDES, Actor, Critic, Encoder, StateEncoder, _centred
 
 
 def mlp(name: str, in_dim: int, hidden: int, out: int) -> dict[str, tuple[int, ...]]:
@@ -97,6 +97,17 @@ def test_repr_dim_is_what_comes_out(shape: tuple[int, int, int]) -> None:
         out = encoder(torch.zeros(2, *shape, dtype=torch.uint8))
         assert out.shape == (2, encoder.repr_dim)
         assert out.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", list(STRIDES))
+def test_features_are_the_same_flat_and_as_maps(name: str) -> None:
+    encoder, obs = Encoder((9, 84, 84), STRIDES[name]), torch.randint(0, 256, (2, 9, 84, 84), dtype=torch.uint8)
+    actor, critic = Actor(encoder.repr_dim, (2,), 5, 8), Critic(encoder.repr_dim, (2,), 5, 8)
+    flat, maps = encoder(obs), encoder(obs, as_maps=True)
+    assert [layer.stride[0] for layer in encoder.convnet[::2]] == list(STRIDES[name])
+    assert torch.equal(maps.flatten(1), flat)
+    torch.testing.assert_close(actor(maps, 0.1).mean, actor(flat, 0.1).mean)
+    torch.testing.assert_close(critic(maps, torch.zeros(2, 2)), critic(flat, torch.zeros(2, 2)))
 
 
 def test_state_encoder() -> None:
