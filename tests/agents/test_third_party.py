@@ -263,12 +263,12 @@ def test_mistakes_in_an_agent_are_shown_where_they_are(
 OWN_ENCODERS = """
 from drqv2 import DrQV2Agent
 
-MADE = []
+made = []
 
 
 class Own:  # `encoder` is a node of its own
     def __init__(self, encoder="mine"):
-        MADE.append(encoder)
+        made.append(encoder)
 
     def train(self, training=True): ...
     def act(self, obs, step, eval_mode): ...
@@ -278,7 +278,7 @@ class Own:  # `encoder` is a node of its own
 class Named(DrQV2Agent):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        MADE.append(len(self.encoder.convnet))
+        made.append(len(self.encoder.convnet))
 """
 
 
@@ -293,7 +293,7 @@ def test_an_encoder_is_chosen_by_name_for_drqv2_alone(tmp_path: Path, capsys: py
     make_agent({"_target_": "own.Own", "encoder": {"width": 3}}, folder, {}, {})
     (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
     sizes = [2 * len(STRIDES[encoder]) for encoder in ("drqv2", "strided")]
-    assert module.MADE == ["mine", sizes[0], "mine", sizes[1], {"width": 3}]
+    assert module.made == ["mine", sizes[0], "mine", sizes[1], {"width": 3}]
     assert capsys.readouterr().out.count("agent.encoder=strided is left out: Own does not take it") == 1
 
 
