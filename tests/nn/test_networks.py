@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 import torch.nn.functional as F
 from torch import Tensor, nn
 
