@@ -21,6 +21,7 @@ from drqv2.errors import UserError
 from drqv2.evaluation.episodes import play
 from tests.compare import assert_equal
 from tests.envs.toys import Echo
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -227,4 +228,4 @@ def test_processes_end_with_a_killed_parent() -> None:
 
 def test_a_program_that_closes_nothing_ends() -> None:
     code = "from tests.envs.test_handles import *; env = ProcessEnv(make); raise SystemExit(3)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120, check=False).returncode == 3
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE, check=False).returncode == 3

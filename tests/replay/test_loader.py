@@ -33,6 +33,7 @@ from replay_buffer import (
     make_replay_loader,
 )
 from tests.naive_replay import NaiveReplay, data_specs, make_episode, memory_dir, same, samples
+from tests.patience import PATIENCE
 from tests.replay_run import FRAME_STACK, LONGEST, SCHEDULE, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -253,7 +254,7 @@ def test_workers_that_die_each_time_are_reported(replay_dir, checked_often, monk
 
 def test_a_program_that_closes_nothing_ends(tmp_path):
     code = f"from tests.replay_run import *; run = Run(Path({str(tmp_path)!r}), 2); run.add(100); run.draw(3); exit(3)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120, check=False).returncode == 3
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE, check=False).returncode == 3
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -43,7 +43,7 @@ def browser() -> Iterator[Any]:
         options.add_argument(f"--{word}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    driver.set_page_load_timeout(60)
+    driver.set_page_load_timeout(PATIENCE)
     yield driver
     driver.quit()
 
