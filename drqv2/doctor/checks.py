@@ -23,6 +23,7 @@ _INSTALL = "make setup    (or: pip install -e .)"
 _DOCTOR = "python -m drqv2.doctor"
 _PIP = f"{sys.executable} -m pip install"
 _MAX_HOURS = 24.0  # warn about longer runs
+_EPISODE_FRAMES = 1000  # of dm_control's tasks
 _OTHER_FILES = 2e9  # bytes of a run's snapshots, videos and logs
 _MIN_MEMORY = 4e9  # bytes for the learner, the workers and both environments
 
@@ -137,7 +138,7 @@ def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     """Check the renderer and measure its speed; add the measurements to `found`."""
     another = f"try another: MUJOCO_GL={'osmesa' if os.environ.get('MUJOCO_GL') == 'egl' else 'egl'} {_DOCTOR}"
     try:
-        found |= measure.rendering(cfg["task_name"], cfg["frame_stack"], cfg["action_repeat"], cfg["image_size"])
+        found |= measure.rendering(*(cfg[key] for key in measure.RENDERED))
     except UserError as error:
         yield Finding("fail", "renderer", " ".join(str(error).split()), f"{another}, or {_INSTALL}")
         return
@@ -159,6 +160,16 @@ def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("ok", "render + step", text)
 
 
+def hours_of_a_run(cfg: dict[str, Any], step_ms: float, update_ms: float) -> float:
+    """Return the hours that training and evaluations take, if nothing overlaps."""
+    steps = cfg["num_train_frames"] / cfg["action_repeat"]
+    updates = max(0, cfg["num_train_frames"] - cfg["num_seed_frames"]) / cfg["action_repeat"]
+    evaluations = cfg["num_train_frames"] // cfg["eval_every_frames"] + 1
+    eval_steps = evaluations * cfg["num_eval_episodes"] * _EPISODE_FRAMES / cfg["action_repeat"]
+    total_ms = (steps + eval_steps) * step_ms + updates / cfg["agent"]["update_every_steps"] * update_ms
+    return float(total_ms / 3.6e6)
+
+
 def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     """Measure the time of an update and estimate the duration of a run."""
     import torch
@@ -166,10 +177,10 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     ms = measure.update_ms(cfg, device, found["actions"])
     text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {cfg['image_size']} pixels)"
-    step_ms = found["ms"] + ms / cfg["agent"]["update_every_steps"]
-    hours = cfg["num_train_frames"] / cfg["action_repeat"] * step_ms / 3.6e6
+    hours = hours_of_a_run(cfg, found["ms"], ms)
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-    text += f": {cfg['num_train_frames']:,} frames take about {duration}"
+    command = "make train" if cfg["preset"] == ("paper" if device == "cuda" else "cpu") else "a run"
+    text += f": {command} ({cfg['num_train_frames']:,} frames) takes about {duration}"
     if hours <= _MAX_HOURS:
         yield Finding("ok", "update", text)
     else:

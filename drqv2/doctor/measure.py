@@ -14,14 +14,15 @@ from typing import Any
 from drqv2.errors import UserError
 
 TIMEOUT = 60  # seconds for a process
+RENDERED = ("task_name", "frame_stack", "action_repeat", "image_size", "render")  # keys of a configuration
 
 
-def _print_rendering(task: str, frame_stack: int, action_repeat: int, image_size: int) -> None:
+def _print_rendering(task: str, frame_stack: int, action_repeat: int, image_size: int, render: str) -> None:
     from drqv2 import envs
 
     try:
         found: dict[str, Any] = {"backend": envs.require_backend(), "renderer": envs.gl_renderer()}
-        env = envs.make(task, frame_stack, action_repeat, seed=0, image_size=image_size)
+        env = envs.make(task, frame_stack, action_repeat, seed=0, image_size=image_size, render=render)
         env.reset()
         action, times = env.action_spec().generate_value(), []
         for _ in range(60):
@@ -37,7 +38,7 @@ def _print_rendering(task: str, frame_stack: int, action_repeat: int, image_size
     os._exit(0)  # skip GL clean-up, in which some drivers crash
 
 
-def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int) -> dict[str, Any]:
+def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int, render: str) -> dict[str, Any]:
     """Step a pixel environment in a separate process, since a bad GL driver may crash it.
 
     Returns:
@@ -47,7 +48,7 @@ def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int) 
     Raises:
         UserError: rendering does not work.
     """
-    args = (task, frame_stack, action_repeat, image_size)
+    args = (task, frame_stack, action_repeat, image_size, render)
     code = f"from drqv2.doctor.measure import _print_rendering; _print_rendering{args!r}"
     root, command = Path(__file__).resolve().parents[2], [sys.executable, "-c", code]
     try:

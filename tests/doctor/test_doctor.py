@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from drqv2.doctor import checks as doctor
 from drqv2.doctor import measure
@@ -100,7 +101,17 @@ def test_rendering_is_measured():
     assert ("software" in lines["renderer"].text) == machine.is_software(found["renderer"])
     assert lines["render + step"].status == "ok"
     (line,) = doctor.update(cfg(num_train_frames=5000), found)
-    assert "5,000 frames take about" in line.text
+    assert "a run (5,000 frames) takes about" in line.text
+    (line,) = doctor.update(cfg(preset="paper" if torch.cuda.is_available() else "cpu"), found)
+    assert "make train (5,000 frames) takes about" in line.text
+
+
+def test_the_length_of_a_run_counts_its_evaluations():
+    # 250 agent steps, an update at every second one of the last 200, and 2 evaluations of 2 episodes of 250 steps.
+    keys = {"num_train_frames": 1000, "num_seed_frames": 200, "eval_every_frames": 1000, "num_eval_episodes": 2}
+    assert doctor.hours_of_a_run(cfg(action_repeat=4, **keys), 3.6, 7.2) == pytest.approx(
+        (250 * 3.6 + 100 * 7.2 + 2 * 2 * 250 * 3.6) / 3.6e6
+    )
 
 
 @pytest.mark.parametrize(
