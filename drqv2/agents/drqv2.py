@@ -25,7 +25,7 @@ from drqv2 import utils
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
-from drqv2.nn.networks import STRIDES, Actor, Critic, Encoder, StateEncoder, gives_maps, takes_maps
+from drqv2.nn.networks import ENCODERS, Actor, Critic, Encoder, StateEncoder, gives_maps, takes_maps
 
 Metrics = dict[str, Tensor]
 
@@ -94,7 +94,7 @@ class DrQV2Agent:
         self.encoder: Encoder | StateEncoder
         self.aug: Any
         if len(obs_shape) == 3:
-            self.encoder, self.aug = Encoder(obs_shape, STRIDES[encoder]).to(device), RandomShiftsAug(pad=4)
+            self.encoder, self.aug = Encoder(obs_shape, ENCODERS[encoder]).to(device), RandomShiftsAug(pad=4)
         else:
             self.encoder, self.aug = StateEncoder(obs_shape).to(device), torch.nn.Identity()
         sizes = (self.encoder.repr_dim, action_shape, feature_dim, hidden_dim)

@@ -29,7 +29,7 @@ from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.config.checks import check_agent
 from drqv2.config.formatting import did_you_mean
 from drqv2.errors import UserError
-from drqv2.nn.networks import STRIDES
+from drqv2.nn.networks import ENCODERS
 
 # The original's modules that have another name here; `replay_buffer`, `video` and `drqv2` have the same.
 _ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs", "logger": "drqv2.logging.logger"}
@@ -173,7 +173,7 @@ def _drop_encoder(factory: Callable[..., Any], named: Mapping[str, inspect.Param
     encoder = kwargs.get("encoder")
     takes = "encoder" in named or any(p.kind is p.VAR_KEYWORD for p in named.values())
     ours = inspect.isclass(factory) and issubclass(factory, DrQV2Agent)
-    if isinstance(encoder, str) and encoder in STRIDES and not (takes and ours):
+    if isinstance(encoder, str) and encoder in ENCODERS and not (takes and ours):
         del kwargs["encoder"]
         if encoder != "drqv2":
             print(f"agent.encoder={encoder} is left out: {factory.__qualname__} does not take it")

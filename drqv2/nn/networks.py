@@ -10,28 +10,29 @@ from torch import Tensor, nn
 
 from drqv2.utils import TruncatedNormal, weight_init
 
-# The encoders by name. The strided one multiplies a sixth as often for an image of 84x84, and gives 12,800 features.
-STRIDES = {"drqv2": (2, 1, 1, 1), "strided": (2, 2)}
+# (kernel size, stride) of each convolution, by the name of the encoder. The strided one multiplies an eighth as often
+# for an image of 84x84, and gives 11,552 features.
+ENCODERS = {"drqv2": ((3, 2), (3, 1), (3, 1), (3, 1)), "strided": ((4, 4), (3, 1))}
 
 
 class Encoder(nn.Module):
-    """3x3 convolutions of 32 channels; the paper's are four, the first with stride 2.
+    """Convolutions of 32 channels; the paper's are four of size 3x3, the first with stride 2.
 
     Args:
         obs_shape: (C, H, W) of an observation, C all stacked frames' channels.
-        strides: of the convolutions, one for each.
+        layers: (kernel size, stride) of each convolution.
 
     Attributes:
         repr_dim: features that come out of an image; 39,200 for 84x84 and the paper's strides.
     """
 
-    def __init__(self, obs_shape: Sequence[int], strides: Sequence[int] = STRIDES["drqv2"]) -> None:
+    def __init__(self, obs_shape: Sequence[int], layers: Sequence[tuple[int, int]] = ENCODERS["drqv2"]) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for in_channels, stride in zip((obs_shape[0], *[32] * len(strides)), strides, strict=False):
+        modules: list[nn.Module] = []
+        for i, (size, stride) in enumerate(layers):
             # In place: a convolution's gradient does not need its own output.
-            layers += [nn.Conv2d(in_channels, 32, 3, stride=stride), nn.ReLU(inplace=True)]
-        self.convnet = nn.Sequential(*layers)
+            modules += [nn.Conv2d(32 if i else obs_shape[0], 32, size, stride), nn.ReLU(inplace=True)]
+        self.convnet = nn.Sequential(*modules)
         self.apply(weight_init)
         with torch.no_grad():
             self.repr_dim = self.convnet(torch.zeros(1, *obs_shape)).numel()

@@ -19,7 +19,7 @@ from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.agents.loading import make_agent
 from drqv2.launch.command_line import launch
-from drqv2.nn.networks import STRIDES
+from drqv2.nn.networks import ENCODERS
 from drqv2.snapshot import file as snapshot
 from tests.agents.test_loading import _modules_stay_as_they_were, write  # noqa: F401 (a fixture of each test)
 from tests.compare import assert_equal
@@ -292,7 +292,7 @@ def test_an_encoder_is_chosen_by_name_for_drqv2_alone(tmp_path: Path, capsys: py
         make_agent({"_target_": "own.Named", "encoder": encoder, **node}, folder, {}, {})
     make_agent({"_target_": "own.Own", "encoder": {"width": 3}}, folder, {}, {})
     (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
-    sizes = [2 * len(STRIDES[encoder]) for encoder in ("drqv2", "strided")]
+    sizes = [2 * len(ENCODERS[encoder]) for encoder in ("drqv2", "strided")]
     assert module.made == ["mine", sizes[0], "mine", sizes[1], {"width": 3}]
     assert capsys.readouterr().out.count("agent.encoder=strided is left out: Own does not take it") == 1
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drqv2.nn.networks import STRIDES, Actor, Critic, Encoder, StateEncoder, _centred
+from drqv2.nn.networks import ENCODERS, Actor, Critic, Encoder, StateEncoder, _centred
 
 
 def mlp(name: str, in_dim: int, hidden: int, out: int) -> dict[str, tuple[int, ...]]:
@@ -99,13 +99,13 @@ def test_repr_dim_is_what_comes_out(shape: tuple[int, int, int]) -> None:
         assert out.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", list(STRIDES))
+@pytest.mark.parametrize("name", list(ENCODERS))
 def test_features_are_the_same_flat_and_as_maps(name: str) -> None:
-    encoder, obs = Encoder((9, 84, 84), STRIDES[name]), torch.randint(0, 256, (2, 9, 84, 84), dtype=torch.uint8)
+    encoder, obs = Encoder((9, 84, 84), ENCODERS[name]), torch.randint(0, 256, (2, 9, 84, 84), dtype=torch.uint8)
     actor, critic = Actor(encoder.repr_dim, (2,), 5, 8), Critic(encoder.repr_dim, (2,), 5, 8)
     flat, maps = encoder(obs), encoder(obs, as_maps=True)
-    strides = [layer.stride[0] for layer in encoder.convnet if isinstance(layer, nn.Conv2d)]
-    assert strides == list(STRIDES[name])
+    layers = [(m.kernel_size[0], m.stride[0]) for m in encoder.convnet if isinstance(m, nn.Conv2d)]
+    assert layers == list(ENCODERS[name])
     assert torch.equal(maps.flatten(1), flat)
     torch.testing.assert_close(actor(maps, 0.1).mean, actor(flat, 0.1).mean)
     torch.testing.assert_close(critic(maps, torch.zeros(2, 2)), critic(flat, torch.zeros(2, 2)))
