@@ -29,6 +29,7 @@ import torch
 from omegaconf import Container
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
 
 State = Any  # a plain value or a node
 
@@ -44,7 +45,7 @@ _IN_PLACE = {"module": "modules", "object": "__dict__", "stateful": "load_state_
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 _CONSTANTS: tuple[Any, ...] = (
     *(type, ModuleType, Enum, re.Pattern, PurePath, slice, range, np.dtype, np.ufunc, functools.partial),
-    *(type(functools.cache(len)), torch.jit.ScriptFunction, torch.cuda.CUDAGraph, Container),
+    *(type(functools.cache(len)), torch.jit.ScriptFunction, torch.cuda.CUDAGraph, RemovableHandle, Container),
 )
 _CONSTANT = {"kind": "constant"}
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"} - {"abc", "argparse", "types", "typing"}
@@ -292,7 +293,7 @@ class _Restore:
     def _tensor(self, current: Any, node: State, name: str) -> Tensor:
         value = node["value"]
         fits = isinstance(current, Tensor) and (current.shape, current.dtype) == (value.shape, value.dtype)
-        if not fits and isinstance(current, Tensor) and current.requires_grad:
+        if not fits and isinstance(current, Tensor) and current.requires_grad and current.is_leaf:
             raise RuntimeError(f"{name} has shape {list(current.shape)}, in the snapshot {list(value.shape)}")
         if not fits or not current.is_leaf or 0 in current.stride() or not self._is_free(current, node):
             current = torch.empty_like(value, device="cpu" if node["device"] == "cpu" else self._device)

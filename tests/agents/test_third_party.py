@@ -23,6 +23,7 @@ from drqv2.nn.networks import ENCODERS
 from drqv2.snapshot import file as snapshot
 from tests.agents.test_loading import _modules_stay_as_they_were, write  # noqa: F401 (a fixture of each test)
 from tests.compare import assert_equal
+from tests.short_run import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +53,36 @@ AGENTS = {
         "agent._target_=drqv2.DrQV2Agent",
         *LEAN,
         "~agent.num_expl_steps",
+    ],
+}
+
+
+FORKS = {  # more of them, which take longer
+    "own_augmentation": [
+        f"agent_dir={THIRD_PARTY / 'own_augmentation'}",
+        "agent._target_=drqv2.DrQV2Agent",
+        "+agent.augmentation={_target_:drqv2.RandomShiftsAug,pad:3,contrast:0.1}",
+        *("+agent.widths=[8,16]", "~agent.use_tb", "~agent.feature_dim", "~agent.update_every_steps"),
+        "~agent.stddev_clip",
+    ],
+    "curiosity": [
+        f"agent_dir={THIRD_PARTY}",
+        "agent._target_=curiosity.CuriosityAgent",
+        "+agent.cfg={aug:{crop:{size:28}},forward_lr:1e-3,bonus:{init:0.5,decay:0.99}}",
+        "+agent.losses={fwd_loss:1.0,inv_loss:0.1}",
+        "+agent.forward_model={_target_:curiosity.ForwardModel,obs_shape:${agent.obs_shape},"
+        "action_shape:${agent.action_shape},hidden_dim:${agent.hidden_dim}}",
+        "+agent.inverse_model={_target_:curiosity.InverseModel,_partial_:true,hidden_dim:16,"
+        "action_shape:${agent.action_shape}}",
+    ],
+    "novelty": [f"agent_dir={THIRD_PARTY}", "agent._target_=novelty.NoveltyAgent"],
+    "other_trunk": [
+        *(f"agent_dir={THIRD_PARTY}", "agent._target_=other_trunk.OtherTrunkAgent"),
+        *("+agent.trunk_dim=16", "+agent.repeat_below=0.5"),
+    ],
+    "ema_encoder": [
+        *(f"agent_dir={THIRD_PARTY}", "agent._target_=ema_encoder.EMAEncoderAgent", "+agent.warmup=30"),
+        *("~agent.update_every_steps", "~agent.use_tb", "~agent.stddev_schedule"),
     ],
 }
 
@@ -189,13 +220,16 @@ def agent_state(run_dir: Path) -> dict[str, Any]:
     return dict(snapshot.load(run_dir / "snapshot.pt")["agent"])
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", [*AGENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in FORKS)])
 def test_an_interrupted_agent_ends_as_one_that_ran_through(tmp_path: Path, name: str) -> None:
-    straight = run(tmp_path / "straight", *AGENTS[name])
-    parts = run(tmp_path / "parts", *AGENTS[name], "num_train_frames=180")  # evaluates there, as the other does
+    overrides = (AGENTS | FORKS)[name]
+    straight = run(tmp_path / "straight", *overrides)
+    parts = run(tmp_path / "parts", *overrides, "num_train_frames=180")  # evaluates there, as the other does
     before = agent_state(parts)
     launch(train.main, "cfgs", argv=[f"resume={parts}", "num_train_frames=240"])
     assert_equal(agent_state(parts), agent_state(straight), name)
+    for table in ("train", "eval"):
+        assert rows(parts, table) == rows(straight, table)
     with pytest.raises(AssertionError):
         assert_equal(agent_state(parts), before, name)
 

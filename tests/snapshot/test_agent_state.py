@@ -219,6 +219,7 @@ def test_constants_of_the_code_are_cause_no_warning() -> None:
 
     constants = [Mode.A, RMS, cached, functools.partial(max, 1), np, np.exp, str.upper, "a".upper, torch.relu]
     constants += [re.compile("a"), Path("x"), slice(1), range(3), np.dtype("i4"), torch.compile(lambda x: x)]
+    constants.append(nn.Linear(1, 1).register_forward_hook(print))
 
     def make() -> Agent:
         agent = Agent(settings=Settings(3), modes=[Mode.A, 1], table={Mode.A: len}, functions={len, max})
@@ -424,6 +425,15 @@ def test_tensors_stay_in_place_where_they_fit() -> None:
     assert new.x is x
     assert_same(vars(new), vars(old))
     assert new.expanded.requires_grad
+
+
+def test_what_a_network_gave_may_have_another_shape() -> None:
+    """Agents keep their last features, which follow the batch; a new agent may have tried its networks on one image."""
+    net = nn.Linear(3, 2)
+    several = net(torch.ones(8, 3))
+    got = pass_on(several, net(torch.ones(1, 3)))
+    assert not got.requires_grad
+    assert_same(got, several.detach())
 
 
 def test_what_has_a_state_dict_is_asked_for_it() -> None:
