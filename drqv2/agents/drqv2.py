@@ -285,12 +285,15 @@ class DrQV2Agent:
 
     @property
     def _as_published(self) -> bool:
-        """Whether nothing of the update has been replaced: replacements get fp32 and flat features."""
+        """Whether nothing of the update has been replaced or hooked: otherwise it has fp32 and flat features."""
         modules = (self.encoder, self.aug, self.actor, self.critic, self.critic_target)
         kinds, heads = [type(module) for module in modules], [Actor, Critic, Critic]
         methods = ("update", "update_critic", "update_actor")
-        return all(getattr(type(self), name) is getattr(DrQV2Agent, name) for name in methods) and (
-            kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads])
+        hooks = any(module._forward_hooks for module in modules)
+        return (
+            all(getattr(type(self), name) is getattr(DrQV2Agent, name) for name in methods)
+            and not hooks
+            and (kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads]))
         )
 
     @property

@@ -95,8 +95,8 @@ class _MapsLinear(nn.Linear):
 
 
 def gives_maps(encoder: nn.Module) -> bool:
-    """Return whether an encoder can leave its features as maps: not if a hook may expect them flat."""
-    return type(encoder) is Encoder and not encoder._forward_hooks
+    """Return whether an encoder can leave its features as maps."""
+    return type(encoder) is Encoder
 
 
 def takes_maps(head: nn.Module) -> bool:
