@@ -289,12 +289,10 @@ class DrQV2Agent:
         modules = (self.encoder, self.aug, self.actor, self.critic, self.critic_target)
         kinds, heads = [type(module) for module in modules], [Actor, Critic, Critic]
         methods = ("update", "update_critic", "update_actor")
-        hooks = any(module._forward_hooks for module in modules)
-        return (
-            all(getattr(type(self), name) is getattr(DrQV2Agent, name) for name in methods)
-            and not hooks
-            and (kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads]))
-        )
+        overridden = any(getattr(type(self), name) is not getattr(DrQV2Agent, name) for name in methods)
+        hooked = any(module._forward_hooks for module in modules)
+        known = kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads])
+        return known and not overridden and not hooked
 
     @property
     def _graphs(self) -> bool:
