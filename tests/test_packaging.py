@@ -78,7 +78,7 @@ MAY_USE: dict[str, set[str]] = {
     "nn": set(),
     "envs": {"system"},
     "agents": {"nn"},
-    "agents/loading": {"config"},
+    "agents/loading": {"config", "nn"},
     "replay": {"system", "nn"},
     "logging": {"system"},
     "launch": {"system", "config"},
