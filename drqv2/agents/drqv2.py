@@ -50,7 +50,7 @@ class DrQV2Agent:
             losses and optimizers in fp32.
         compile: on CUDA, whether updates, and actions, are replayed as a graph each; elsewhere, whether torch compiles
             the networks.
-        encoder: "drqv2", the paper's; or "strided", which takes a fraction of the time on a CPU. For images only.
+        encoder: "drqv2", the paper's; or "strided", with an eighth of its multiplications. For images only.
         seed: seeds the agent's own generators (exploration, learning). Without it they are torch's global ones.
 
     Raises:

@@ -150,7 +150,7 @@ DRQV2_AGENT = (
     fixed(
         "agent.encoder",
         Choice("drqv2", "strided"),
-        "Convolutions: the paper's, or fewer and coarser ones, several times as fast on a CPU. For DrQV2Agent and its "
+        "Convolutions: the paper's, or fewer, with an eighth of the multiplications. For DrQV2Agent and its "
         "subclasses.",
         legacy="drqv2",
     ),
