@@ -25,7 +25,7 @@ from drqv2 import utils
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
-from drqv2.nn.networks import ENCODERS, Actor, Critic, Encoder, StateEncoder, gives_maps, takes_maps
+from drqv2.nn.networks import ENCODERS, TRUNK_GAINS, Actor, Critic, Encoder, StateEncoder, gives_maps, takes_maps
 
 Metrics = dict[str, Tensor]
 
@@ -51,6 +51,7 @@ class DrQV2Agent:
         compile: on CUDA, whether updates, and actions, are replayed as a graph each; elsewhere, whether torch compiles
             the networks.
         encoder: "drqv2", the paper's; or "strided", with an eighth of its multiplications. For images only.
+        critic_layer_norm: whether to normalise the critic's hidden layers, see `Critic`; the paper does not.
         seed: seeds the agent's own generators (exploration, learning). Without it they are torch's global ones.
 
     Raises:
@@ -75,6 +76,7 @@ class DrQV2Agent:
         compile: bool = False,
         seed: int | None = None,
         encoder: str = "drqv2",
+        critic_layer_norm: bool = False,
     ) -> None:
         if len(action_shape) != 1:
             raise UserError(f"DrQ-v2 needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
@@ -97,10 +99,11 @@ class DrQV2Agent:
             self.encoder, self.aug = Encoder(obs_shape, ENCODERS[encoder]).to(device), RandomShiftsAug(pad=4)
         else:
             self.encoder, self.aug = StateEncoder(obs_shape).to(device), torch.nn.Identity()
-        sizes = (self.encoder.repr_dim, action_shape, feature_dim, hidden_dim)
+        trunk_gain = TRUNK_GAINS[encoder] if len(obs_shape) == 3 else 1.0
+        sizes = (self.encoder.repr_dim, action_shape, feature_dim, hidden_dim, trunk_gain)
         self.actor = Actor(*sizes).to(device)
-        self.critic = Critic(*sizes).to(device)
-        self.critic_target = Critic(*sizes).to(device)
+        self.critic = Critic(*sizes, critic_layer_norm).to(device)
+        self.critic_target = Critic(*sizes, critic_layer_norm).to(device)
         self.critic_target.load_state_dict(self.critic.state_dict())
         self._make_optimizers(lr)
         self._make_generators(seed)

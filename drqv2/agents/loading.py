@@ -32,6 +32,8 @@ from drqv2.errors import UserError
 from drqv2.nn.networks import ENCODERS
 
 # The original's modules that have another name here; `replay_buffer`, `video` and `drqv2` have the same.
+# Keys of DrQV2Agent that are not in the public implementation, and their values, the paper's first.
+OWN_KEYS: dict[str, tuple[Any, ...]] = {"encoder": tuple(ENCODERS), "critic_layer_norm": (False, True)}
 _ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs", "logger": "drqv2.logging.logger"}
 
 
@@ -158,7 +160,7 @@ def make_agent(
     factory, kwargs = agent_factory({k: v for k, v in agent.items() if k not in found}, agent_dir)
     kwargs |= {k: v for k, v in found.items() if k in agent}
     named = inspect.signature(factory).parameters
-    _drop_encoder(factory, named, kwargs)
+    _drop_own_keys(factory, named, kwargs)
     kwargs |= {k: v for k, v in offered.items() if k in named and k not in kwargs}
     check_agent(factory, kwargs)
     if not factory.__module__.startswith("drqv2."):
@@ -168,15 +170,18 @@ def make_agent(
     return made
 
 
-def _drop_encoder(factory: Callable[..., Any], named: Mapping[str, inspect.Parameter], kwargs: dict[str, Any]) -> None:
-    """Remove the name of one of this project's encoders from the arguments of an agent that cannot use it."""
-    encoder = kwargs.get("encoder")
-    takes = "encoder" in named or any(p.kind is p.VAR_KEYWORD for p in named.values())
+def _drop_own_keys(factory: Callable[..., Any], named: Mapping[str, inspect.Parameter], kwargs: dict[str, Any]) -> None:
+    """Remove the keys that public agent files do not know from the arguments of an agent that cannot use them."""
     ours = inspect.isclass(factory) and issubclass(factory, DrQV2Agent)
-    if isinstance(encoder, str) and encoder in ENCODERS and not (takes and ours):
-        del kwargs["encoder"]
-        if encoder != "drqv2":
-            print(f"agent.encoder={encoder} is left out: {factory.__qualname__} does not take it")
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in named.values())
+    for name, values in OWN_KEYS.items():
+        value = kwargs.get(name)
+        # Anyone's `encoder` may be something else than a name from the list.
+        takes = (name in named or takes_all) if ours else (name in named and name != "encoder")
+        if value in values and not takes:
+            del kwargs[name]
+            if value != values[0]:
+                print(f"agent.{name}={value} is left out: {factory.__qualname__} does not take it")
 
 
 def _check_methods(agent: Any) -> None:

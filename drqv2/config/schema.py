@@ -154,6 +154,13 @@ DRQV2_AGENT = (
         "subclasses.",
         legacy="drqv2",
     ),
+    fixed(
+        "agent.critic_layer_norm",
+        Bool(),
+        "Normalise the critic's hidden layers (RLPD, arXiv 2302.02948); the paper does not. For DrQV2Agent and its "
+        "subclasses.",
+        legacy=False,
+    ),
     Key("agent.feature_dim", Int(1), "As feature_dim.", "units"),
     Key("agent.stddev_schedule", Schedule(), "As stddev_schedule."),
     Key("agent.stddev_clip", Float(0, above=True), "Bound on the noise in updates.", null="no bound"),

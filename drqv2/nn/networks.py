@@ -11,8 +11,11 @@ from torch import Tensor, nn
 from drqv2.utils import TruncatedNormal, weight_init
 
 # (kernel size, stride) of each convolution, by the name of the encoder. The strided one multiplies an eighth as often
-# for an image of 84x84, and gives 11,552 features.
+# for an image of 84x84, and gives 11,552 features instead of 39,200.
 ENCODERS = {"drqv2": ((3, 2), (3, 1), (3, 1), (3, 1)), "strided": ((4, 4), (3, 1))}
+# Scale of the trunks' initial weights. A trunk's output is normalised, so its change by a step of Adam goes with the
+# number of features over this scale, which is chosen such that both encoders' trunks learn at the same pace.
+TRUNK_GAINS = {"drqv2": 1.0, "strided": 0.3}
 
 
 class Encoder(nn.Module):
@@ -124,14 +127,17 @@ def _trunk(repr_dim: int, feature_dim: int) -> nn.Sequential:
     return nn.Sequential(_MapsLinear(repr_dim, feature_dim), _Float32LayerNorm(feature_dim), nn.Tanh())
 
 
-def _mlp(in_dim: int, hidden_dim: int, out_dim: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(in_dim, hidden_dim),
-        nn.ReLU(),
-        nn.Linear(hidden_dim, hidden_dim),
-        nn.ReLU(),
-        _Float32Linear(hidden_dim, out_dim),
-    )
+def _scale(trunk: nn.Sequential, gain: float) -> None:
+    with torch.no_grad():
+        next(trunk.parameters()).mul_(gain)
+
+
+def _mlp(in_dim: int, hidden_dim: int, out_dim: int, layer_norm: bool = False) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width in (in_dim, hidden_dim):
+        norm = [_Float32LayerNorm(hidden_dim)] if layer_norm else []
+        layers += [nn.Linear(width, hidden_dim), *norm, nn.ReLU()]
+    return nn.Sequential(*layers, _Float32Linear(hidden_dim, out_dim))
 
 
 class Actor(nn.Module):
@@ -142,13 +148,22 @@ class Actor(nn.Module):
         action_shape: (A,).
         feature_dim: width of the trunk's output.
         hidden_dim: width of the two hidden layers.
+        trunk_gain: scale of the trunk's initial weights.
     """
 
-    def __init__(self, repr_dim: int, action_shape: Sequence[int], feature_dim: int, hidden_dim: int) -> None:
+    def __init__(
+        self,
+        repr_dim: int,
+        action_shape: Sequence[int],
+        feature_dim: int,
+        hidden_dim: int,
+        trunk_gain: float = 1.0,
+    ) -> None:
         super().__init__()
         self.trunk = _trunk(repr_dim, feature_dim)
         self.policy = _mlp(feature_dim, hidden_dim, action_shape[0])
         self.apply(weight_init)
+        _scale(self.trunk, trunk_gain)
 
     def forward(self, obs: Tensor, std: float | Tensor) -> TruncatedNormal:
         """Return the distribution over actions [B, A] for features [B, repr_dim] or maps, and a standard deviation."""
@@ -157,14 +172,27 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Two action values on a shared trunk; its arguments are those of `Actor`."""
+    """Two action values on a shared trunk; its arguments are those of `Actor`.
 
-    def __init__(self, repr_dim: int, action_shape: Sequence[int], feature_dim: int, hidden_dim: int) -> None:
+    With `layer_norm` the hidden layers are normalised before their ReLU, so that values of actions far from those in
+    replay stay bounded (Ball et al., RLPD, arXiv 2302.02948). The paper has no such layers.
+    """
+
+    def __init__(
+        self,
+        repr_dim: int,
+        action_shape: Sequence[int],
+        feature_dim: int,
+        hidden_dim: int,
+        trunk_gain: float = 1.0,
+        layer_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.trunk = _trunk(repr_dim, feature_dim)
-        self.Q1 = _mlp(feature_dim + action_shape[0], hidden_dim, 1)
-        self.Q2 = _mlp(feature_dim + action_shape[0], hidden_dim, 1)
+        self.Q1 = _mlp(feature_dim + action_shape[0], hidden_dim, 1, layer_norm)
+        self.Q2 = _mlp(feature_dim + action_shape[0], hidden_dim, 1, layer_norm)
         self.apply(weight_init)
+        _scale(self.trunk, trunk_gain)
 
     def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return Q1 and Q2, float32 [B, 1] each, for features [B, repr_dim] or maps, and actions [B, A]."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from torch import nn
 
 import drqv2
 import train
@@ -313,22 +314,49 @@ class Named(DrQV2Agent):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         made.append(len(self.encoder.convnet))
+
+
+class Norm(Own):
+    def __init__(self, critic_layer_norm):
+        made.append(critic_layer_norm)
 """
+
+
+NODE: dict[str, Any] = {
+    "obs_shape": (9, 84, 84),
+    "action_shape": (1,),
+    "device": "cpu",
+    "lr": 1e-4,
+    "critic_target_tau": 0.01,
+}
+NODE |= {"num_expl_steps": 0, "update_every_steps": 1, "stddev_schedule": 0.1, "stddev_clip": 0.3, "use_tb": False}
+NODE |= {"feature_dim": 5, "hidden_dim": 8}
 
 
 def test_an_encoder_is_chosen_by_name_for_drqv2_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path, own=OWN_ENCODERS)
-    node = {"obs_shape": (9, 84, 84), "action_shape": (1,), "device": "cpu", "lr": 1e-4, "critic_target_tau": 0.01}
-    node |= {"num_expl_steps": 0, "update_every_steps": 1, "stddev_schedule": 0.1, "stddev_clip": 0.3, "use_tb": False}
-    node |= {"feature_dim": 5, "hidden_dim": 8}
     for encoder in ("drqv2", "strided"):
         make_agent({"_target_": "own.Own", "encoder": encoder}, folder, {}, {})
-        make_agent({"_target_": "own.Named", "encoder": encoder, **node}, folder, {}, {})
+        make_agent({"_target_": "own.Named", "encoder": encoder, **NODE}, folder, {}, {})
     make_agent({"_target_": "own.Own", "encoder": {"width": 3}}, folder, {}, {})
     (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
     sizes = [2 * len(ENCODERS[encoder]) for encoder in ("drqv2", "strided")]
     assert module.made == ["mine", sizes[0], "mine", sizes[1], {"width": 3}]
     assert capsys.readouterr().out.count("agent.encoder=strided is left out: Own does not take it") == 1
+
+
+def test_the_critics_layer_norm_is_chosen_for_agents_that_take_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path, own=OWN_ENCODERS)
+    for norm in (False, True):
+        make_agent({"_target_": "own.Own", "critic_layer_norm": norm}, folder, {}, {})
+        make_agent({"_target_": "own.Norm", "critic_layer_norm": norm}, folder, {}, {})
+        agent = make_agent({"_target_": "own.Named", "critic_layer_norm": norm, **NODE}, folder, {}, {})
+        assert sum(isinstance(layer, nn.LayerNorm) for layer in agent.critic.Q1) == 2 * norm
+    (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
+    assert [value for value in module.made if isinstance(value, bool)] == [False, True]
+    assert capsys.readouterr().out.count("agent.critic_layer_norm=True is left out: Own does not take it") == 1
 
 
 FIXED_SIZE = """

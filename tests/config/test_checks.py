@@ -68,6 +68,7 @@ AGENT = {
     "use_tb": True,
     "num_expl_steps": 2000,
     "encoder": "drqv2",
+    "critic_layer_norm": False,
     "hidden_dim": 1024,
     "stddev_clip": 0.3,
 }
