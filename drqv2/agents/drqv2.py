@@ -55,7 +55,8 @@ class DrQV2Agent:
         seed: seeds the agent's own generators (exploration, learning). Without it they are torch's global ones.
 
     Raises:
-        UserError: the observation is neither an image nor a vector, or the actions are not one vector.
+        UserError: the observation is neither an image nor a vector, the actions are not one vector, or there is no such
+            encoder.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class DrQV2Agent:
             raise UserError(
                 f"DrQ-v2 observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)"
             )
+        if encoder not in ENCODERS:
+            raise UserError(f"agent.encoder={encoder} must be {' or '.join(ENCODERS)}")
         self.device = device
         self.critic_target_tau = critic_target_tau
         self.update_every_steps = update_every_steps
@@ -293,9 +296,8 @@ class DrQV2Agent:
         kinds, heads = [type(module) for module in modules], [Actor, Critic, Critic]
         methods = ("update", "update_critic", "update_actor")
         overridden = any(getattr(type(self), name) is not getattr(DrQV2Agent, name) for name in methods)
-        hooked = any(module._forward_hooks for module in modules)
         known = kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads])
-        return known and not overridden and not hooked
+        return known and not overridden and not any(map(_hooked, modules))
 
     @property
     def _graphs(self) -> bool:
@@ -317,3 +319,7 @@ class DrQV2Agent:
         stddev = utils.schedule(self.stddev_schedule, step)
         compiled = self.compile and torch.device(self.device).type != "cuda"
         return torch.tensor(stddev) if compiled else stddev
+
+
+def _hooked(module: torch.nn.Module) -> bool:
+    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules())

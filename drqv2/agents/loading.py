@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import inspect
+import re
 import sys
 import traceback
 import zlib
@@ -24,6 +25,7 @@ from typing import Any
 
 import hydra
 from hydra.errors import InstantiationException
+from omegaconf import Container, OmegaConf
 
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.config.checks import check_agent
@@ -32,9 +34,9 @@ from drqv2.errors import UserError
 from drqv2.nn.networks import ENCODERS
 
 # The original's modules that have another name here; `replay_buffer`, `video` and `drqv2` have the same.
+_ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs", "logger": "drqv2.logging.logger"}
 # Keys of DrQV2Agent that are not in the public implementation, and their values, the paper's first.
 OWN_KEYS: dict[str, tuple[Any, ...]] = {"encoder": tuple(ENCODERS), "critic_layer_norm": (False, True)}
-_ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs", "logger": "drqv2.logging.logger"}
 
 
 class _Names(MetaPathFinder, Loader):
@@ -115,7 +117,9 @@ def agent_factory(agent: dict[str, Any], agent_dir: Path | None) -> tuple[Callab
     try:
         partial = hydra.utils.instantiate(_with_full_targets(agent, names), _partial_=True)
     except InstantiationException as e:
-        raise UserError(f"agent._target_={target}: {_reason(e, names, target, agent_dir)}") from e
+        named = re.search(r"target '([^']+)'", str(e))  # that of the agent, or of a node in it
+        failed = named[1].removeprefix(f"{names.package}.") if named else target
+        raise UserError(f"agent._target_={target}: {_reason(e, names, failed, agent_dir)}") from e
     return partial.func, partial.keywords
 
 
@@ -166,6 +170,11 @@ def make_agent(
     if not factory.__module__.startswith("drqv2."):
         print(f"agent: {agent['_target_']} from {getattr(sys.modules[factory.__module__], '__file__', 'Python')}")
     made = factory(**kwargs)
+    for value in kwargs.values():
+        if isinstance(value, Container):
+            OmegaConf.set_readonly(
+                value, True
+            )  # snapshots do not hold them: what changes in training belongs elsewhere
     _check_methods(made)
     return made
 
@@ -176,12 +185,12 @@ def _drop_own_keys(factory: Callable[..., Any], named: Mapping[str, inspect.Para
     takes_all = any(p.kind is p.VAR_KEYWORD for p in named.values())
     for name, values in OWN_KEYS.items():
         value = kwargs.get(name)
-        # Anyone's `encoder` may be something else than a name from the list.
+        # An `encoder` of another agent is something else.
         takes = (name in named or takes_all) if ours else (name in named and name != "encoder")
         if value in values and not takes:
             del kwargs[name]
             if value != values[0]:
-                print(f"agent.{name}={value} is left out: {factory.__qualname__} does not take it")
+                print(f"agent.{name}={value} is left out: it is meant for DrQV2Agent and its subclasses")
 
 
 def _check_methods(agent: Any) -> None:

@@ -96,9 +96,8 @@ def validate(cfg: DictConfig) -> None:
             values, target = (plain[node], cfg[node]) if node else (plain, cfg)
             if leaf not in values and key.legacy is not None:
                 values[leaf] = key.legacy
-            own = node == "agent" and isinstance(
-                values.get(leaf), dict
-            )  # an agent's own idea of a key, such as encoder
+            # Another agent's `encoder` is something else.
+            own = key.name == "agent.encoder" and not str(values.get("_target_")).startswith("drqv2.")
             if leaf in values and not own:
                 flat[key.name] = key.check(values[leaf])
                 if not OmegaConf.is_interpolation(target, leaf) and not OmegaConf.is_missing(target, leaf):

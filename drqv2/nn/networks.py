@@ -105,7 +105,7 @@ def gives_maps(encoder: nn.Module) -> bool:
 def takes_maps(head: nn.Module) -> bool:
     """Return whether an actor or critic takes maps: not if its trunk was replaced."""
     trunk = getattr(head, "trunk", None)
-    return isinstance(trunk, nn.Sequential) and isinstance(trunk[0], _MapsLinear)
+    return isinstance(trunk, nn.Sequential) and isinstance(next(iter(trunk), None), _MapsLinear)
 
 
 class _Float32LayerNorm(nn.LayerNorm):

@@ -61,10 +61,11 @@ def _keep_foreign_episodes(run_dir: Path) -> None:
     """Refuse a directory whose episodes a new start would delete, unless they are of a start that had no snapshot yet.
 
     Raises:
-        UserError: there are episodes of a run with save_snapshot=false, or of no run at all.
+        UserError: there are episodes of a run with save_snapshot=false or with its snapshots removed, or of no run.
     """
     config = run_dir / "config.yaml"
     began = config.is_file() and "\nsave_snapshot: true" in config.read_text(errors="replace")
+    began &= {path.name for path in run_dir.glob("weights_*.pt")} <= {"weights_0.pt"}
     if not began and any((run_dir / files.REPLAY).glob("episode_*")):
         raise UserError(
             f"{run_dir / files.REPLAY} holds episodes and there is no snapshot: a new run would delete them\n"

@@ -147,6 +147,8 @@ class _Capture:
     def _container(self, value: Any, name: str) -> State:
         kind = next(kind for kind, known in _CONTAINERS.items() if isinstance(value, known))
         items = value if kind == "dict" else dict(enumerate(sorted(value, key=repr) if kind == "set" else value))
+        if any(isinstance(item, torch.cuda.CUDAGraph) for item in items.values()):
+            return _CONSTANT  # a graph with its tensors, which are its own
         children = {key: self.walk(item, f"{name}.{key}") for key, item in items.items()}
         if children and all(node is _CONSTANT for node in children.values()):
             return _CONSTANT

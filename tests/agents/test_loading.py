@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf.errors import ReadonlyConfigError
 
 import drqv2
 import replay_buffer
@@ -317,6 +318,11 @@ class NoShiftAug:
     assert agent.augmentation.crop.size == 84
     assert agent.losses.fwd_loss == 0.5
     assert agent.obs_shape == (9, 84, 84)
+    with pytest.raises(ReadonlyConfigError):  # snapshots do not hold it
+        agent.losses.fwd_loss = 0.25
+    node["parts"] = [{"_target_": "mine.Nope"}]
+    with pytest.raises(UserError, match=r"agent\._target_=mine\.Agent: no Nope in .*mine\.py"):
+        agent_files.make_agent(node, tmp_path, {}, {})
 
 
 @pytest.mark.parametrize(

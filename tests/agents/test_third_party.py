@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ import train
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.agents.loading import make_agent
+from drqv2.config.checks import validate
+from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.nn.networks import ENCODERS
 from drqv2.snapshot import file as snapshot
 from tests.agents.test_loading import _modules_stay_as_they_were, write  # noqa: F401 (a fixture of each test)
 from tests.compare import assert_equal
+from tests.config.test_checks import composed
 from tests.short_run import rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -342,7 +346,17 @@ def test_an_encoder_is_chosen_by_name_for_drqv2_alone(tmp_path: Path, capsys: py
     (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
     sizes = [2 * len(ENCODERS[encoder]) for encoder in ("drqv2", "strided")]
     assert module.made == ["mine", sizes[0], "mine", sizes[1], {"width": 3}]
-    assert capsys.readouterr().out.count("agent.encoder=strided is left out: Own does not take it") == 1
+    assert capsys.readouterr().out.count("agent.encoder=strided is left out: it is meant for DrQV2Agent") == 1
+
+
+def test_an_unknown_encoder_is_refused_where_it_would_be_used(tmp_path: Path) -> None:
+    folder = write(tmp_path, own=OWN_ENCODERS)
+    with pytest.raises(UserError, match=r"agent\.encoder=impala must be drqv2 or strided"):
+        make_agent({"_target_": "own.Named", "encoder": "impala", **NODE}, folder, {}, {})
+    for target, accepted in (("drqv2.agents.drqv2.DrQV2Agent", False), ("own.Own", True)):
+        cfg = composed(f"agent._target_={target}", "agent.encoder=impala")
+        with nullcontext() if accepted else pytest.raises(UserError, match="must be drqv2 or strided"):
+            validate(cfg)
 
 
 def test_the_critics_layer_norm_is_chosen_for_agents_that_take_it(
@@ -356,7 +370,7 @@ def test_the_critics_layer_norm_is_chosen_for_agents_that_take_it(
         assert sum(isinstance(layer, nn.LayerNorm) for layer in agent.critic.Q1) == 2 * norm
     (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
     assert [value for value in module.made if isinstance(value, bool)] == [False, True]
-    assert capsys.readouterr().out.count("agent.critic_layer_norm=True is left out: Own does not take it") == 1
+    assert capsys.readouterr().out.count("agent.critic_layer_norm=True is left out: it is meant for") == 1
 
 
 FIXED_SIZE = """
@@ -380,9 +394,6 @@ class FixedSize(DrQV2Agent):
         super().__init__(obs_shape, action_shape, feature_dim=feature_dim, hidden_dim=hidden_dim, **kwargs)
         self.encoder = Encoder(obs_shape).to(self.device)
         self.actor = Actor(self.encoder.repr_dim, action_shape, feature_dim, hidden_dim).to(self.device)
-
-    def act(self, obs, step, eval_mode):
-        return super().act(obs, step, eval_mode)
 """
 
 
@@ -392,8 +403,8 @@ def test_an_encoder_written_for_84_pixels(tmp_path: Path, capsys: pytest.Capture
     with pytest.raises(SystemExit):
         run(tmp_path / "other", *agent)
     error = capsys.readouterr().err
-    assert error.splitlines()[-1].endswith("cannot take 32x32: start with image_size=84")
-    assert len(error.splitlines()) == 3
+    assert error.splitlines()[-1].endswith("it cannot take 32x32: start with image_size=84")
+    assert len(error.splitlines()) == 2
     run(tmp_path / "run", *agent, "image_size=84", "num_train_frames=180")
     assert "resume" not in capsys.readouterr().err
 

@@ -234,6 +234,13 @@ def test_constants_of_the_code_are_cause_no_warning() -> None:
     assert vars(agent) == before
 
 
+def test_graphs_are_recorded_again_with_their_tensors() -> None:
+    graph = object.__new__(torch.cuda.CUDAGraph)  # without a GPU none can be made
+    with warnings.catch_warnings(action="error"):
+        new = resumed(Agent(graphs={8: (torch.ones(1), graph)}), Agent(graphs={}))
+    assert new.graphs == {}
+
+
 def test_one_warning_names_what_is_not_saved() -> None:
     class Slots:
         __slots__ = ("x",)
