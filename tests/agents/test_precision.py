@@ -309,10 +309,10 @@ def test_a_trunk_may_be_empty_and_the_augmentation_a_function() -> None:
     agent.aug = lambda obs: obs
     for head in (agent.critic, agent.critic_target, agent.actor):
         head.trunk = torch.nn.Sequential()
-    agent.actor.policy[0] = torch.nn.Linear(39200, agent.actor.policy[0].out_features)
+    agent.actor.policy[0] = torch.nn.Linear(39200, 64)
     for critic in (agent.critic, agent.critic_target):
         for q in (critic.Q1, critic.Q2):
-            q[0] = torch.nn.Linear(39200 + 1, q[0].out_features)
+            q[0] = torch.nn.Linear(39200 + 1, 64)
     assert all(torch.isfinite(value) for value in agent.update(iter(batches(1)), 0).values())
 
 
