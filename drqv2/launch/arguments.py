@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -32,8 +33,9 @@ def run_tool(
 def _parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict[str, Any]]:
     known = {key.name: key for key in keys}
     values = {key.name: default for key, default in keys.items()}
-    positional, words = [], iter(argv)
-    for word in words:
+    positional, words = [], deque(argv)
+    while words:
+        word = words.popleft()
         name, equals, text = word.removeprefix("--").partition("=")
         option = word.startswith("--")
         if not option and (not equals or "/" in name):
@@ -41,8 +43,9 @@ def _parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dic
             continue
         if name not in known:
             raise UserError(f"{word}: there is no such key{did_you_mean(name, known)} (see --help)")
-        if not equals and not isinstance(values[name], bool):  # --out FILE; a --watch alone is true
-            text = next(words, "")
+        alone = isinstance(values[name], bool) and not (words and words[0] in ("true", "false"))
+        if not equals and not alone:  # --out FILE, --watch true; a --watch alone is true
+            text = words.popleft() if words else ""
             if not text:
                 raise UserError(f"{word}: a value is missing, which must be {known[name].allowed}")
         values[name] = known[name].check(value_of(text if equals or text else "true", known[name].kind))

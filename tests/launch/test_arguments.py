@@ -27,6 +27,7 @@ def test_three_ways_to_give_a_value(words):
 def test_a_switch_needs_no_value():
     assert parsed("--watch", "runs", "--n", "3") == (["runs"], {"out": None, "watch": True, "n": 3})
     assert parsed("--watch=false", "--out=null")[1] == {"out": None, "watch": False, "n": 1}
+    assert parsed("--watch", "false", "runs") == (["runs"], {"out": None, "watch": False, "n": 1})
 
 
 @pytest.mark.parametrize(
