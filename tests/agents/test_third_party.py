@@ -7,11 +7,13 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from dm_env import specs
 from omegaconf import OmegaConf
 from torch import nn
 
@@ -24,6 +26,7 @@ from drqv2.config.checks import validate
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.nn.networks import ENCODERS
+from drqv2.run import factory
 from drqv2.snapshot import file as snapshot
 from tests.agents.test_loading import _modules_stay_as_they_were, write  # noqa: F401 (a fixture of each test)
 from tests.compare import assert_equal
@@ -347,6 +350,17 @@ def test_an_encoder_is_chosen_by_name_for_drqv2_alone(tmp_path: Path, capsys: py
     sizes = [2 * len(ENCODERS[encoder]) for encoder in ("drqv2", "strided")]
     assert module.made == ["mine", sizes[0], "mine", sizes[1], {"width": 3}]
     assert capsys.readouterr().out.count("agent.encoder=strided is left out: it is meant for DrQV2Agent") == 1
+
+
+def test_keys_may_name_the_shapes_of_the_environment(tmp_path: Path) -> None:
+    write(tmp_path, own=OWN_ENCODERS.replace('encoder="mine"', "model, **kwargs").replace("(encoder)", "(model)"))
+    cfg = composed(f"agent_dir={tmp_path}", "+agent.model={obs:${agent.obs_shape},action:${agent.action_shape}}")
+    cfg.agent._target_ = "own.Own"
+    image, action = specs.Array((9, 84, 84), np.uint8), specs.Array((6,), np.float32)
+    env: Any = SimpleNamespace(observation_spec=lambda: image, action_spec=lambda: action)
+    factory.make_agent(cfg, env, torch.device("cpu"))
+    (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
+    assert module.made == [{"obs": [9, 84, 84], "action": [6]}]
 
 
 def test_an_unknown_encoder_is_refused_where_it_would_be_used(tmp_path: Path) -> None:
