@@ -118,7 +118,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("cfgs", "tests"):
         (project / name).symlink_to(ROOT / name)
     run_dir = project / "exp_local" / "2026.01.02" / "030405_cartpole_balance_sparse_1"
-    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}"])
+    launch(train.main, "cfgs", argv=["preset=cpu", *SHORT, f"hydra.run.dir={run_dir}"])
 
     (project / "my_agents").mkdir()
     (project / "my_agents" / "my_file.py").write_text(
