@@ -79,14 +79,7 @@ class DrQV2Agent:
         encoder: str = "drqv2",
         critic_layer_norm: bool = False,
     ) -> None:
-        if len(action_shape) != 1:
-            raise UserError(f"DrQ-v2 needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
-        if len(obs_shape) not in (1, 3):
-            raise UserError(
-                f"DrQ-v2 observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)"
-            )
-        if encoder not in ENCODERS:
-            raise UserError(f"agent.encoder={encoder} must be {' or '.join(ENCODERS)}")
+        _check(obs_shape, action_shape, encoder)
         self.device = device
         self.critic_target_tau = critic_target_tau
         self.update_every_steps = update_every_steps
@@ -319,6 +312,15 @@ class DrQV2Agent:
         stddev = utils.schedule(self.stddev_schedule, step)
         compiled = self.compile and torch.device(self.device).type != "cuda"
         return torch.tensor(stddev) if compiled else stddev
+
+
+def _check(obs_shape: Sequence[int], action_shape: Sequence[int], encoder: str) -> None:
+    if len(action_shape) != 1:
+        raise UserError(f"DrQ-v2 needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
+    if len(obs_shape) not in (1, 3):
+        raise UserError(f"DrQ-v2 observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)")
+    if encoder not in ENCODERS:
+        raise UserError(f"agent.encoder={encoder} must be {' or '.join(ENCODERS)}")
 
 
 def _hooked(module: torch.nn.Module) -> bool:
