@@ -172,9 +172,8 @@ def make_agent(
     made = factory(**kwargs)
     for value in kwargs.values():
         if isinstance(value, Container):
-            OmegaConf.set_readonly(
-                value, True
-            )  # snapshots do not hold them: what changes in training belongs elsewhere
+            # Snapshots do not hold nodes: what changes in training belongs elsewhere.
+            OmegaConf.set_readonly(value, True)
     _check_methods(made)
     return made
 
