@@ -158,7 +158,8 @@ def _play(
 
     def act(obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            return choose_actions(agent, [obs], frame // cfg.action_repeat, eval_mode=True)[0]
+            shape = envs[0].action_spec().shape
+            return choose_actions(agent, [obs], shape, frame // cfg.action_repeat, eval_mode=True)[0]
 
     envs = [factory.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
     try:

@@ -119,7 +119,8 @@ class Workspace(BaseWorkspace):
     def act(self, observations: Sequence[Any], eval_mode: bool = False) -> Sequence[np.ndarray]:
         """Return an action for each observation."""
         with self.time_shares.spent_on("act"):
-            return choose_actions(self.agent, observations, self.global_step, eval_mode)
+            shape = self.train_envs[0].action_spec().shape
+            return choose_actions(self.agent, observations, shape, self.global_step, eval_mode)
 
     def update(self) -> None:
         """Call the agent's update `updates_per_step` times for each agent step of this round."""

@@ -262,8 +262,12 @@ def test_leftovers_of_a_run_without_a_snapshot_are_removed(tmp_path: Path, capsy
     with pytest.raises(SystemExit):
         run(run_dir, "num_train_frames=60", "seed=2")
     assert "a new run would delete them" in capsys.readouterr().err
-    for weights in set(run_dir.glob("weights_*.pt")) - {run_dir / "weights_0.pt"}:  # as if killed before the first one
+    for weights in set(run_dir.glob("weights_*.pt")) - {run_dir / "weights_0.pt"}:
         weights.unlink()
+    with pytest.raises(SystemExit):
+        run(run_dir, "num_train_frames=60", "seed=2")
+    evaluations = run_dir / "eval.csv"  # as if killed before the first snapshot was written
+    evaluations.write_text("".join(evaluations.read_text().splitlines(keepends=True)[:2]))
     run(run_dir, "num_train_frames=60", "seed=2")
     assert [p.name for p in (run_dir / "buffer").iterdir()] == ["episode_00000000.safetensors"]
 

@@ -11,12 +11,15 @@ from drqv2.errors import NotFiniteError, UserError
 from drqv2.utils import eval_mode as as_in_evaluation
 
 
-def choose_actions(agent: Any, observations: Sequence[Any], step: int, eval_mode: bool) -> Sequence[np.ndarray]:
+def choose_actions(
+    agent: Any, observations: Sequence[Any], shape: Sequence[int], step: int, eval_mode: bool
+) -> Sequence[np.ndarray]:
     """Return an action for each observation, from the agent's `act_batch` if it has one, else one by one from `act`.
 
     Args:
         agent: has `act`; its networks are in evaluation mode meanwhile.
         observations: an array each, uint8 [C, H, W] or float32 [N], or a dict of arrays.
+        shape: of an action: (A,), or () of a discrete one.
         step: agent steps so far.
         eval_mode: without exploration.
 
@@ -24,18 +27,23 @@ def choose_actions(agent: Any, observations: Sequence[Any], step: int, eval_mode
         float32 [A] each, or a discrete action.
 
     Raises:
-        UserError: one is not an array.
+        UserError: one is not an array of that shape.
         NotFiniteError: one is NaN or infinite. A simulation would fail with its own error, or produce nonsense.
     """
+    batched = len(observations) > 1 and acts_on_batches(agent)
+    who = f"{type(agent).__name__}.{'act_batch' if batched else 'act'}"
     with as_in_evaluation(agent):
-        if len(observations) > 1 and acts_on_batches(agent):
+        if batched:
             actions: Sequence[Any] = agent.act_batch(_batch(observations), step, eval_mode=eval_mode)
         else:
             actions = [agent.act(obs, step, eval_mode=eval_mode) for obs in observations]
+    if len(actions) != len(observations):
+        raise UserError(f"{who} returned {len(actions)} actions for {len(observations)} observations")
     for action in actions:
         if not isinstance(action, np.ndarray | np.generic | int | float):
-            kind = type(action).__name__
-            raise UserError(f"{type(agent).__name__}.act returned a {kind}: must return one numpy array, the action")
+            raise UserError(f"{who} returned a {type(action).__name__}: must return one numpy array, the action")
+        if np.shape(action) != tuple(shape):
+            raise UserError(f"{who} returned an action of shape {np.shape(action)}: must be {tuple(shape)}")
         if not np.isfinite(action).all():
             raise NotFiniteError(f"the agent's action is {np.asarray(action).tolist()} at agent step {step}")
     return actions

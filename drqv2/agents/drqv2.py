@@ -273,7 +273,9 @@ class DrQV2Agent:
 
     def _shifted(self, obs: Tensor) -> Tensor:
         # A replaced `aug` or encoder may rely on floats in the usual memory order, as in the public implementation.
+        # The same holds for hooks.
         own = type(self.aug) is RandomShiftsAug and type(self.encoder) is Encoder
+        own = own and not _hooked(self.aug) and not _hooked(self.encoder)
         return self.aug(obs if own else obs.float())
 
     def _encode(self, obs: Tensor) -> Tensor:
@@ -326,5 +328,5 @@ def _check(obs_shape: Sequence[int], action_shape: Sequence[int], encoder: str) 
 def _hooked(module: torch.nn.Module | None) -> bool:
     if module is None:
         return False
-    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return bool(hooks) or any(map(_hooked, module._modules.values()))  # modules() takes several times as long

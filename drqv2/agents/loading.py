@@ -25,7 +25,6 @@ from typing import Any
 
 import hydra
 from hydra.errors import InstantiationException
-from omegaconf import Container, OmegaConf
 
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.config.checks import check_agent
@@ -119,7 +118,8 @@ def agent_factory(agent: dict[str, Any], agent_dir: Path | None) -> tuple[Callab
     except InstantiationException as e:
         named = re.search(r"target '([^']+)'", str(e))  # that of the agent, or of a node in it
         failed = named[1].removeprefix(f"{names.package}.") if named else target
-        raise UserError(f"agent._target_={target}: {_reason(e, names, failed, agent_dir)}") from e
+        who = f"agent._target_={target}" if failed == target else f"_target_={failed} in agent"
+        raise UserError(f"{who}: {_reason(e, names, failed, agent_dir)}") from e
     return partial.func, partial.keywords
 
 
@@ -141,10 +141,11 @@ def _reason(error: BaseException, names: _Names, target: str, agent_dir: Path | 
     while error.__cause__ is not None:
         error = error.__cause__
     where = f"searched {agent_dir} and the Python path" if agent_dir else "searched the Python path; add agent_dir=DIR"
+    where = "" if isinstance(error, TypeError) else where  # of the call: everything was found
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename.startswith(f"{agent_dir}/"):
             where = f"{frame.filename}, line {frame.lineno}"
-    return f"{type(error).__name__}: {error}\n{where}".replace(f"{names.package}.", "")
+    return f"{type(error).__name__}: {error}\n{where}".rstrip().replace(f"{names.package}.", "")
 
 
 def make_agent(
@@ -170,10 +171,6 @@ def make_agent(
     if not factory.__module__.startswith("drqv2."):
         print(f"agent: {agent['_target_']} from {getattr(sys.modules[factory.__module__], '__file__', 'Python')}")
     made = factory(**kwargs)
-    for value in kwargs.values():
-        if isinstance(value, Container):
-            # Snapshots do not hold nodes: what changes in training belongs elsewhere.
-            OmegaConf.set_readonly(value, True)
     _check_methods(made)
     return made
 

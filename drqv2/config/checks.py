@@ -21,6 +21,8 @@ from drqv2.config.messages import explain
 from drqv2.config.schema import FIRST_REGIME, every_key, keys, tasks
 from drqv2.errors import UserError
 
+_LENGTHS = {"obs_shape": 3, "action_shape": 1}  # of the shapes that the environment defines
+
 
 def _check_together(cfg: Mapping[str, Any]) -> None:
     """Check values that depend on each other; `cfg` is flat, dotted name -> value, and may lack a regime's keys."""
@@ -85,7 +87,7 @@ def validate(cfg: DictConfig) -> None:
     with open_dict(cfg):
         _drop_foreign(cfg, known)
         try:
-            plain: Any = OmegaConf.to_container(cfg, resolve=True)
+            plain = _resolved(cfg)
         except OmegaConfBaseException as error:
             raise UserError(explain(error, regime)) from None
         _check_names(plain, known)
@@ -96,15 +98,31 @@ def validate(cfg: DictConfig) -> None:
             values, target = (plain[node], cfg[node]) if node else (plain, cfg)
             if leaf not in values and key.legacy is not None:
                 values[leaf] = key.legacy
-            # Another agent's `encoder` is something else.
-            own = key.name == "agent.encoder" and not str(values.get("_target_")).startswith("drqv2.")
-            if leaf in values and not own:
+            if leaf in values and not (key.name == "agent.encoder" and _is_foreign(plain)):
                 flat[key.name] = key.check(values[leaf])
                 if not OmegaConf.is_interpolation(target, leaf) and not OmegaConf.is_missing(target, leaf):
                     target[leaf] = flat[key.name]
             elif node != "agent":
                 raise UserError(f"{key.name} is missing: add +{key.name}=VALUE, which must be {key.allowed}")
     _check_together(flat)
+
+
+def _resolved(cfg: DictConfig) -> Any:
+    """Return plain values, where others may refer to numbers in the shapes (`${agent.obs_shape[0]}`), still unknown."""
+    agent, known = cfg.get("agent"), cfg.copy()
+    unknown: dict[str, Any] = {}
+    if isinstance(agent, DictConfig):
+        unknown = {name: None for name in _LENGTHS if name in agent and agent.get(name) is None}
+        known.agent.update({name: [1] * _LENGTHS[name] for name in unknown})
+    plain: Any = OmegaConf.to_container(known, resolve=True)
+    if unknown:
+        plain["agent"].update(unknown)
+    return plain
+
+
+def _is_foreign(plain: Mapping[str, Any]) -> bool:
+    """Return whether the agent may be another's, whose `encoder` is something else; DrQV2Agent checks its own."""
+    return plain.get("agent_dir") is not None or not str(plain["agent"].get("_target_")).startswith("drqv2.")
 
 
 def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ def _parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dic
         alone = isinstance(values[name], bool) and not (words and words[0] in ("true", "false"))
         if not equals and not alone:  # --out FILE, --watch true; a --watch alone is true
             text = words.popleft() if words else ""
-            if not text:
+            if not text or text.startswith("--"):
                 raise UserError(f"{word}: a value is missing, which must be {known[name].allowed}")
         values[name] = known[name].check(value_of(text if equals or text else "true", known[name].kind))
     return positional, values

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from drqv2.errors import UserError
+from drqv2.launch.agent_errors import explain_agent
 from drqv2.system import files
 
 
@@ -18,8 +19,9 @@ def clean_exit() -> Iterator[None]:
     """Context of a tool in which anything but a bug ends the process without a traceback.
 
     Raises:
-        SystemExit: with the code of a UserError, whose message is printed; 130 after ctrl-C; 141 when the reader of the
-            output has closed it (`| head`); 74 when the disk has no space for the output.
+        SystemExit: with the code of a UserError, whose message is printed; 1 after an error in an agent's files; 130
+            after ctrl-C; 141 when the reader of the output has closed it (`| head`); 74 when the disk has no space for
+            the output.
     """
     try:
         with plain_warnings():
@@ -38,6 +40,12 @@ def clean_exit() -> Iterator[None]:
         if full:
             print(f"error: standard output cannot be written ({error.strerror})", file=sys.stderr)
         sys.exit(74 if full else 141)
+    except Exception as error:
+        told = explain_agent(error)
+        if told is None:
+            raise
+        print(f"error: {told}", file=sys.stderr)
+        sys.exit(told.code)
 
 
 @contextmanager

@@ -17,13 +17,13 @@ from omegaconf import DictConfig
 
 from drqv2.config.checks import validate
 from drqv2.errors import DiskError, Stopped, UserError
+from drqv2.launch.agent_errors import agent_frames, explain_agent, in_agent
 from drqv2.launch.exits import plain_warnings
 from drqv2.system import files
 from drqv2.system.signals import resume_hint
 
 Run = Callable[[DictConfig, Path], Any]
 PUBLISHED_SIZE = 84  # of the images that public encoders are written for, pixels
-AGENT_MODULES = "agent_dir_"  # with which the names of modules from an agent_dir begin, see agents/loading.py
 MISFITS = ("shapes cannot be multiplied", "is invalid for input of size")  # torch, of features of another size
 
 
@@ -107,29 +107,15 @@ def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
 
 
 def _explain_agent(error: Exception, cfg: DictConfig, work_dir: Path) -> UserError | None:
-    """Return what to tell the user about an error in their agent files, with their frames; None if it is elsewhere."""
-    # Modules of an agent_dir have names of their own; its path may hold more than agents.
-    in_agent = [
-        frame.f_globals.get("__name__", "").startswith(AGENT_MODULES)
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-    ]
-    frames = traceback.extract_tb(error.__traceback__)
+    """Return what to tell the user about an error in their agent files; None if it is elsewhere."""
     size, published = cfg.image_size, PUBLISHED_SIZE
     misfit = size != published and cfg.obs_type == "pixels" and any(words in str(error) for words in MISFITS)
-    if not cfg.get("agent_dir") or not (misfit or any(in_agent)):
-        return None
-    shown = [frame for frame, own in zip(frames, in_agent, strict=True) if own]
-    if misfit:
-        lines = [f"{shown[-1].filename}, line {shown[-1].lineno}"] if shown else []
+    if cfg.get("agent_dir") and misfit:
+        where = [f"{frame.filename}, line {frame.lineno}" for frame in agent_frames(error)[-1:]]
         written = f"If its encoder is written for {published}x{published} images, it cannot take {size}x{size}"
-        lines.append(f"{written}: start with image_size={published}")
-    else:
-        inner = "" if in_agent[-1] else f"\n  raised in {frames[-1].filename}, line {frames[-1].lineno}"
-        fixed = f"then {resume_hint(work_dir)}" if files.has_snapshot(work_dir) else "and start again"
-        lines = ["".join(traceback.format_list(shown)).rstrip() + inner, f"Fix it, {fixed}"]
-    told = UserError("\n".join([f"{type(error).__name__} in your agent: {error}", *lines]))
-    told.code = 1
-    return told
+        return in_agent(error, *where, f"{written}: start with image_size={published}")
+    fixed = f"then {resume_hint(work_dir)}" if files.has_snapshot(work_dir) else "and start again"
+    return explain_agent(error, f"Fix it, {fixed}")
 
 
 def explain_launcher(error: Exception, overrides: Sequence[str]) -> UserError | None:

@@ -55,7 +55,8 @@ def diagnose(
             with eval_mode(agent), torch.no_grad():
                 return _statistics(agent, episode, frame_stack, discount, device)
         except Exception as e:  # whatever the agent's networks raise, it must not stop a training run
-            warnings.warn(f"no diagnostics: the agent calls its networks differently ({e})", stacklevel=2)
+            why = " ".join(str(e).split())[:100]
+            warnings.warn(f"no diagnostics: the agent calls its networks differently ({why})", stacklevel=2)
     return {}
 
 

@@ -107,13 +107,12 @@ def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
 
 
 def make_agent(cfg: DictConfig, env: EnvHandle, device: torch.device) -> Any:
-    """Return a new agent for an environment's observations and actions.
+    """Return a new agent for an environment's observations and actions, whose shapes become part of `cfg`.
 
     Raises:
         UserError: its file or its arguments are wrong.
     """
     shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
-    cfg = cfg.copy()
     cfg.agent.update({name: list(shape) for name, shape in shapes.items() if name in cfg.agent})
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)  # other keys may refer to the shapes
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")}

@@ -66,6 +66,8 @@ def _keep_foreign_episodes(run_dir: Path) -> None:
     config = run_dir / "config.yaml"
     began = config.is_file() and "\nsave_snapshot: true" in config.read_text(errors="replace")
     began &= {path.name for path in run_dir.glob("weights_*.pt")} <= {"weights_0.pt"}
+    evaluations = run_dir / "eval.csv"  # the one at frame 0 may be done before the first snapshot is written
+    began &= not evaluations.is_file() or len(evaluations.read_text(errors="replace").splitlines()) <= 2
     if not began and any((run_dir / files.REPLAY).glob("episode_*")):
         raise UserError(
             f"{run_dir / files.REPLAY} holds episodes and there is no snapshot: a new run would delete them\n"

@@ -74,8 +74,8 @@ class BaseWorkspace:
         self.progress = Progress(episode_steps=[0] * cfg.num_envs, episode_rewards=[0.0] * cfg.num_envs)
         self.time_shares = TimeShares(*self.phases)
         self.console = factory.make_console(cfg, self.device, self.status)
-        self.logger = factory.make_logger(cfg, work_dir, self.console)
         self.setup()
+        self.logger = factory.make_logger(cfg, work_dir, self.console)  # its hyperparameters may refer to the shapes
         self.timer = utils.Timer()
         self._saved_norms: dict[str, float] = {}  # gradient norms of the last update before a resume
         self._saved_at = float("-inf")  # seconds of training at the newest snapshot

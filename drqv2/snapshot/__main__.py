@@ -184,12 +184,19 @@ def main(argv: list[str] | None = None) -> None:
         command = commands.add_parser(name, help=about, description=about)
         command.set_defaults(function=function)
         for argument in arguments:
-            command.add_argument(argument, type=Path)
-    argv = sys.argv[1:] if argv is None else argv
+            command.add_argument(argument, type=Path, nargs="?" if argument == "target" else None)
+        if "target" in arguments:
+            command.add_argument("--out", type=Path, help="the same as target")
+    argv = [f"--{word}" if word.startswith("out=") else word for word in (sys.argv[1:] if argv is None else argv)]
     if argv[:1] not in ([name] for name in (*commands.choices, "-h", "--help")):
         argv = ["inspect", *argv]
     args = vars(parser.parse_args(argv))
     with clean_exit():
+        if "target" in args:
+            given = [path for path in (args["target"], args.pop("out")) if path]
+            if len(given) != 1:
+                raise UserError(f"{len(given)} files to write to: give one, as the second argument or as out=FILE")
+            args["target"] = given[0]
         args.pop("function")(**args)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import Container
+from omegaconf import Container, OmegaConf
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
@@ -45,7 +45,7 @@ _IN_PLACE = {"module": "modules", "object": "__dict__", "stateful": "load_state_
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 _CONSTANTS: tuple[Any, ...] = (
     *(type, ModuleType, Enum, re.Pattern, PurePath, slice, range, np.dtype, np.ufunc, functools.partial),
-    *(type(functools.cache(len)), torch.jit.ScriptFunction, torch.cuda.CUDAGraph, RemovableHandle, Container),
+    *(type(functools.cache(len)), torch.jit.ScriptFunction, torch.cuda.CUDAGraph, RemovableHandle),
 )
 _CONSTANT = {"kind": "constant"}
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"} - {"abc", "argparse", "types", "typing"}
@@ -118,6 +118,8 @@ class _Capture:
             return {"kind": "generator", "value": state, "of": str(getattr(value, "device", ""))}
         if isinstance(value, tuple) or type(value) in _CONTAINER_TYPES:
             return self._container(value, name)
+        if isinstance(value, Container):
+            return self._config(value, name)
         if isinstance(value, nn.Module) and any(map(is_lazy, value.parameters())):
             return self._leave_out(name, "not initialised yet")
         if isinstance(value, nn.Module) and all(isinstance(x, Tensor) for x in value.state_dict().values()):
@@ -155,6 +157,11 @@ class _Capture:
         if not all(map(_is_plain, items.values() if kind == "set" else items)):
             return self._leave_out(name, f"a {kind} whose keys are not plain values")
         return {"kind": kind, "children": children, "maxlen": getattr(value, "maxlen", None)}
+
+    def _config(self, value: Any, name: str) -> State:
+        content = OmegaConf.to_container(value)
+        node = self._container(content, name) if isinstance(content, dict | list) else _CONSTANT
+        return node if node is _CONSTANT else {**node, "kind": "config", "of": node["kind"]}
 
     def _module(self, module: nn.Module, name: str) -> State:
         tensors = module.state_dict(keep_vars=True)
@@ -287,6 +294,11 @@ class _Restore:
         if kind == "deque":
             return deque(items.values(), node["maxlen"])
         return getattr(current, "_make", _CONTAINERS[kind])(items.values())  # a namedtuple stays one
+
+    def _config(self, current: Any, node: State, name: str) -> Any:
+        content: Any = OmegaConf.to_container(current) if isinstance(current, Container) else None
+        content = self._container(content, node | {"kind": node["of"]}, name)
+        return OmegaConf.create(content, flags={"allow_objects": True})
 
     def _array(self, current: Any, node: State, name: str) -> Any:
         array = node["value"].numpy()

@@ -49,7 +49,7 @@ def apply(agent: Any, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
         fresh: its attributes as they were before that.
         changed: what `changed_keys` returned.
     """
-    names = {key.removeprefix("agent.") for key in changed if key.startswith("agent.")}
+    names = {key.split(".")[1] for key in changed if key.startswith("agent.")}
     for name in sorted(names.union(_OF_THIS_START)):
         if name in fresh and (name not in _OF_THIS_START or isinstance(fresh[name], str | bool | torch.device)):
             setattr(agent, name, fresh[name])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf.errors import ReadonlyConfigError
 
 import drqv2
 import replay_buffer
@@ -20,6 +19,7 @@ from drqv2.agents import loading as agent_files
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
 from drqv2.logging import logger
+from drqv2.snapshot.agent_state import capture, restore
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -318,11 +318,16 @@ class NoShiftAug:
     assert agent.augmentation.crop.size == 84
     assert agent.losses.fwd_loss == 0.5
     assert agent.obs_shape == (9, 84, 84)
-    with pytest.raises(ReadonlyConfigError):  # snapshots do not hold it
-        agent.losses.fwd_loss = 0.25
-    node["parts"] = [{"_target_": "mine.Nope"}]
-    with pytest.raises(UserError, match=r"agent\._target_=mine\.Agent: no Nope in .*mine\.py"):
-        agent_files.make_agent(node, tmp_path, {}, {})
+    agent.losses.fwd_loss, agent.augmentation.crop.size = 0.25, 42  # as some do in training
+    new = agent_files.make_agent(node | {"obs_shape": None}, tmp_path, {"obs_shape": (9, 84, 84)}, {})
+    restore(new, capture(agent))
+    assert (new.losses.fwd_loss, new.augmentation.crop.size) == (0.25, 42)
+    for wrong, said in (
+        ({"_target_": "mine.Nope"}, r"_target_=mine\.Nope in agent: no Nope in .*mine\.py"),
+        (aug | {"bad": 1}, r"_target_=drqv2\.NoShiftAug in agent: TypeError: .*'bad'$"),
+    ):
+        with pytest.raises(UserError, match=said):
+            agent_files.make_agent(node | {"parts": [wrong]}, tmp_path, {}, {})
 
 
 @pytest.mark.parametrize(

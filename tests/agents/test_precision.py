@@ -329,9 +329,11 @@ def test_a_hook_anywhere_in_the_networks_is_seen(place: str) -> None:
 
 def test_a_hook_on_the_encoder_sees_flat_features() -> None:
     agent, plain = small_agent(), small_agent()
-    seen: list[torch.Tensor] = []
+    inputs, seen = list[torch.Tensor](), list[torch.Tensor]()
     agent.encoder.register_forward_hook(lambda _, __, features: seen.append(features.detach()))
+    agent.encoder.register_forward_pre_hook(lambda _, given: inputs.extend(given))
     batch = batches(1)
     metrics, expected = (each.update(iter(batch), 0) for each in (agent, plain))
     assert [features.shape for features in seen] == [(8, 39200)] * 2
+    assert [images.dtype for images in inputs] == [torch.float32] * 2
     torch.testing.assert_close(metrics, expected, rtol=1e-3, atol=1e-4)

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 import drqv2
+import eval as evaluation  # the script; the built-in stays what it is
 import train
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
@@ -287,6 +288,12 @@ class Broken(DrQV2Agent):
             ),
             ["Broken.act returned a tuple"],
         ),
+        (
+            BROKEN.replace("update(self, replay_iter, step)", "act(self, obs, step, eval_mode)").replace(
+                "self.learn(None)", "super().act(obs, step, eval_mode)[None]"
+            ),
+            ["Broken.act returned an action of shape (1, 1): must be (1,)"],
+        ),
     ],
 )
 def test_mistakes_in_an_agent_are_shown_where_they_are(
@@ -300,6 +307,30 @@ def test_mistakes_in_an_agent_are_shown_where_they_are(
     assert [words for words in said if words not in error] == []
     assert "Traceback" not in error
     assert "workspace.py" not in error
+
+
+LATER = """
+from pathlib import Path
+
+from drqv2 import DrQV2Agent
+
+class Broken(DrQV2Agent):
+    def act(self, obs, step, eval_mode):
+        return super().act(obs, self.shape if Path(__file__).with_name("late").exists() else step, eval_mode)
+"""
+
+
+def test_eval_shows_a_mistake_in_an_agent_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "agents", later=LATER)
+    run_dir = run(tmp_path / "run", "num_train_frames=60", f"agent_dir={folder}", "agent._target_=later.Broken")
+    (folder / "late").touch()
+    with pytest.raises(SystemExit) as leaving:
+        evaluation.main([str(run_dir), "episodes=1", "film=none"])
+    error = capsys.readouterr().err
+    assert leaving.value.code == 1
+    assert "AttributeError in your agent: 'Broken' object has no attribute 'shape'" in error
+    assert "later.py" in error
+    assert "Traceback" not in error
 
 
 OWN_ENCODERS = """
@@ -354,13 +385,24 @@ def test_an_encoder_is_chosen_by_name_for_drqv2_alone(tmp_path: Path, capsys: py
 
 def test_keys_may_name_the_shapes_of_the_environment(tmp_path: Path) -> None:
     write(tmp_path, own=OWN_ENCODERS.replace('encoder="mine"', "model, **kwargs").replace("(encoder)", "(model)"))
-    cfg = composed(f"agent_dir={tmp_path}", "+agent.model={obs:${agent.obs_shape},action:${agent.action_shape}}")
+    shapes = "{obs:${agent.obs_shape},action:${agent.action_shape},channels:${agent.obs_shape[0]}}"
+    cfg = composed(f"agent_dir={tmp_path}", f"+agent.model={shapes}")
     cfg.agent._target_ = "own.Own"
+    validate(cfg)
     image, action = specs.Array((9, 84, 84), np.uint8), specs.Array((6,), np.float32)
     env: Any = SimpleNamespace(observation_spec=lambda: image, action_spec=lambda: action)
     factory.make_agent(cfg, env, torch.device("cpu"))
     (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
-    assert module.made == [{"obs": [9, 84, 84], "action": [6]}]
+    assert module.made == [{"obs": [9, 84, 84], "action": [6], "channels": 9}]
+    stored: Any = OmegaConf.to_container(cfg, resolve=True)  # as in a snapshot
+    assert stored["agent"]["model"] == module.made[0]
+
+
+def test_an_agent_named_like_this_projects_has_an_encoder_of_its_own() -> None:
+    names = [f"agent_dir={THIRD_PARTY / 'own_names'}", "agent._target_=drqv2.DrQV2Agent"]
+    cfg = composed(*names, "agent.encoder={_target_:drqv2.Encoder,width:8}")
+    validate(cfg)
+    assert cfg.agent.encoder.width == 8
 
 
 def test_an_unknown_encoder_is_refused_where_it_would_be_used(tmp_path: Path) -> None:

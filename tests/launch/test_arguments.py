@@ -35,6 +35,7 @@ def test_a_switch_needs_no_value():
     [
         (["--ot", "x"], "--ot: there is no such key; nearest: out (see --help)"),
         (["--out"], "--out: a value is missing, which must be"),
+        (["--out", "--watch"], "--out: a value is missing, which must be"),
         (["--n", "0"], "n=0: must be"),
         (["--watch=x"], "watch=x: must be true or false"),
     ],

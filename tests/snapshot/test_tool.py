@@ -121,9 +121,19 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
             assert words in told
 
 
+@pytest.mark.parametrize("words", [["FILE"], ["--out", "FILE"], ["--out=FILE"], ["out=FILE"]])
+def test_ways_to_name_the_file_to_write(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    target = tmp_path / "out.safetensors"
+    said(capsys, "export", finished, *(word.replace("FILE", str(target)) for word in words))
+    assert target.is_file()
+
+
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "contains no snapshot" in said(capsys, tmp_path, code=2)
     assert "cannot be read" in said(capsys, "export", tmp_path / "no.pt", tmp_path / "out", code=2)
+    assert "0 files to write to" in said(capsys, "export", tmp_path / "no.pt", code=2)
     assert "cannot be read" in said(capsys, "import", tmp_path / "no.pt", tmp_path / "out", code=2)
     torch.save({"encoder": {"x": torch.zeros(1)}}, tmp_path / "part.pt")
     assert "must hold encoder, actor and critic" in said(capsys, "import", tmp_path / "part.pt", tmp_path / "o", code=2)
