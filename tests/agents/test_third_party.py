@@ -133,12 +133,18 @@ class Probe:
 def test_how_an_agent_is_made_and_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "agents", probe=PROBE)
     taken_away = [*LEAN, "~agent.lr", "~agent.num_expl_steps"]
-    run(tmp_path / "run", f"agent_dir={folder}", "agent._target_=probe.Probe", "+agent.x=1", *taken_away)
+    run(
+        tmp_path / "run",
+        f"agent_dir={folder}",
+        "agent._target_=probe.Probe",
+        "+agent.x=${agent.obs_shape[0]}",
+        *taken_away,
+    )
     assert str(folder / "probe.py") in capsys.readouterr().out
 
     (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".probe")]
     made, *calls = module.CALLS
-    assert made == ("made", ((9, 32, 32), (1,), "cpu" if not torch.cuda.is_available() else "cuda", 1))
+    assert made == ("made", ((9, 32, 32), (1,), "cpu" if not torch.cuda.is_available() else "cuda", 9))
     acts = [call for call in calls if call[0] == "act"]
     assert {call[1:4] for call in acts} == {(np.ndarray, np.dtype(np.uint8), (9, 32, 32))}
     assert {call[6:] for call in acts} == {(False, False)}

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
 from drqv2.config.schema import keys
@@ -79,6 +80,15 @@ def test_apply():
     apply(agent, {"device": "cpu", "x": 2, "y": 2}, {"agent.x": 2, "agent.lr": 0.1, "batch_size": 3})
     assert (agent.device, agent.x, agent.y) == ("cpu", 2, 1)
     assert agent.opt.param_groups[0]["lr"] == 0.1
+
+
+def test_a_changed_key_within_a_node_of_the_agent_takes_effect():
+    old, new = (SimpleNamespace(losses=OmegaConf.create({"fwd": fwd, "inv": 0.1})) for fwd in (1.0, 2.0))
+    saved = capture(old)
+    restore_agent(new, saved, {"agent.losses.fwd": 2.0}, RUN)
+    assert new.losses == {"fwd": 2.0, "inv": 0.1}
+    restore_agent(new, saved, {}, RUN)
+    assert new.losses == {"fwd": 1.0, "inv": 0.1}
 
 
 def test_a_changed_learning_rate_reaches_all_optimizers():
