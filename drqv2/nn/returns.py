@@ -1,8 +1,12 @@
-"""Returns: pure functions on arrays whose first axis is time."""
+"""Returns and advantages: pure functions. What starts a new episode is never bootstrapped across."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from drqv2.nn.scan import reverse_scan
 
 
 def nstep_returns(reward: np.ndarray, discount: np.ndarray, nstep: int, gamma: float) -> tuple[np.ndarray, np.ndarray]:
@@ -29,3 +33,110 @@ def nstep_returns(reward: np.ndarray, discount: np.ndarray, nstep: int, gamma: f
         returns[:n] += factor[:n] * reward[i:]
         factor[:n] *= discount[i:] * np.float32(gamma)
     return returns, factor
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    ended: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Return the advantages of generalised advantage estimation (arXiv 1506.02438, equation 16).
+
+    delta_t = r_t + gamma (1 - terminated_t) V(s_{t+1}) - V(s_t) and
+    A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}.
+
+    Args:
+        rewards: reward of each step, any float dtype, [T, B].
+        values: V(s_t) of the observation before it, [T, B].
+        next_values: V(s_{t+1}) of the observation after it, the final one where the episode ended, [T, B].
+        terminated: 1 where the step terminated the episode, else 0, [T, B].
+        ended: 1 where it terminated or truncated the episode, [T, B].
+        gamma: discount of a step.
+        gae_lambda: lambda in [0, 1].
+
+    Returns:
+        Advantages, [T, B], without gradient; the critic's targets are these plus the values.
+    """
+    with torch.no_grad():
+        deltas = rewards + gamma * (1 - terminated) * next_values - values
+        return reverse_scan(deltas, gamma * gae_lambda * (1 - ended), time_first=True)
+
+
+def vtrace(
+    log_rhos: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: float | None = 1.0,
+    clip_pg_rho_threshold: float | None = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Return V-trace's targets and policy gradient advantages (IMPALA, arXiv 1802.01561, section 4.1).
+
+    With rho_t = exp(log_rho_t), rho' = min(clip_rho, rho), c = min(1, rho):
+    delta_t = rho'_t (r_t + gamma_t V_{t+1} - V_t), vs_t - V_t = delta_t + gamma_t c_t (vs_{t+1} - V_{t+1}) and
+    advantage_t = min(clip_pg_rho, rho_t) (r_t + gamma_t vs_{t+1} - V_t).
+
+    Args:
+        log_rhos: log of the probability of the action under the learner over that under the actor, [T, B].
+        discounts: gamma, or 0 where the episode ended, [T, B].
+        rewards: [T, B].
+        values: V_t, [T, B].
+        bootstrap_value: V_T, [B].
+        clip_rho_threshold: of the ratios in delta; None: not clipped.
+        clip_pg_rho_threshold: of those in the advantages; None: not clipped.
+
+    Returns:
+        (vs, advantages), [T, B] each, without gradient.
+    """
+    with torch.no_grad():
+        rhos = log_rhos.exp()
+        clipped, pg_clipped = (
+            rhos if most is None else rhos.clamp(max=most) for most in (clip_rho_threshold, clip_pg_rho_threshold)
+        )
+        deltas = clipped * (rewards + discounts * torch.cat([values[1:], bootstrap_value[None]]) - values)
+        vs = values + reverse_scan(deltas, discounts * rhos.clamp(max=1), time_first=True)
+        next_vs = torch.cat([vs[1:], bootstrap_value[None]])
+        return vs, pg_clipped * (rewards + discounts * next_vs - values)
+
+
+def puff_advantage(
+    values: Tensor,
+    rewards: Tensor,
+    dones: Tensor,
+    ratio: Tensor,
+    gamma: float,
+    gae_lambda: float,
+    rho_clip: float,
+    c_clip: float,
+) -> Tensor:
+    """Return PufferLib's advantages: GAE whose terms are weighted by clipped ratios, as in V-trace.
+
+    With n = 1 - done_{t+1}, for t = H - 2 ... 0: delta_t = min(ratio_t, rho_clip) (r_{t+1} + gamma n V_{t+1} - V_t) and
+    A_t = delta_t + gamma lambda min(ratio_t, c_clip) n A_{t+1}; A_{H-1} = 0. Reward and done of a step arrive with the
+    observation after it, hence t + 1.
+
+    Args:
+        values: V of each observation, any float dtype, [segments, horizon].
+        rewards: reward that arrived with it, same shape.
+        dones: 1 where it starts an episode, else 0.
+        ratio: probability of the action now over that when it was taken.
+        gamma: discount of a step.
+        gae_lambda: lambda in [0, 1].
+        rho_clip: greatest ratio in delta.
+        c_clip: greatest ratio in the trace.
+
+    Returns:
+        [segments, horizon], without gradient.
+    """
+    with torch.no_grad():
+        goes_on = gamma * (1 - dones[:, 1:])
+        deltas = ratio[:, :-1].clamp(max=rho_clip) * (rewards[:, 1:] + goes_on * values[:, 1:] - values[:, :-1])
+        advantages = torch.zeros_like(values)
+        decays = gae_lambda * goes_on * ratio[:, :-1].clamp(max=c_clip)
+        advantages[:, :-1] = reverse_scan(deltas, decays, time_first=False)
+        return advantages

@@ -1,13 +1,18 @@
-"""n-step returns against a loop over single transitions in double precision."""
+"""Returns and advantages against loops over single transitions in double precision."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from drqv2.nn.returns import nstep_returns
+from drqv2.nn import scan
+from drqv2.nn.returns import gae, nstep_returns, puff_advantage, vtrace
 
 FLOATS = st.floats(-10, 10, width=32)
 STEPS = st.lists(st.tuples(FLOATS, st.floats(0, 1, width=32)), min_size=1, max_size=20)
@@ -59,3 +64,142 @@ def test_nothing_is_gained_after_a_true_end():
     reward, discount = nstep_returns(np.ones(4, np.float32), np.array([1, 0, 1, 1], np.float32), 3, 1.0)
     assert reward.tolist() == [2, 1, 2, 1]
     assert discount.tolist() == [0, 0, 1, 1]
+
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+SIZES = st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(0, 2**32))  # steps, environments, seed
+
+
+def random_tensors(sizes: tuple[int, int, int], dtype: torch.dtype, number: int) -> list[Any]:
+    steps, envs, seed = sizes
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(steps, envs, generator=generator, dtype=torch.float64).to(dtype) for _ in range(number)]
+
+
+def doubles(arguments: Any) -> Any:
+    return [x.double() if isinstance(x, Tensor) else x for x in arguments]
+
+
+def assert_close(got: Tensor, want: Tensor) -> None:
+    """Compare with a result of double precision; half precision carries the rounding of the arguments' products."""
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 0.1}[got.dtype]
+    torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["C++", "doubling"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("time_first", [True, False])
+@given(sizes=SIZES)
+def test_scan_is_the_recurrence(time_first, dtype, compiled, sizes):
+    deltas, decays = random_tensors(sizes, dtype, 2)
+    want = torch.zeros(sizes[0] + 1, sizes[1], dtype=torch.float64)
+    for t in reversed(range(sizes[0])):
+        want[t] = deltas[t].double() + decays[t].double() * want[t + 1]
+    if not time_first:
+        deltas, decays = deltas.T.contiguous(), decays.T.contiguous()
+    got = (scan.reverse_scan if compiled else scan.by_doubling)(deltas, decays, time_first)
+    assert got.dtype == dtype
+    assert_close(got if time_first else got.T, want[:-1])
+
+
+def naive_gae(rewards, values, next_values, terminated, ended, gamma, gae_lambda):
+    advantages, after = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
+    for t in reversed(range(len(rewards))):
+        for b in range(rewards.shape[1]):
+            target = rewards[t, b] + (0.0 if terminated[t, b] else gamma * next_values[t, b])
+            trace = 0.0 if ended[t, b] else gamma * gae_lambda * after[b]
+            advantages[t, b] = target - values[t, b] + trace
+        after = advantages[t]
+    return advantages
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(sizes=SIZES, gamma=st.floats(0, 1), gae_lambda=st.floats(0, 1))
+def test_gae_is_the_loop(dtype, sizes, gamma, gae_lambda):
+    rewards, values, next_values, a, b = random_tensors(sizes, dtype, 5)
+    terminated, ended = (a < 0.1).to(dtype), ((a < 0.1) | (b < 0.1)).to(dtype)
+    arguments = [rewards, values, next_values, terminated, ended, gamma, gae_lambda]
+    assert_close(gae(*arguments), naive_gae(*doubles(arguments)))
+
+
+def naive_vtrace(log_rhos, discounts, rewards, values, bootstrap, clip_rho, clip_pg_rho):
+    """Return the sums of the paper's equation 1, written out: no recurrence."""
+    steps, rhos = len(rewards), log_rhos.exp()
+    after = torch.cat([values, bootstrap[None]])
+    deltas = rhos.clamp(max=clip_rho) * (rewards + discounts * after[1:] - values)
+    vs = values.clone()
+    for s in range(steps):
+        weight = torch.ones_like(rewards[0])
+        for t in range(s, steps):
+            vs[s] += weight * deltas[t]
+            weight = weight * discounts[t] * rhos[t].clamp(max=1)
+    next_vs = torch.cat([vs[1:], bootstrap[None]])
+    return vs, rhos.clamp(max=clip_pg_rho) * (rewards + discounts * next_vs - values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(sizes=SIZES, clip_rho=st.floats(0.1, 4), clip_pg_rho=st.floats(0.1, 4))
+def test_vtrace_is_the_sum_in_the_paper(dtype, sizes, clip_rho, clip_pg_rho):
+    log_rhos, discounts, rewards, values, last = random_tensors(sizes, dtype, 5)
+    log_rhos, discounts = 2 * log_rhos - 1, 0.99 * (discounts > 0.1)
+    arguments = [log_rhos, discounts.to(dtype), rewards, values, last[0], clip_rho, clip_pg_rho]
+    got, want = vtrace(*arguments), naive_vtrace(*doubles(arguments))
+    for one, other in zip(got, want, strict=True):
+        if dtype is not torch.bfloat16:  # whose log_rhos are too coarse for their exponentials
+            assert_close(one, other)
+        assert one.dtype == dtype
+
+
+@given(sizes=SIZES)
+def test_vtrace_on_policy_is_the_nstep_bellman_target(sizes):
+    rewards, values, last, discounts = random_tensors(sizes, torch.float64, 4)
+    vs, advantages = vtrace(torch.zeros_like(rewards), discounts, rewards, values, last[0])
+    target = last[0]
+    for t in reversed(range(sizes[0])):
+        target = rewards[t] + discounts[t] * target
+        torch.testing.assert_close(vs[t], target)
+    torch.testing.assert_close(advantages, vs - values)
+
+
+def test_vtrace_without_clips():
+    log_rhos, rewards, values, last, discounts = random_tensors((7, 3, 0), torch.float64, 5)
+    unclipped = vtrace(log_rhos, discounts, rewards, values, last[0], None, None)
+    want = naive_vtrace(log_rhos, discounts, rewards, values, last[0], 1e9, 1e9)
+    for one, other in zip(unclipped, want, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def naive_puff(values, rewards, dones, ratio, gamma, gae_lambda, rho_clip, c_clip):
+    advantages = torch.zeros_like(values)
+    for i in range(values.shape[0]):
+        for t in reversed(range(values.shape[1] - 1)):
+            goes_on = 1 - dones[i, t + 1]
+            delta = rewards[i, t + 1] + gamma * values[i, t + 1] * goes_on - values[i, t]
+            trace = gamma * gae_lambda * min(ratio[i, t], c_clip) * goes_on * advantages[i, t + 1]
+            advantages[i, t] = min(ratio[i, t], rho_clip) * delta + trace
+    return advantages
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(sizes=SIZES, gamma=st.floats(0, 1), gae_lambda=st.floats(0, 1), clips=st.tuples(*[st.floats(0.1, 2)] * 2))
+def test_puff_advantage_is_the_loop(dtype, sizes, gamma, gae_lambda, clips):
+    values, rewards, dones, ratio = random_tensors(sizes, dtype, 4)
+    arguments = [values, rewards, (dones < 0.1).to(dtype), 2 * ratio, gamma, gae_lambda, *clips]
+    assert_close(puff_advantage(*arguments), naive_puff(*doubles(arguments)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_puff_advantage_by_hand(dtype):
+    values, ratio = torch.ones(2, 1, 4, dtype=dtype)
+    rewards, dones = (torch.tensor([x], dtype=dtype) for x in ([0, 1, 0, 1], [0, 0, 0, 1]))
+    got = puff_advantage(values, rewards, dones, ratio, 0.99, 0.95, 1.0, 1.0)
+    assert_close(got, torch.tensor([[0.980595, -0.01, 0, 0]], dtype=torch.float64).to(dtype).double())
+
+
+def test_with_one_lambda_and_equal_clips_puff_advantage_is_vtrace():
+    """Reward and done stand one step later in puff advantage, whose last step has no advantage."""
+    log_rhos, rewards, values, dones = random_tensors((9, 4, 1), torch.float64, 4)
+    dones = (dones < 0.2).double()
+    vs, _ = vtrace(log_rhos[:-1], 0.9 * (1 - dones[1:]), rewards[1:], values[:-1], values[-1])
+    got = puff_advantage(values.T, rewards.T, dones.T, log_rhos.exp().T, 0.9, 1.0, 1.0, 1.0)
+    torch.testing.assert_close(got.T[:-1], vs - values[:-1])
