@@ -1,0 +1,234 @@
+"""Policies with a value head, for on-policy learning: an encoder, an optional LSTM, heads by the kind of action."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from dm_env import specs
+from torch import Tensor, nn
+
+from drqv2.errors import UserError
+
+State = tuple[Tensor, Tensor]  # of the LSTM: h and c, [B, hidden] each
+# (channels, kernel size, stride) of each convolution.
+CONVOLUTIONS = {
+    "small": ((16, 8, 4), (32, 4, 2)),  # Mnih et al., arXiv 1312.5602
+    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al., Nature 518 (2015)
+}
+IMPALA_CHANNELS = (16, 32, 32)  # of the residual network in arXiv 1802.01561, figure 3
+ENCODERS = ("mlp", *CONVOLUTIONS, "impala")
+
+
+def _orthogonal(layer: Any, gain: float = math.sqrt(2)) -> Any:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)),
+            *(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.layers(x)
+        return out
+
+
+def make_encoder(name: str, obs_shape: Sequence[int], hidden_dim: int) -> nn.Module:
+    """Return a network from observations to features [B, hidden_dim].
+
+    Args:
+        name: mlp for vectors; small, nature or impala for images.
+        obs_shape: (N,) or (C, H, W).
+        hidden_dim: features.
+
+    Raises:
+        UserError: the encoder is not for such observations.
+    """
+    if (name == "mlp") != (len(obs_shape) == 1):
+        kind = "vectors" if name == "mlp" else "images"
+        allowed = "mlp" if len(obs_shape) == 1 else ", ".join(ENCODERS[1:])
+        raise UserError(
+            f"agent.encoder={name} is for {kind}, observations have shape {tuple(obs_shape)}: use {allowed}"
+        )
+    if name == "mlp":
+        first, second = nn.Linear(obs_shape[0], hidden_dim), nn.Linear(hidden_dim, hidden_dim)
+        return nn.Sequential(_orthogonal(first), nn.Tanh(), _orthogonal(second), nn.Tanh())
+    modules: list[nn.Module] = []
+    channels = obs_shape[0]
+    if name == "impala":
+        for width in IMPALA_CHANNELS:
+            modules += [nn.Conv2d(channels, width, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+            modules += [_Residual(width), _Residual(width)]
+            channels = width
+        modules.append(nn.ReLU())
+    else:
+        for width, size, stride in CONVOLUTIONS[name]:
+            modules += [_orthogonal(nn.Conv2d(channels, width, size, stride)), nn.ReLU()]
+            channels = width
+    convnet = nn.Sequential(*modules, nn.Flatten())
+    with torch.no_grad():
+        features = convnet(torch.zeros(1, *obs_shape)).shape[1]
+    return nn.Sequential(convnet, _orthogonal(nn.Linear(features, hidden_dim)), nn.ReLU())
+
+
+class Categorical:
+    """Independent categorical actions, one for each group of logits.
+
+    Args:
+        logits: [B, sum of sizes].
+        sizes: choices of each action.
+    """
+
+    def __init__(self, logits: Tensor, sizes: Sequence[int]) -> None:
+        parts = logits.split(list(sizes), dim=-1) if len(sizes) > 1 else (logits,)
+        self.log_probs = [F.log_softmax(part, dim=-1) for part in parts]
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Return actions, int64 [B, number of actions]."""
+        # The exponential race: argmax of p / e is a sample of p (as in torch.multinomial, without its checks).
+        noise = [torch.empty_like(part).exponential_(generator=generator) for part in self.log_probs]
+        return torch.stack([(p.exp() / e).argmax(-1) for p, e in zip(self.log_probs, noise, strict=True)], -1)
+
+    def mode(self) -> Tensor:
+        """Return the most probable actions, int64 [B, number of actions]."""
+        return torch.stack([part.argmax(-1) for part in self.log_probs], -1)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return the log probability of actions [B, number of actions], summed over them, [B]."""
+        chosen = [p.gather(-1, actions[..., i : i + 1]) for i, p in enumerate(self.log_probs)]
+        return torch.cat(chosen, -1).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy, summed over the actions, [B]."""
+        return -sum((p.exp() * p).sum(-1) for p in self.log_probs)  # type: ignore[return-value]
+
+
+class Gaussian:
+    """Actions with independent normal components; what is out of [-1, 1] is clipped by the environment.
+
+    Args:
+        mean: [B, A].
+        log_std: [A].
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        self.mean, self.log_std = mean, log_std
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Return actions, float32 [B, A]."""
+        return self.mean + self.log_std.exp() * torch.empty_like(self.mean).normal_(generator=generator)
+
+    def mode(self) -> Tensor:
+        """Return the means, [B, A]."""
+        return self.mean
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Return the log density of actions [B, A], summed over components, [B]."""
+        scaled = (actions - self.mean) / self.log_std.exp()
+        return -(0.5 * scaled.square() + self.log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy, summed over components, [B]."""
+        return (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(self.mean.shape[:-1])
+
+
+def action_sizes(spec: Any) -> tuple[int, ...] | None:
+    """Return the number of choices of each discrete action of a spec; None for a vector of floats.
+
+    Raises:
+        UserError: no policy fits the actions.
+    """
+    if isinstance(spec, specs.DiscreteArray):
+        return (int(spec.num_values),)
+    if isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1:
+        if np.issubdtype(spec.dtype, np.floating):
+            return None
+        return tuple(int(n) for n in np.broadcast_to(spec.maximum, spec.shape) + 1)
+    raise UserError(f"no policy fits the actions {spec}: they must be discrete, several discrete ones, or one vector")
+
+
+class Policy(nn.Module):
+    """Distribution of actions and value of each observation, feed-forward or with an LSTM behind the encoder.
+
+    Args:
+        obs_shape: (N,) float32 or (C, H, W) uint8.
+        action_spec: see `action_sizes`.
+        encoder: mlp, small, nature or impala.
+        hidden_dim: features, and units of the LSTM.
+        lstm: whether there is one.
+    """
+
+    def __init__(
+        self, obs_shape: Sequence[int], action_spec: Any, encoder: str = "mlp", hidden_dim: int = 64, lstm: bool = False
+    ) -> None:
+        super().__init__()
+        self.sizes, self.hidden_dim = action_sizes(action_spec), hidden_dim
+        self.encoder = make_encoder(encoder, obs_shape, hidden_dim)
+        self.lstm = nn.LSTM(hidden_dim, hidden_dim) if lstm else None
+        outputs = int(action_spec.shape[0]) if self.sizes is None else sum(self.sizes)
+        self.actor = _orthogonal(nn.Linear(hidden_dim, outputs), 0.01)
+        self.critic = _orthogonal(nn.Linear(hidden_dim, 1), 1.0)
+        self.log_std = nn.Parameter(torch.zeros(outputs)) if self.sizes is None else None
+
+    def initial_state(self, batch: int) -> State | None:
+        """Return the LSTM's state where an episode starts, zeros; None without an LSTM."""
+        if self.lstm is None:
+            return None
+        zeros = self.critic.weight.new_zeros(batch, self.hidden_dim)
+        return zeros, zeros
+
+    def forward(
+        self, obs: Tensor, state: State | None = None, first: Tensor | None = None
+    ) -> tuple[Categorical | Gaussian, Tensor, State | None]:
+        """Return the distribution of actions, values, and the LSTM's next state.
+
+        Args:
+            obs: [T, B, ...] of consecutive steps; without an LSTM any number of leading axes.
+            state: before the first of them; None without an LSTM.
+            first: where an observation starts an episode, which resets the state, bool [T, B].
+
+        Returns:
+            A distribution over [T, B, ...], values [T, B], the state after the last step.
+        """
+        lead = obs.shape[: obs.ndim - self._obs_ndim]
+        flat = obs.reshape(-1, *obs.shape[len(lead) :])
+        flat = flat.float() / 255 if flat.dtype == torch.uint8 else flat
+        features = self.encoder(flat).view(*lead, self.hidden_dim)  # [T, B, hidden]
+        if self.lstm is not None:
+            assert state is not None
+            assert first is not None
+            features, state = self._unroll(features, state, first)
+        values: Tensor = self.critic(features)[..., 0]
+        outputs = self.actor(features)
+        if self.sizes is None:
+            assert self.log_std is not None
+            return Gaussian(outputs, self.log_std), values, state
+        return Categorical(outputs, self.sizes), values, state
+
+    @property
+    def _obs_ndim(self) -> int:
+        return 1 if isinstance(self.encoder[0], nn.Linear) else 3  # type: ignore[index]
+
+    def _unroll(self, features: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
+        """Run the LSTM over steps, in one call where no episode starts after the first of them."""
+        assert self.lstm is not None
+        starts = [0, *(t for t in range(1, len(first)) if bool(first[t].any())), len(first)]
+        outputs = []
+        h, c = state
+        for begin, end in pairwise(starts):
+            keep = (~first[begin]).to(h.dtype)[:, None]
+            out, (h, c) = self.lstm(features[begin:end], ((h * keep)[None], (c * keep)[None]))
+            h, c = h[0], c[0]
+            outputs.append(out)
+        return torch.cat(outputs), (h, c)

@@ -1,0 +1,160 @@
+"""PPO: an update against one written out step by step in double precision, ends of episodes, and learning."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dm_env import specs
+
+from drqv2.agents.ppo import PPOAgent, Segments
+
+ARGUMENTS: dict[str, Any] = {
+    "obs_shape": (5,),
+    "action_spec": specs.DiscreteArray(3, np.int64, "action"),
+    "device": "cpu",
+    "encoder": "mlp",
+    "hidden_dim": 8,
+    "lstm": False,
+    "optimizer": "adam",
+    "lr": 0.01,
+    "total_updates": 10,
+    "gamma": 0.9,
+    "gae_lambda": 0.8,
+    "rho_clip": 1.0,
+    "c_clip": 1.0,
+    "update_epochs": 1.0,
+    "minibatch_size": 24,
+    "accumulate_minibatches": 1,
+    "clip_coef": 0.2,
+    "vf_coef": 2.0,
+    "vf_clip": 0.2,
+    "ent_coef": 0.01,
+    "max_grad_norm": 0.5,
+    "prio_alpha": 0.8,
+    "prio_beta0": 0.2,
+    "truncation": "bootstrap",
+    "advantage": "full_batch",
+    "seed": 0,
+}
+
+
+def make_agent(**changes: Any) -> PPOAgent:
+    torch.manual_seed(0)
+    agent = PPOAgent(**ARGUMENTS | changes)
+    agent.policy.double()
+    return agent
+
+
+def make_batch(agent: PPOAgent, count: int = 4, horizon: int = 6) -> Segments:
+    """Return steps of random observations; an episode terminates in segment 0, one is truncated in segment 1."""
+    generator = torch.Generator().manual_seed(1)
+    obs = torch.randn(count, horizon, 5, generator=generator, dtype=torch.float64)
+    terminated, truncated, first = torch.zeros(3, count, horizon, dtype=torch.bool)
+    terminated[0, 2], truncated[1, 3], first[0, 3], first[1, 4] = True, True, True, True
+    rewards = torch.randn(count, horizon, generator=generator, dtype=torch.float64).masked_fill(first, 0.0)
+    with torch.no_grad():
+        state = agent.policy.initial_state(count)
+        dist, values, _ = agent.policy(obs.transpose(0, 1), state, first.T)
+        actions = dist.sample(generator)
+    log_probs = dist.log_prob(actions).T + 0.3 * torch.randn(count, horizon, generator=generator, dtype=torch.float64)
+    return Segments(obs, actions.transpose(0, 1), log_probs, values.T, rewards, terminated, truncated, first, state)
+
+
+def written_out(agent: PPOAgent, batch: Segments) -> dict[str, float]:
+    """Take one step of PPO with all segments in one minibatch: loops over steps, nothing shared with the agent."""
+    gamma, lam = 0.9, 0.8
+    count, horizon = batch.rewards.shape
+    advantages = torch.zeros(count, horizon, dtype=torch.float64)
+    live = torch.zeros(count, horizon, dtype=torch.bool)
+    for s in range(count):
+        for t in reversed(range(horizon - 1)):
+            if batch.terminated[s, t] or batch.truncated[s, t]:
+                continue  # the action was ignored
+            live[s, t] = True
+            next_value = 0.0 if batch.terminated[s, t + 1] else float(batch.values[s, t + 1])
+            delta = batch.rewards[s, t + 1] + gamma * next_value - batch.values[s, t]
+            advantages[s, t] = delta + gamma * lam * advantages[s, t + 1]
+    priority = advantages.abs().sum(1) ** 0.8
+    weights = (count * (priority + 1e-6) / (priority.sum() + 1e-6)) ** -0.2
+    chosen = advantages[live]
+    mean, std = chosen.mean(), chosen.std()
+    policy_loss, value_loss, entropy = torch.zeros(3, dtype=torch.float64)
+    for s in range(count):
+        for t in range(horizon):
+            if live[s, t]:
+                h = agent.policy.encoder(batch.obs[s, t])
+                log_probs = torch.log_softmax(agent.policy.actor(h), -1)
+                ratio = (log_probs[batch.actions[s, t, 0]] - batch.log_probs[s, t]).exp()
+                advantage = weights[s] * (advantages[s, t] - mean) / (std + 1e-8)
+                clipped = torch.clamp(ratio, 0.8, 1.2)
+                policy_loss = policy_loss + torch.max(-advantage * ratio, -advantage * clipped)
+                value, old = agent.policy.critic(h)[0], batch.values[s, t]
+                target = advantages[s, t] + old
+                near = old + torch.clamp(value - old, -0.2, 0.2)
+                value_loss = value_loss + 0.5 * torch.max((value - target) ** 2, (near - target) ** 2)
+                entropy = entropy - (log_probs.exp() * log_probs).sum()
+    number = live.sum()
+    loss = (policy_loss + 2.0 * value_loss - 0.01 * entropy) / number
+    parameters = list(agent.policy.parameters())
+    gradients = torch.autograd.grad(loss, parameters)
+    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    for p, g in zip(parameters, gradients, strict=True):
+        g = g * min(1.0, 0.5 / (norm + 1e-6))
+        p.data -= 0.01 * g / (g.abs() + 1e-8)  # Adam's first step
+    return {"policy_loss": (policy_loss / number).item(), "entropy": (entropy / number).item()}
+
+
+def test_an_update_is_the_one_written_out() -> None:
+    agent = make_agent()
+    plain = copy.deepcopy(agent)
+    batch = make_batch(agent)
+    metrics, expected = agent.update(iter([batch]), 0), written_out(plain, batch)
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-6)
+    for got, want in zip(agent.policy.parameters(), plain.policy.parameters(), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
+
+
+def test_a_truncated_episode_is_bootstrapped_or_not() -> None:
+    for truncation, value in (("bootstrap", 0.9), ("ignore", 0.0)):
+        agent = make_agent(truncation=truncation)
+        batch = make_batch(agent)
+        values = batch.values
+        advantages = agent._advantages(batch, values, torch.ones_like(values))
+        want = batch.rewards[1, 3] + value * values[1, 3] - values[1, 2]
+        torch.testing.assert_close(advantages[1, 2], want)
+        assert advantages[1, 3] == advantages[0, 2] == 0
+        torch.testing.assert_close(advantages[0, 1], batch.rewards[0, 2] - values[0, 1])
+
+
+@pytest.mark.parametrize("lstm", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"advantage": "minibatch"}, {"optimizer": "muon"}])
+def test_minibatches(changes: dict[str, Any], lstm: bool) -> None:
+    agent = make_agent(minibatch_size=12, update_epochs=2.0, accumulate_minibatches=2, lstm=lstm, **changes)
+    before = [p.clone() for p in agent.policy.parameters()]
+    steps = []
+    for optimizer in agent.optimizers:
+        optimizer.register_step_post_hook(lambda *_: steps.append(1))
+    metrics = agent.update(iter([make_batch(agent)]), 0)
+    assert len(steps) == 2 * len(agent.optimizers)  # four minibatches
+    assert all(math.isfinite(value) for value in metrics.values())
+    moved = [not torch.equal(a, b) for a, b in zip(before, agent.policy.parameters(), strict=True)]
+    assert all(moved)
+
+
+def test_the_learning_rate_falls_along_a_cosine() -> None:
+    agent = make_agent()
+    rates = [agent.update(iter([make_batch(agent)]), 0)["learning_rate"] for _ in range(11)]
+    assert rates[:6:5] == pytest.approx([0.01, 0.005])
+    assert rates[10] == 0
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    agents = [make_agent(minibatch_size=12) for _ in range(2)]
+    metrics = [[agent.update(iter([make_batch(agent)]), 0) for _ in range(3)] for agent in agents]
+    assert metrics[0] == metrics[1]
