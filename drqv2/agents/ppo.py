@@ -165,6 +165,7 @@ class PPOAgent:
                 self._step()
             values[rows], ratio[rows] = new_values.detach(), new_ratio.detach()
             metrics.append(losses)
+        self.updates += 1
         mean = torch.stack(metrics).mean(0).tolist()
         names = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "importance")
         explained = explained_variance(values, self._advantages(batch, values, ratio) + values, _live(batch))
@@ -225,9 +226,8 @@ class PPOAgent:
             optimizer.zero_grad(set_to_none=True)
 
     def _anneal(self) -> float:
-        """Count this update and return its learning rate."""
+        """Set this update's learning rate and return it."""
         lr = 0.5 * self.lr * (1 + math.cos(math.pi * min(self.updates / self.total_updates, 1.0)))
-        self.updates += 1
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
