@@ -1,0 +1,1 @@
+"""Segments of consecutive steps, collected from many environments at once."""

@@ -1,0 +1,102 @@
+"""Segments against a loop over single environments."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from drqv2.envs.handles import LocalEnv
+from drqv2.envs.vector import HandleVector, VectorEnv, VectorStep
+from drqv2.errors import UserError
+from drqv2.rollout.collector import Collector
+from tests.envs.test_vector import counter
+
+
+class Numbered(VectorEnv):
+    """Environment i shows (i, its step so far); only `ready` of them are handed over at a time, in a fixed order."""
+
+    def __init__(self, num_envs: int, ready: list[list[int]] | None = None) -> None:
+        super().__init__(num_envs, None, None)
+        self.at = np.zeros(num_envs, np.int64)
+        self.ready = ready or [list(range(num_envs))]
+        self.calls = 0
+
+    def _step(self) -> VectorStep:
+        index = np.array(self.ready[self.calls % len(self.ready)])
+        self.calls += 1
+        none = np.zeros(len(index), bool)
+        observation = np.stack([index, self.at[index]], 1).astype(np.float32)
+        self.at[index] += 1
+        return VectorStep(observation, np.ones(len(index), np.float32), none, none, none, index)
+
+    _reset = _recv = _step
+
+    def _send(self, actions: np.ndarray) -> None:
+        self.sent = actions
+
+    def close(self) -> None: ...
+
+
+def act(obs: torch.Tensor, state: Any, first: torch.Tensor) -> Any:
+    """Return the observation's last number as action, log probability and value; count steps in the state."""
+    last = obs[:, -1]
+    return last[:, None], last, last, None if state is None else (state[0] + 1, state[1] + obs[:, :1])
+
+
+def test_segments_are_consecutive_steps_of_one_environment() -> None:
+    collector = Collector(Numbered(3), act, None, segments=6, horizon=4, device="cpu")
+    for begin in (0, 8):
+        batch = collector.collect()
+        assert batch["obs"][:, :, 0].tolist() == [[i] * 4 for i in (0, 1, 2, 0, 1, 2)]
+        steps = [[begin + k + t for t in range(4)] for k in (0, 0, 0, 4, 4, 4)]
+        assert batch["obs"][:, :, 1].tolist() == steps
+        assert torch.equal(batch["actions"][..., 0], batch["obs"][:, :, 1])
+        assert torch.equal(batch["values"], batch["obs"][:, :, 1])
+        assert batch["state"] is None
+    assert collector.steps == 48
+    assert collector.dropped == 0
+
+
+def test_environments_that_are_ready_first_fill_more_segments() -> None:
+    ready = [[0, 1], [0, 2], [0, 1], [0, 3]]
+    collector = Collector(Numbered(4, ready), act, None, segments=6, horizon=3, device="cpu")
+    batch = collector.collect()
+    for segment in batch["obs"]:
+        assert len(set(segment[:, 0].tolist())) == 1
+        assert segment[:, 1].diff().tolist() == [1, 1]
+    assert sorted(batch["obs"][:, 0, 0].tolist()) == [0, 0, 1, 1, 2, 3]
+    assert collector.dropped > 0
+    assert collector.steps == 18
+
+
+def test_the_state_before_each_segment_is_kept() -> None:
+    state = torch.zeros(3, 1), torch.zeros(3, 1)
+    collector = Collector(Numbered(3), act, state, segments=6, horizon=4, device="cpu")
+    collector.collect()
+    steps, sums = collector.collect()["state"]
+    assert steps[:, 0].tolist() == [8, 8, 8, 12, 12, 12]
+    assert sums[:, 0].tolist() == [0, 8, 16, 0, 12, 24]
+
+
+def test_returns_and_lengths_of_episodes() -> None:
+    vector = HandleVector([LocalEnv(partial(counter, i, float(i))) for i in range(2)])
+    collector = Collector(vector, lambda *a: zeros(*a), None, segments=2, horizon=12, device="cpu")
+    batch = collector.collect()
+    vector.close()
+    assert sorted(collector.episodes) == [(3.0, 2)] * 4 + [(6.0, 3)] * 3
+    assert batch["terminated"][0].nonzero()[:, 0].tolist() == [2, 5, 8, 11]
+    assert batch["truncated"][1].nonzero()[:, 0].tolist() == [3, 7, 11]
+    assert batch["obs"].dtype == torch.uint8
+
+
+def zeros(obs: torch.Tensor, state: Any, first: torch.Tensor) -> Any:
+    return torch.zeros(len(obs), 2), torch.zeros(len(obs)), torch.zeros(len(obs)), None
+
+
+def test_more_environments_than_segments_are_refused() -> None:
+    with pytest.raises(UserError, match=r"num_envs=3: more environments than the 2 segments of 4 steps"):
+        Collector(Numbered(3), act, None, segments=2, horizon=4, device="cpu")
