@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from dm_env import specs
 
+from drqv2.envs.ids import LIBRARIES, unknown
 from drqv2.envs.vector import VectorEnv, VectorStep
-from drqv2.errors import UserError, nearest, not_installed
+from drqv2.errors import UserError, not_installed
 
 
 class PoolVector(VectorEnv):
@@ -36,11 +37,10 @@ class PoolVector(VectorEnv):
         try:
             import envpool
         except ModuleNotFoundError as error:
-            raise UserError(not_installed("envpool", "envpool")) from error
+            raise UserError(not_installed("envpool", LIBRARIES["envpool"])) from error
         known = envpool.list_all_envs()
         if name not in known:
-            near = nearest(name, known)
-            raise UserError(f"unknown EnvPool environment {name!r}; nearest: {', '.join(near) or 'none'}")
+            raise unknown(f"envpool:{name}", known)
         sizes = {"num_envs": num_envs, "batch_size": batch_size or num_envs, "num_threads": num_threads}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium's, that bounds are float64

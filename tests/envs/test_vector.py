@@ -130,5 +130,7 @@ def test_envpool_hands_over_those_that_are_ready() -> None:
 
 def test_an_unknown_id_names_the_nearest() -> None:
     pytest.importorskip("envpool")
-    with pytest.raises(UserError, match=r"unknown EnvPool environment 'CartPol-v1'; nearest: .*CartPole-v1"):
+    with pytest.raises(
+        UserError, match=r"env_id=envpool:CartPol-v1: envpool has no such environment; nearest: .*CartPole-v1"
+    ):
         PoolVector("CartPol-v1", 1, 0)
