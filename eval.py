@@ -40,7 +40,7 @@ import torch
 from omegaconf import DictConfig
 
 from drqv2 import envs, utils
-from drqv2.agents.acting import choose_actions
+from drqv2.agents.acting import evaluation_policy
 from drqv2.config.checks import validate
 from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Key, Text
 from drqv2.errors import UserError
@@ -50,12 +50,13 @@ from drqv2.evaluation.episodes import play
 from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.launch.arguments import run_tool
 from drqv2.run import factory
+from drqv2.run.environments import make_env
 from drqv2.system import files
 from video import Mp4
 
 _EVALUATION = 2**31  # index of this evaluation; those during training count from 0
 _FILM = "0,1,2,3"
-Policy = Callable[[np.ndarray], np.ndarray]  # observation, uint8 [C, H, W] -> action, float32 [A]
+Policy = Callable[[Any, int], np.ndarray]  # time step, number of its episode -> action
 
 KEYS = {
     Key("episodes", Int(1, 100_000), "Number of episodes.", "episodes"): 10,
@@ -155,15 +156,11 @@ def _play(
     cfg: DictConfig, weights: dict[str, Any], path: Path, frame: int, episodes: int, camera: int | str | None
 ) -> tuple[Policy, float, list[tuple[float, int]]]:
     """Return the policy, the frame rate of real time, and return and length in agent steps of each episode."""
-
-    def act(obs: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            shape = envs[0].action_spec().shape
-            return choose_actions(agent, [obs], shape, frame // cfg.action_repeat, eval_mode=True)[0]
-
-    envs = [factory.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+    envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
     try:
         agent = trained.agent_with(cfg, envs[0], weights, path)
+        policy = evaluation_policy(agent, envs[0].action_spec().shape, frame // cfg.action_repeat)
+        act = torch.no_grad()(policy)
         if camera is not None:  # report a wrong camera now, not after all episodes
             envs[0].call("begin", _EVALUATION, 0)
             envs[0].call("render", 16, 16, camera)
@@ -207,7 +204,7 @@ def _film(
 ) -> Iterator[np.ndarray]:
     """Yield the frames, uint8 [H, W, 3], of episodes side by side."""
     cfg.num_eval_envs = 1  # rendering works only in this process
-    envs = [factory.make_env(cfg, utils.EVAL_ENV, 0) for _ in episodes]
+    envs = [make_env(cfg, utils.EVAL_ENV, 0) for _ in episodes]
     try:
         time_steps = [env.call("begin", _EVALUATION, e) for env, e in zip(envs, episodes, strict=True)]
         totals, counts = [0.0] * len(episodes), [0] * len(episodes)
@@ -220,7 +217,7 @@ def _film(
         yield overlay.grid(frames)
         while running := [i for i, time_step in enumerate(time_steps) if not time_step.last()]:
             for i in running:
-                time_steps[i] = envs[i].call("step", act(time_steps[i].observation))
+                time_steps[i] = envs[i].call("step", act(time_steps[i], episodes[i]))
                 totals[i] += time_steps[i].reward
                 counts[i] += 1
                 frames[i] = render(i)

@@ -29,16 +29,17 @@ import torch
 from omegaconf import DictConfig
 
 from drqv2 import utils
-from drqv2.agents.acting import choose_actions
+from drqv2.agents.acting import choose_actions, evaluation_policy
 from drqv2.envs import ExtendedTimeStep
-from drqv2.evaluation.episodes import play, require_finite
+from drqv2.evaluation.episodes import evaluate, require_finite
 from drqv2.launch.command_line import launch
 from drqv2.logging.diagnostics import diagnose
+from drqv2.regimes.ppo import PPOWorkspace
 from drqv2.run import factory
+from drqv2.run.environments import make_env
 from drqv2.run.start import run_workspace
 from drqv2.run.workspace import BaseWorkspace
 from replay_buffer import ReplayBufferStorage
-from video import make_recorders
 
 
 class Workspace(BaseWorkspace):
@@ -50,14 +51,14 @@ class Workspace(BaseWorkspace):
     def setup(self) -> None:
         """Make environments, replay, recorders, predicates and the agent."""
         cfg = self.cfg
-        self.train_envs = [factory.make_env(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
-        self.eval_envs = [factory.make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+        self.train_envs = [make_env(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
+        self.eval_envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
         self.time_steps: list[ExtendedTimeStep] = []  # the current one of each training environment
         env = self.train_envs[0]
 
         self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
         self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
-        self.video_recorder, self.train_video_recorder = make_recorders(cfg, env, self.work_dir)
+        self.video_recorder, self.train_video_recorder = factory.make_recorders(cfg, env, self.work_dir)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, cfg.action_repeat)
@@ -116,11 +117,11 @@ class Workspace(BaseWorkspace):
         self.finish_snapshots()
 
     @torch.no_grad()
-    def act(self, observations: Sequence[Any], eval_mode: bool = False) -> Sequence[np.ndarray]:
+    def act(self, observations: Sequence[Any]) -> Sequence[np.ndarray]:
         """Return an action for each observation."""
         with self.time_shares.spent_on("act"):
             shape = self.train_envs[0].action_spec().shape
-            return choose_actions(self.agent, observations, shape, self.global_step, eval_mode)
+            return choose_actions(self.agent, observations, shape, self.global_step, eval_mode=False)
 
     def update(self) -> None:
         """Call the agent's update `updates_per_step` times for each agent step of this round."""
@@ -146,23 +147,14 @@ class Workspace(BaseWorkspace):
 
     def eval(self) -> None:
         """Play num_eval_episodes without exploration; log their returns and film the first."""
-        video = self.work_dir / "eval_video" / f"{self.global_frame}.mp4"
+        policy = evaluation_policy(self.agent, self.train_envs[0].action_spec().shape, self.global_step)
 
-        def film(episode: int, env: Any, time_step: ExtendedTimeStep) -> None:
-            self.stop.raise_if_requested()
-            if episode == 0:
-                self.video_recorder.init(env) if time_step.first() else self.video_recorder.record(env)
-                if time_step.last():
-                    self.video_recorder.save(video.name)
+        @torch.no_grad()
+        def act(time_step: ExtendedTimeStep, episode: int) -> np.ndarray:
+            with self.time_shares.spent_on("act"):
+                return policy(time_step, episode)
 
-        number, episodes = self.progress.evaluations, self.cfg.num_eval_episodes
-        with self.timer.paused(), self.time_shares.spent_on("evaluation"):
-            results = play(self.eval_envs, number, episodes, lambda obs: self.act([obs], True)[0], film)
-        self.progress.evaluations += 1
-        self.log_evaluation(results)
-        with self.timer.paused(), self.time_shares.spent_on("evaluation"):
-            if self.cfg.save_video and video.exists():
-                self.logger.log_video("eval/video", video, self.global_frame)
+        evaluate(self, self.eval_envs, self.video_recorder, act)
 
     def start_episodes(self, numbers: Sequence[int]) -> None:
         """Begin the next episode in the environments of these numbers; at the start of a run, in all of them."""
@@ -233,7 +225,7 @@ class Workspace(BaseWorkspace):
         self.train_video_recorder.close()
 
 
-REGIMES: dict[str, type[BaseWorkspace]] = {"drqv2": Workspace}
+REGIMES: dict[str, type[BaseWorkspace]] = {"drqv2": Workspace, "ppo": PPOWorkspace}
 
 
 def main(cfg: DictConfig, work_dir: Path) -> float:

@@ -85,9 +85,11 @@ MAY_USE: dict[str, set[str]] = {
     "snapshot": {"system", "config"},
     "snapshot/__main__": {"system", "replay", "launch"},
     "run": {"system", "config", "envs", "agents", "replay", "logging", "snapshot"},
-    "evaluation": {"system", "config", "snapshot", "run"},
+    "rollout": {"envs"},
+    "evaluation": {"system", "config", "envs", "logging", "snapshot", "run"},
+    "regimes": {"envs", "agents", "rollout", "run", "evaluation"},
     "report": {"system", "config", "evaluation"},
-    "doctor": {"system", "config", "envs", "agents"},
+    "doctor": {"system", "config", "envs", "agents", "rollout"},
     "doctor/__main__": {"launch"},
 }
 ROOT_MODULES = {path.stem for path in ROOT.glob("*.py")} | {"benchmarks", "tests"}

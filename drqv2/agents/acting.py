@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,37 @@ def choose_actions(
             actions = [agent.act(obs, step, eval_mode=eval_mode) for obs in observations]
     if len(actions) != len(observations):
         raise UserError(f"{who} returned {len(actions)} actions for {len(observations)} observations")
+    _check(actions, who, shape, step)
+    return actions
+
+
+def evaluation_policy(agent: Any, shape: Sequence[int], step: int) -> Callable[[Any, int], np.ndarray]:
+    """Return a function from a time step and the number of its episode to the action, without exploration.
+
+    A recurrent agent's `act_from(state, obs, step, eval_mode)` returns the action and the state for the episode's next
+    step; None is the state where an episode starts.
+
+    Args:
+        agent: has `act`, or `act_from`.
+        shape: of an action.
+        step: agent steps so far.
+    """
+    states: dict[int, Any] = {}
+
+    def act(time_step: Any, episode: int) -> np.ndarray:
+        if not hasattr(agent, "act_from"):
+            return choose_actions(agent, [time_step.observation], shape, step, eval_mode=True)[0]
+        state = None if time_step.first() else states[episode]
+        with as_in_evaluation(agent):
+            action, states[episode] = agent.act_from(state, time_step.observation, step, eval_mode=True)
+        _check([action], f"{type(agent).__name__}.act_from", shape, step)
+        chosen: np.ndarray = action
+        return chosen
+
+    return act
+
+
+def _check(actions: Sequence[Any], who: str, shape: Sequence[int], step: int) -> None:
     for action in actions:
         if not isinstance(action, np.ndarray | np.generic | int | float):
             raise UserError(f"{who} returned a {type(action).__name__}: must return one numpy array, the action")
@@ -46,7 +77,6 @@ def choose_actions(
             raise UserError(f"{who} returned an action of shape {np.shape(action)}: must be {tuple(shape)}")
         if not np.isfinite(action).all():
             raise NotFiniteError(f"the agent's action is {np.asarray(action).tolist()} at agent step {step}")
-    return actions
 
 
 def _batch(observations: Sequence[Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drqv2.nn.normalization import RunningMeanStd
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import puff_advantage
+
+METRICS = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "clipfrac", "importance")
 
 
 class Segments(NamedTuple):
@@ -51,13 +54,13 @@ class PPOAgent:
         obs_shape: of one observation.
         action_spec: discrete, several discrete, or a vector within [-1, 1].
         device: where it computes.
-        encoder: mlp, small, nature or impala.
+        encoder: mlp, small, nature or impala; auto: mlp for vectors, nature for images.
         hidden_dim: units.
         lstm: whether the policy is recurrent.
         optimizer: muon (matrices; Adam for the rest) or adam.
         lr: learning rate at the start; it falls to 0 along a cosine.
-        total_updates: calls of `update` until it is 0.
-        gamma: discount of a step.
+        total_steps: agent steps until it is 0.
+        discount: gamma, of a step.
         gae_lambda: lambda of the advantages.
         rho_clip: greatest ratio in their differences.
         c_clip: greatest ratio in their trace.
@@ -70,11 +73,14 @@ class PPOAgent:
         ent_coef: weight of the entropy.
         max_grad_norm: to which gradients are clipped.
         prio_alpha: exponent of the segments' priorities; 0 draws uniformly.
-        prio_beta0: exponent of the importance weights at the start; it rises with the updates.
+        prio_beta0: exponent of the importance weights at the start; it rises with the steps.
         truncation: bootstrap from the last observation of a truncated episode, or ignore it: PufferLib treats it as an
             end.
         advantage: full_batch computes advantages before each minibatch, with the current ratios and values of all
             segments; minibatch does so again for the segments drawn, after their forward pass.
+        normalize_observations: vectors by their running mean and deviation. The first batch only begins these.
+        normalize_rewards: by the running deviation of their discounted sum.
+        precision: fp32, or bf16 for the convolutions.
         seed: of what it draws.
     """
 
@@ -88,8 +94,8 @@ class PPOAgent:
         lstm: bool,
         optimizer: str,
         lr: float,
-        total_updates: int,
-        gamma: float,
+        total_steps: int,
+        discount: float,
         gae_lambda: float,
         rho_clip: float,
         c_clip: float,
@@ -103,15 +109,20 @@ class PPOAgent:
         max_grad_norm: float,
         prio_alpha: float,
         prio_beta0: float,
-        truncation: str,
-        advantage: str,
-        seed: int,
+        truncation: str = "bootstrap",
+        advantage: str = "full_batch",
+        normalize_observations: bool = False,
+        normalize_rewards: bool = False,
+        precision: str = "fp32",
+        seed: int = 0,
     ) -> None:
         self.device, self.training = device, True
-        self.policy = Policy(obs_shape, action_spec, encoder, hidden_dim, lstm).to(device)
+        policy = Policy(obs_shape, action_spec, encoder, hidden_dim, lstm, normalize_observations, precision)
+        self.policy = policy.to(device)
         self.optimizers = make_optimizers(self.policy, optimizer, lr)
-        self.lr, self.total_updates, self.updates = lr, total_updates, 0
-        self.advantage_args = gamma, gae_lambda, rho_clip, c_clip
+        self.reward_stats = RunningMeanStd().to(device) if normalize_rewards else None
+        self.lr, self.total_steps = lr, total_steps
+        self.advantage_args = discount, gae_lambda, rho_clip, c_clip
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
         self.accumulate_minibatches, self.max_grad_norm = accumulate_minibatches, max_grad_norm
         self.clip_coef, self.vf_coef, self.vf_clip, self.ent_coef = clip_coef, vf_coef, vf_clip, ent_coef
@@ -124,100 +135,132 @@ class PPOAgent:
         self.training = training
         self.policy.train(training)
 
-    @torch.no_grad()
     def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
-        """Return the action for one observation: the most probable one with `eval_mode`, else a sample."""
-        batch = torch.as_tensor(obs, device=self.device)[None, None]  # [1, 1, ...]
-        first = torch.ones(1, 1, dtype=torch.bool, device=self.device)
-        dist, _, _ = self.policy(batch, self.policy.initial_state(1), first)
-        action = dist.mode() if eval_mode else dist.sample(self.generator)
-        chosen: np.ndarray = action[0, 0].cpu().numpy()
-        return chosen
+        """Return the action for one observation at the start of an episode; see `act_from`."""
+        return self.act_from(None, obs, step, eval_mode)[0]
 
     @torch.no_grad()
+    def act_from(
+        self, state: State | None, obs: np.ndarray, step: int, eval_mode: bool
+    ) -> tuple[np.ndarray, State | None]:
+        """Return the action for one observation and the state of the LSTM after it.
+
+        Args:
+            state: of the LSTM before it; None at the start of an episode.
+            obs: the observation.
+            step: agent steps so far; not used.
+            eval_mode: take the most probable action (the mean, of a vector) instead of a sample.
+        """
+        batch = torch.as_tensor(obs, device=self.device)[None, None]  # [1, 1, ...]
+        first = torch.full((1, 1), state is None, device=self.device)
+        dist, _, state = self.policy(batch, self.policy.initial_state(1) if state is None else state, first)
+        action: np.ndarray = (dist.mode() if eval_mode else dist.sample(self.generator))[0, 0].cpu().numpy()
+        return action.reshape(self.policy.action_shape), state
+
+    @torch.inference_mode()
     def step(self, obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
         """Return actions [N, ...], their log probabilities [N], values [N] and the next state, for collecting."""
-        dist, values, state = self.policy(obs[None], state, first[None])
-        actions = dist.sample(self.generator)
-        return actions[0], dist.log_prob(actions)[0], values[0], state
+        dist, values, state = self.policy(obs[:, None], state, first[:, None])
+        actions = dist.sample(self.generator)  # [N, 1, A]
+        shaped = actions.reshape(len(obs), *self.policy.action_shape)
+        return shaped, dist.log_prob(actions)[:, 0], values[:, 0], state
 
-    def update(self, segments: Iterator[Segments], step: int) -> dict[str, float]:
+    def update(self, segments: Iterator[Mapping[str, Any]], step: int) -> dict[str, float]:
         """Learn from the next batch of segments.
 
+        Args:
+            segments: yields the fields of `Segments`, and with normalize_rewards `sums`: discounted sums of past
+                rewards, [S, H].
+            step: agent steps before the batch.
+
         Returns:
-            policy_loss, value_loss, entropy, old_approx_kl, approx_kl, clipfrac, importance (mean ratio),
-            explained_variance, learning_rate.
+            losses/: policy_loss, value_loss, entropy, old_approx_kl, approx_kl, clipfrac, importance (mean ratio),
+            explained_variance; and learning_rate. Nothing for a batch that only begins the statistics.
         """
-        batch = next(segments)
-        lr = self._anneal()
+        collected = dict(next(segments))
+        sums, batch = collected.pop("sums", None), Segments(**collected)
+        if self.reward_stats is not None:
+            self.reward_stats.update(sums)
+            batch = batch._replace(rewards=self.reward_stats.scale(batch.rewards))
+        known = self.policy.knows_observations()
+        metrics = self._learn(batch, min(step / self.total_steps, 1.0)) if known else {}
+        self.policy.see(batch.obs)  # after learning, whose log probabilities are of the statistics before
+        return metrics
+
+    def _learn(self, batch: Segments, progress: float) -> dict[str, float]:
+        """Take the steps of one update, `progress` of the way through the run; return its metrics."""
+        lr = self._anneal(progress)
         count, horizon = batch.rewards.shape
-        drawn = self.minibatch_size // horizon
-        values, ratio = batch.values.clone(), torch.ones_like(batch.values)
-        minibatches = int(self.update_epochs * count * horizon / self.minibatch_size)
-        metrics: list[Tensor] = []
-        for k in range(minibatches):
+        batch = batch._replace(actions=batch.actions.reshape(count, horizon, -1))
+        live, followed = _live(batch), self._followed(batch)
+        # Written back after each minibatch. A value of 0 is not bootstrapped from. A ratio of 0, where the action was
+        # ignored, cuts both the difference there and the trace through it.
+        values, ratio = batch.values * followed, live.clone()
+        sums: list[Tensor] = []
+        for k in range(int(self.update_epochs * count * horizon / self.minibatch_size)):
             advantages = self._advantages(batch, values, ratio)
-            rows, weights = self._draw(advantages, drawn)
+            rows, weights = self._draw(advantages, self.minibatch_size // horizon, progress)
             part = Segments(*(None if x is None else _rows(x, rows) for x in batch))  # type: ignore[arg-type]
-            loss, new_values, new_ratio, losses = self._loss(part, values[rows], advantages[rows], weights)
-            (loss / self.accumulate_minibatches).backward()
+            new_values, new_ratio, metrics = self._accumulate(part, values[rows], advantages[rows], weights, live[rows])
             if (k + 1) % self.accumulate_minibatches == 0:
                 self._step()
-            values[rows], ratio[rows] = new_values.detach(), new_ratio.detach()
-            metrics.append(losses)
-        self.updates += 1
-        mean = torch.stack(metrics).mean(0).tolist()
-        names = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "importance")
-        explained = explained_variance(values, self._advantages(batch, values, ratio) + values, _live(batch))
-        return dict(zip(names, mean, strict=True)) | {"explained_variance": explained, "learning_rate": lr}
+            values[rows], ratio[rows] = new_values * followed[rows], new_ratio * live[rows]
+            sums.append(metrics)
+        means = dict(zip(METRICS, torch.stack(sums).mean(0).tolist(), strict=True))
+        means["approx_kl"] = means["importance"] - 1 + means["old_approx_kl"]
+        returns = self._advantages(batch, values, ratio) + values
+        if (explained := explained_variance(values, returns, live)) is not None:
+            means["explained_variance"] = explained
+        return {f"losses/{name}": value for name, value in means.items()} | {"learning_rate": lr}
+
+    def _accumulate(
+        self, part: Segments, old_values: Tensor, advantages: Tensor, weights: Tensor, live: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Add the gradients of a minibatch; return new values and ratios [S, H], and metrics in the order of METRICS.
+
+        The loss is that of the class, averaged over steps that count. Its derivatives are written out, since a graph
+        of so many small operations would take longer than the networks.
+        """
+        dist, values, _ = self.policy(part.obs, part.state, part.first)
+        log_probs, entropy = dist.log_prob(part.actions), dist.entropy()  # [S, H]
+        with torch.no_grad():
+            log_ratio = log_probs - part.log_probs
+            ratio = log_ratio.exp()
+            if self.advantage == "minibatch":
+                advantages = self._advantages(part, values * self._followed(part), ratio * live)
+            number = live.sum()
+            centred = (advantages - advantages.sum() / number) * live  # advantages are 0 where live is
+            scaled = weights * centred / ((centred.square().sum() / (number - 1)).sqrt() + 1e-8)
+            policy_loss, by_log_probs = clipped_policy_loss(ratio, scaled, self.clip_coef)
+            value_loss, by_values = clipped_value_loss(values, old_values, advantages + old_values, self.vf_clip)
+            share = live / number
+            shared = share / self.accumulate_minibatches
+            clipped = ((ratio - 1).abs() > self.clip_coef).to(ratio.dtype)
+            terms = torch.stack([policy_loss, value_loss, entropy, -log_ratio, clipped, ratio])
+            metrics = terms.flatten(1) @ share.flatten()
+        torch.autograd.backward(
+            (log_probs, values, entropy),
+            (by_log_probs * shared, by_values * (self.vf_coef * shared), -self.ent_coef * shared),
+        )
+        return values.detach(), ratio, metrics
 
     def _advantages(self, batch: Segments, values: Tensor, ratio: Tensor) -> Tensor:
         """Return advantages [S, H]: 0 at a segment's last step and where an episode has ended."""
-        nothing_follows = batch.terminated if self.truncation == "bootstrap" else batch.terminated | batch.truncated
-        over = batch.terminated | batch.truncated
-        # A ratio of 0 where the action was ignored cuts both the difference there and the trace through it.
-        return puff_advantage(
-            values.masked_fill(nothing_follows, 0.0),
-            batch.rewards,
-            batch.first.to(values.dtype),
-            ratio.masked_fill(over, 0.0),
-            *self.advantage_args,
-        )
+        dones = batch.first.to(values.dtype)
+        return puff_advantage(values, batch.rewards, dones, ratio, *self.advantage_args)
 
-    def _draw(self, advantages: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    def _followed(self, batch: Segments) -> Tensor:
+        """Return 0 where nothing is bootstrapped, since an episode has ended, else 1, [S, H]."""
+        ended = batch.terminated if self.truncation == "bootstrap" else batch.terminated | batch.truncated
+        return (~ended).to(batch.values.dtype)
+
+    def _draw(self, advantages: Tensor, number: int, progress: float) -> tuple[Tensor, Tensor]:
         """Return segments drawn without replacement by their advantages, and their importance weights [number, 1]."""
         priority = torch.nan_to_num(advantages.abs().sum(1) ** self.prio_alpha, 0.0, 0.0, 0.0)
         p = (priority + 1e-6) / (priority.sum() + 1e-6)
         rows = torch.multinomial(p, number, generator=self.generator)
-        progress = self.prio_alpha * self.updates / self.total_updates
-        beta = self.prio_beta0 + (1 - self.prio_beta0) * progress
+        beta = self.prio_beta0 + (1 - self.prio_beta0) * self.prio_alpha * progress
         return rows, (len(p) * p[rows, None]) ** -beta
-
-    def _loss(
-        self, part: Segments, old_values: Tensor, advantages: Tensor, weights: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the loss, new values and ratios [S, H], and the metrics in the order of `update`."""
-        dist, values, _ = self.policy(part.obs.transpose(0, 1), part.state, part.first.transpose(0, 1))
-        log_probs = dist.log_prob(part.actions.transpose(0, 1)).T
-        values, entropy, live = values.T, dist.entropy().T, _live(part)
-        log_ratio = log_probs - part.log_probs
-        ratio = log_ratio.exp()
-        if self.advantage == "minibatch":
-            advantages = self._advantages(part, values.detach(), ratio.detach())
-        returns = advantages + old_values
-        mean = (advantages * live).sum() / live.sum()
-        std = (((advantages - mean) * live).square().sum() / (live.sum() - 1)).sqrt()
-        scaled = weights * (advantages - mean) / (std + 1e-8)
-        clipped = ratio.clamp(1 - self.clip_coef, 1 + self.clip_coef)
-        policy_loss = _mean(torch.maximum(-scaled * ratio, -scaled * clipped), live)
-        near = old_values + (values - old_values).clamp(-self.vf_clip, self.vf_clip)
-        value_loss = 0.5 * _mean(torch.maximum((values - returns).square(), (near - returns).square()), live)
-        entropy = _mean(entropy, live)
-        with torch.no_grad():
-            losses = [policy_loss, value_loss, entropy, _mean(-log_ratio, live), _mean(ratio - 1 - log_ratio, live)]
-            losses += [_mean(((ratio - 1).abs() > self.clip_coef).float(), live), _mean(ratio, live)]
-        loss = policy_loss + self.vf_coef * value_loss - self.ent_coef * entropy
-        return loss, values, ratio, torch.stack(losses)
 
     def _step(self) -> None:
         nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
@@ -225,9 +268,9 @@ class PPOAgent:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    def _anneal(self) -> float:
+    def _anneal(self, progress: float) -> float:
         """Set this update's learning rate and return it."""
-        lr = 0.5 * self.lr * (1 + math.cos(math.pi * min(self.updates / self.total_updates, 1.0)))
+        lr = 0.5 * self.lr * (1 + math.cos(math.pi * progress))
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -244,15 +287,36 @@ def _live(batch: Segments) -> Tensor:
     return F.pad(live[:, :-1], (0, 1))
 
 
-def _mean(x: Tensor, live: Tensor) -> Tensor:
-    return (x * live).sum() / live.sum()
+def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Return the clipped loss of each step and its derivative by the log probability of the action.
+
+    The loss is -min(A r, A clip(r, 1 - c, 1 + c)) (arXiv 1707.06347, equation 7).
+
+    Args:
+        ratio: r, probability of the action over that when it was taken.
+        advantages: A.
+        clip: c.
+    """
+    gain, clipped = advantages * ratio, advantages * ratio.clamp(1 - clip, 1 + clip)
+    return -torch.minimum(gain, clipped), (-gain).masked_fill(clipped < gain, 0.0)
 
 
-def explained_variance(values: Tensor, returns: Tensor, live: Tensor) -> float:
-    """Return 1 - var(returns - values) / var(returns) where `live` is 1."""
-    chosen = live > 0
+def clipped_value_loss(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Return the clipped loss of each step and its derivative by the value V.
+
+    The loss is max((V - R)^2, (V' - R)^2) / 2, where V' is V, but no further than `clip` from the old value.
+    """
+    moved, error = values - old, values - returns
+    near = old + moved.clamp(-clip, clip) - returns
+    flat = (moved.abs() > clip) & (near.abs() > error.abs())
+    return 0.5 * torch.maximum(error.square(), near.square()), error.masked_fill(flat, 0.0)
+
+
+def explained_variance(values: Tensor, returns: Tensor, live: Tensor) -> float | None:
+    """Return 1 - var(returns - values) / var(returns) where `live` is 1; None where the returns are all alike."""
+    chosen = live.bool()
     residual, spread = (returns - values)[chosen].var(), returns[chosen].var()
-    return float("nan") if spread == 0 else float(1 - residual / spread)
+    return None if spread == 0 else float(1 - residual / spread)
 
 
 def make_optimizers(policy: nn.Module, name: str, lr: float) -> list[torch.optim.Optimizer]:
@@ -264,5 +328,5 @@ def make_optimizers(policy: nn.Module, name: str, lr: float) -> list[torch.optim
     if matrices:
         made.append(torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.0))
     if others:
-        made.append(torch.optim.Adam(others, lr=lr, betas=(0.95, 0.999), eps=1e-8))
+        made.append(torch.optim.Adam(others, lr=lr, betas=(0.95, 0.999), eps=1e-8, fused=True))
     return made

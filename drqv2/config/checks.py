@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from drqv2.config.formatting import did_you_mean, show
-from drqv2.config.kinds import Device, Key, Schedule
+from drqv2.config.kinds import NO_LEGACY, Device, Key, Schedule
 from drqv2.config.messages import explain
 from drqv2.config.schema import FIRST_REGIME, every_key, keys, tasks
 from drqv2.errors import UserError
@@ -33,14 +33,40 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
                 f"{name}={value}: shorter than one agent step of action_repeat={repeat} frames; "
                 f"must be at least {repeat} (frames)"
             )
+    if "minibatch_size" in cfg:
+        _check_batches(cfg)
     frames = 250 if task == "reach_duplo" else 1000  # reach_duplo: 10 s at 25 Hz
     least = math.ceil(frames / repeat)
-    # The length of your own environment's episodes is unknown.
-    if cfg["env._target_"] is None and cfg.get("replay_buffer_size", least) < least:
+    # The length of other environments' episodes is unknown.
+    if cfg["env._target_"] is None and cfg["env_id"] is None and cfg.get("replay_buffer_size", least) < least:
         raise UserError(
             f"replay_buffer_size={cfg['replay_buffer_size']}: smaller than one episode of {task}; must be at least "
             f"{least} (transitions: {frames} frames at action_repeat={repeat})"
         )
+
+
+def _check_batches(cfg: Mapping[str, Any]) -> None:
+    """Check the sizes of a regime that learns from segments of `horizon` steps."""
+    horizon, envs = cfg["horizon"], cfg["num_envs"]
+    batch = envs * horizon if cfg["batch_size"] is None else cfg["batch_size"]
+    minibatch = cfg["minibatch_size"]
+    segments = batch // horizon
+    if envs > segments:
+        raise UserError(
+            f"num_envs={envs}: more environments than segments; batch_size={batch} has {segments} of horizon={horizon} "
+            f"steps: must be at least {envs * horizon}"
+        )
+    if batch % (envs * horizon) and cfg["envs_per_recv"] in (None, envs):
+        raise UserError(
+            f"batch_size={batch}: must be a multiple of num_envs={envs} times horizon={horizon}, so that each "
+            "environment fills the same number of segments"
+        )
+    if minibatch is not None and minibatch % horizon:
+        raise UserError(f"minibatch_size={minibatch}: must be a multiple of horizon={horizon}, the steps of a segment")
+    if minibatch is not None and minibatch > batch:
+        raise UserError(f"minibatch_size={minibatch}: larger than the batch of {batch} steps; set at most that")
+    if cfg["envs_per_recv"] is not None and cfg["envs_per_recv"] > envs:
+        raise UserError(f"envs_per_recv={cfg['envs_per_recv']}: more than num_envs={envs}")
 
 
 def _drop_foreign(cfg: DictConfig, known: Mapping[str, Key]) -> None:
@@ -63,11 +89,16 @@ def _check_names(cfg: Mapping[str, Any], known: Mapping[str, Key]) -> None:
     for node in {"agent", "env"} & roots:
         if not isinstance(cfg.get(node), dict) or "_target_" not in cfg[node]:
             raise UserError(f"{node}={show(cfg.get(node))}: must contain _target_; see cfgs/")
-    task = cfg.get("task_name")
+    task, env_id = cfg.get("task_name"), cfg.get("env_id")
+    if env_id is not None:
+        if cfg["env"]["_target_"] is not None:
+            raise UserError(f"env_id={show(env_id)} and env._target_={cfg['env']['_target_']}: give only one of them")
+        return
     if cfg["env"]["_target_"] is None and task not in (None, "???", *tasks()):
         raise UserError(
             f"task_name={show(task)}: unknown task{did_you_mean(str(task), tasks())}\n"
-            "allowed: the files of cfgs/task, or your own environment with env._target_=module.function"
+            "allowed: the files of cfgs/task; env_id=gymnasium:NAME or env_id=envpool:NAME; or your own environment "
+            "with env._target_=module.function"
         )
 
 
@@ -86,6 +117,8 @@ def validate(cfg: DictConfig) -> None:
     known = keys(regime)
     with open_dict(cfg):
         _drop_foreign(cfg, known)
+        if ":" in str(cfg.get("env_id")):
+            cfg.task_name = label(cfg.env_id, "")
         try:
             plain = _resolved(cfg)
         except OmegaConfBaseException as error:
@@ -96,7 +129,7 @@ def validate(cfg: DictConfig) -> None:
         for key in sorted(known.values(), key=lambda key: isinstance(key.kind, Schedule | Device)):
             node, _, leaf = key.name.rpartition(".")
             values, target = (plain[node], cfg[node]) if node else (plain, cfg)
-            if leaf not in values and key.legacy is not None:
+            if leaf not in values and key.legacy is not NO_LEGACY:
                 values[leaf] = key.legacy
             if leaf in values and not (key.name == "agent.encoder" and _is_foreign(plain)):
                 flat[key.name] = key.check(values[leaf])
@@ -125,12 +158,27 @@ def _is_foreign(plain: Mapping[str, Any]) -> bool:
     return plain.get("agent_dir") is not None or not str(plain["agent"].get("_target_")).startswith("drqv2.")
 
 
+def label(env_id: str | None, task_name: str) -> str:
+    """Return the name of a run's environment, also for file names: that of `env_id`, or else the task's."""
+    return task_name if env_id is None else str(env_id).partition(":")[2].replace("/", "_").replace(":", "_")
+
+
 def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Raise UserError if an override of `cfg` names a key that only another regime has: `validate` would drop it."""
+    """Check the overrides that `cfg` was composed with, which `validate` cannot see.
+
+    Raises:
+        UserError: one names a key that only another regime has, a preset of another regime, or two environments.
+    """
     regime = cfg.get("regime", FIRST_REGIME)
     known = keys(regime)
+    chosen = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("regime=")), FIRST_REGIME)
+    presets = [o for o in overrides if o.startswith("preset=")]
+    if presets and regime != chosen:
+        raise UserError(f"{', '.join(presets)}: is for regime={regime}; add regime={regime}, or choose another preset")
     for override in overrides:
         name = override.lstrip("+~").partition("=")[0]
+        if name == "task" and cfg.get("env_id") is not None:
+            raise UserError(f"{override} and env_id={cfg.env_id}: give only one of them")
         if name in every_key() and name not in known:
             raise UserError(f"{override}: regime={regime} has no such key{did_you_mean(name, known)} (see --help)")
 

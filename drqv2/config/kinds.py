@@ -12,6 +12,8 @@ from typing import Any, Literal
 from drqv2.config.formatting import show
 from drqv2.errors import UserError
 
+NO_LEGACY = object()
+
 
 def _require(holds: bool, message: str = "") -> None:
     if not holds:
@@ -110,6 +112,17 @@ class Text(Kind):
         return str(value)
 
 
+class EnvId(Kind):
+    """An environment of another library."""
+
+    allowed = "gymnasium:NAME or envpool:NAME"
+    is_text = True
+
+    def check(self, value: Any) -> str:
+        _require(isinstance(value, str) and bool(re.fullmatch(r"(gymnasium|envpool):.+", value)))
+        return str(value)
+
+
 class Name(Kind):
     """The dotted name of something in a Python module."""
 
@@ -200,7 +213,8 @@ class Key:
         null: null is allowed, with this meaning.
         resume: what a resumed run may do with the key. free: change it, which does not affect learning beyond
             rounding; force: change it with resume_force=true; fixed: keep it, the run's state depends on it.
-        legacy: value of a stored configuration that lacks the key, because it was written before the key existed.
+        legacy: value of a stored configuration that lacks the key, because it was written before the key existed;
+            NO_LEGACY: every configuration has the key.
     """
 
     name: str
@@ -209,7 +223,7 @@ class Key:
     unit: str = ""
     null: str = ""
     resume: Literal["free", "force", "fixed"] = "force"
-    legacy: Any = None
+    legacy: Any = NO_LEGACY
 
     @property
     def allowed(self) -> str:

@@ -11,12 +11,31 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from drqv2.config.formatting import show, unknown
-from drqv2.config.kinds import Bool, Choice, Device, EvenInt, File, Float, Folder, Int, Key, Name, Schedule, Shape, Text
+from drqv2.config.kinds import (
+    NO_LEGACY,
+    Bool,
+    Choice,
+    Device,
+    EnvId,
+    EvenInt,
+    File,
+    Float,
+    Folder,
+    Int,
+    Key,
+    Name,
+    Schedule,
+    Shape,
+    Text,
+)
 from drqv2.errors import UserError
 
 CFGS = Path(__file__).resolve().parents[2] / "cfgs"
 CHOSEN = ("regime", "task", "preset")  # each chooses a file of the folder of cfgs/ with its name
-REGIMES = {"drqv2": "DrQ-v2, off-policy learning from pixels"}  # each has cfgs/regime/NAME.yaml and an entry in GROUPS
+REGIMES = {  # each has cfgs/regime/NAME.yaml and an entry in GROUPS
+    "drqv2": "DrQ-v2, off-policy learning from pixels",
+    "ppo": "PPO, on-policy learning from many environments at once",
+}
 FIRST_REGIME = "drqv2"  # of configurations stored before the key `regime` existed
 LARGEST_RENDER = 2048  # pixels: OpenGL drivers can be relied on to draw this much off-screen
 SMALLEST_IMAGE = 15  # pixels: of which the encoder's four convolutions leave one
@@ -27,7 +46,19 @@ free, fixed = partial(Key, resume="free"), partial(Key, resume="fixed")  # what 
 TASK = (
     fixed("regime", Choice(*REGIMES), "How the agent learns, set by regime=NAME.", legacy=FIRST_REGIME),
     fixed("task_name", Text(), "Task, set by task=NAME."),
-    fixed("obs_type", Choice("pixels", "state"), "Rendered images, or the task's state vector.", legacy="pixels"),
+    fixed(
+        "env_id",
+        EnvId(),
+        "An environment of another library, instead of a task; +env.x=1 passes it an option.",
+        null="the task task_name",
+        legacy=None,
+    ),
+    fixed(
+        "obs_type",
+        Choice("auto", "pixels", "state"),
+        "Images, or a vector of the environment's state; auto: images for tasks, else what the environment shows.",
+        legacy="pixels",
+    ),
     fixed("frame_stack", Int(1), "Images stacked into one observation, newest last.", "images"),
     fixed("action_repeat", Int(1), "Environment frames for which each action is held.", "frames"),
     fixed("image_size", Int(SMALLEST_IMAGE, LARGEST_RENDER), "Side of the agent's square images.", "pixels"),
@@ -55,7 +86,6 @@ TASK = (
     ),
     free("overlap", Bool(), "Step a single environment in its own process while the agent learns; same results."),
 )
-LENGTH = (free("num_train_frames", Int(1), "Length of the run.", "frames"),)
 EVALUATION = (
     free("eval_every_frames", Int(1), "Interval between evaluations; at least action_repeat.", "frames"),
     free("num_eval_episodes", Int(1), "Episodes of one evaluation.", "episodes"),
@@ -103,9 +133,19 @@ RECORDS = (
     free("use_tb", Bool(), "Write TensorBoard events."),
     free("use_wandb", Bool(), "Log to Weights & Biases (pip install wandb; WANDB_MODE=offline without a server)."),
     free("save_video", Bool(), "Film the first episode of each evaluation."),
+    free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
+)
+SHARED = (TASK, EVALUATION, RUN, SNAPSHOTS, RECORDS)
+
+# Groups of DrQ-v2; their defaults are in cfgs/regime/drqv2.yaml.
+DRQV2_LENGTH = (
+    free("num_train_frames", Int(1), "Length of the run.", "frames"),
+    Key("num_seed_frames", Int(0), "Frames collected before the first update.", "frames"),
+)
+DRQV2_RECORDS = (
+    *RECORDS,
     free("save_train_video", Bool(), "Film training episodes as the agent sees them."),
     free("train_video_every_frames", Int(1), "Interval between training videos; at least action_repeat.", "frames"),
-    free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
     free(
         "diagnostics_every_frames",
         Int(1),
@@ -113,10 +153,6 @@ RECORDS = (
         "frames",
     ),
 )
-SHARED = (TASK, LENGTH, EVALUATION, RUN, SNAPSHOTS, RECORDS)
-
-# Groups of DrQ-v2; their defaults are in cfgs/regime/drqv2.yaml.
-DRQV2_LENGTH = (*LENGTH, Key("num_seed_frames", Int(0), "Frames collected before the first update.", "frames"))
 DRQV2_REPLAY = (
     Key("replay_buffer_size", Int(1), "Capacity; at least one episode.", "transitions"),
     free("replay_buffer_num_workers", Int(0, 8), "Processes that load batches; 0 loads them in the main process."),
@@ -166,6 +202,76 @@ DRQV2_AGENT = (
     Key("agent.stddev_clip", Float(0, above=True), "Bound on the noise in updates.", null="no bound"),
 )
 
+# Groups of PPO; their defaults are in cfgs/regime/ppo.yaml.
+PPO_LENGTH = (
+    free(
+        "total_timesteps",
+        Int(1),
+        "Length of the run; another length also stretches the schedule of the learning rate.",
+        "agent steps",
+    ),
+)
+PPO_ROLLOUT = (
+    free(
+        "vector",
+        Choice("auto", "processes", "serial"),
+        "How environments are stepped: each in its own process, all in this one (for debugging), or auto: by the "
+        "threads of EnvPool where it is theirs, else in processes.",
+    ),
+    free("envs_per_recv", Int(1), "EnvPool only: act on those that are ready first.", "environments", null="all"),
+    fixed("horizon", Int(2), "Consecutive steps of one environment in a segment.", "agent steps"),
+    fixed("batch_size", Int(1), "Steps collected for one update.", "agent steps", null="num_envs times horizon"),
+    Key("minibatch_size", Int(1), "Steps of a minibatch.", "agent steps", null="the batch, up to 16,384"),
+)
+PPO_SNAPSHOTS = (*SNAPSHOTS, free("snapshot_every_epochs", Int(1), "Updates between two snapshots at most.", "updates"))
+PPO_RECORDS = (*RECORDS, free("log_every_seconds", Float(0), "Least time between two rows of train.csv.", "seconds"))
+PPO_AGENT = (
+    Key("agent._target_", Name(), "Class of the agent."),
+    free("agent.device", Device(), "As device."),
+    fixed(
+        "agent.encoder",
+        Choice("auto", "mlp", "small", "nature", "impala"),
+        "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of Nature "
+        "518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
+    ),
+    fixed("agent.hidden_dim", Int(1), "Width of the layers behind it, and of the LSTM.", "units"),
+    fixed("agent.lstm", Bool(), "A recurrent policy."),
+    fixed(
+        "agent.optimizer",
+        Choice("muon", "adam"),
+        "Muon, for matrices, with Adam for the rest (torch.optim.Muon); or Adam for all.",
+    ),
+    Key("agent.lr", Float(0, above=True), "Learning rate at the start; it falls to 0 along a cosine."),
+    free("agent.total_steps", Int(1), "As total_timesteps."),
+    Key("agent.discount", Float(0, 1, above=True), "As discount."),
+    Key("agent.gae_lambda", Float(0, 1), "Lambda of the advantages."),
+    Key("agent.rho_clip", Float(0, above=True), "Greatest ratio in the differences of the advantages."),
+    Key("agent.c_clip", Float(0, above=True), "Greatest ratio in their trace."),
+    Key("agent.update_epochs", Float(0, above=True), "How often an update goes through its batch."),
+    Key("agent.minibatch_size", Int(1), "As minibatch_size.", null="as minibatch_size"),
+    Key("agent.accumulate_minibatches", Int(1), "Minibatches before a step of the optimizer.", "minibatches"),
+    Key("agent.clip_coef", Float(0, above=True), "How far the ratio may leave 1."),
+    Key("agent.vf_coef", Float(0), "Weight of the value loss."),
+    Key("agent.vf_clip", Float(0, above=True), "How far values may leave the old ones."),
+    Key("agent.ent_coef", Float(0), "Weight of the entropy."),
+    Key("agent.max_grad_norm", Float(0, above=True), "To which the gradient's norm is clipped."),
+    Key("agent.prio_alpha", Float(0), "Exponent of the segments' priorities; 0: all are drawn alike."),
+    Key("agent.prio_beta0", Float(0, 1), "Exponent of the importance weights at the start."),
+    Key(
+        "agent.truncation",
+        Choice("bootstrap", "ignore"),
+        "At a time limit, bootstrap from the last observation; or treat it as an end, as PufferLib does.",
+    ),
+    Key(
+        "agent.advantage",
+        Choice("full_batch", "minibatch"),
+        "Advantages of the whole batch before each minibatch; or again of the minibatch, with its own ratios and "
+        "values.",
+    ),
+    fixed("agent.normalize_observations", Bool(), "Normalise vectors by their running mean and deviation."),
+    fixed("agent.normalize_rewards", Bool(), "Divide rewards by the running deviation of their discounted sum."),
+)
+
 # regime -> title -> keys, in the order in which they are shown
 GROUPS: dict[str, dict[str, tuple[Key, ...]]] = {
     "drqv2": {
@@ -176,8 +282,18 @@ GROUPS: dict[str, dict[str, tuple[Key, ...]]] = {
         "Learner": DRQV2_LEARNER,
         "Run": RUN,
         "Snapshots": SNAPSHOTS,
-        "Records": RECORDS,
+        "Records": DRQV2_RECORDS,
         "Agent": DRQV2_AGENT,
+    },
+    "ppo": {
+        "Task": TASK,
+        "Length": PPO_LENGTH,
+        "Evaluation": EVALUATION,
+        "Rollout": PPO_ROLLOUT,
+        "Run": RUN,
+        "Snapshots": PPO_SNAPSHOTS,
+        "Records": PPO_RECORDS,
+        "Agent": PPO_AGENT,
     },
 }
 
@@ -203,9 +319,16 @@ def every_key() -> Mapping[str, Key]:
     return {name: key for regime in GROUPS for name, key in keys(regime).items()}
 
 
+def length(config: Mapping[str, Any]) -> int | None:
+    """Return the environment frames of a run from its configuration by dotted name; None if that does not tell."""
+    steps = config.get("total_timesteps")
+    frames = config.get("num_train_frames") if steps is None else steps * config["action_repeat"]
+    return frames if isinstance(frames, int) else None
+
+
 def legacy(regime: str = FIRST_REGIME) -> dict[str, Any]:
     """Return what a stored configuration means by lacking a key that did not exist when it was written."""
-    return {key.name: key.legacy for key in keys(regime).values() if key.legacy is not None}
+    return {key.name: key.legacy for key in keys(regime).values() if key.legacy is not NO_LEGACY}
 
 
 def tasks() -> list[str]:

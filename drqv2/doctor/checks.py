@@ -120,6 +120,20 @@ def _bf16(native: bool) -> str:
     return "native" if native else "emulated (slow)"
 
 
+def libraries() -> Iterator[Finding]:
+    """Report the libraries of env_id, which are optional, and measure PPO where EnvPool is there."""
+    for name, extra in (("gymnasium", "gym"), ("envpool", "envpool")):
+        version = _version(name)
+        if version is None:
+            yield Finding("ok", name, f'not installed (optional, for env_id={name}:NAME): pip install -e ".[{extra}]"')
+        elif name != "envpool":
+            yield Finding("ok", name, version)
+        else:
+            steps, sps = measure.ppo()
+            text = f"{version}; PPO learns at {sps:,.0f} steps a second"
+            yield Finding("ok", name, f"{text}: regime=ppo preset=cartpole ({steps:,}) takes about {steps / sps:.0f} s")
+
+
 def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
     """Append the paper preset to `cfgs`, and, without a GPU, the cpu preset."""
     import torch
@@ -225,7 +239,7 @@ def _guarded(check: Callable[..., Iterator[Finding]], *args: Any) -> Iterator[Fi
 
 def run_checks(task: str, folder: Path, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
     """Run all checks; append to `cfgs` the configurations that suit this machine, the one to recommend last."""
-    for check in (versions, encoder, device):
+    for check in (versions, encoder, device, libraries):
         yield from _guarded(check)
     yield from _guarded(settings, task, cfgs)
     if cfgs:

@@ -64,6 +64,38 @@ def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int, 
     return dict(found)
 
 
+def ppo(seconds: float = 2.0) -> tuple[int, float]:
+    """Return the steps of preset=cartpole, and how many of them a second are collected and learnt from.
+
+    Args:
+        seconds: to measure for, after the first update.
+    """
+    import torch
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from drqv2.agents.ppo import PPOAgent
+    from drqv2.envs.pool import PoolVector
+    from drqv2.rollout.collector import Collector
+
+    with initialize_config_dir(str(Path(__file__).resolve().parents[2] / "cfgs"), version_base="1.3"):
+        cfg = compose("config", overrides=["regime=ppo", "preset=cartpole"])
+    keys: Any = OmegaConf.to_container(cfg.agent, resolve=True)
+    vector = PoolVector("CartPole-v1", cfg.num_envs, 0)
+    shape, spec = tuple(vector.observation_spec().shape), vector.action_spec()
+    agent = PPOAgent(shape, spec, **{k: v for k, v in keys.items() if k != "_target_"} | {"device": "cpu"})
+    segments = Collector(vector, agent.step, None, cfg.num_envs, cfg.horizon, cfg.discount)
+    segments.start(vector.reset())
+    agent.update(segments, 0)
+    begin, batches = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        agent.update(segments, 0)
+        batches += 1
+    vector.close()
+    assert torch.isfinite(next(agent.policy.parameters())).all()
+    return int(cfg.total_timesteps), batches * cfg.num_envs * cfg.horizon / (time.perf_counter() - begin)
+
+
 def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
     """Return the median milliseconds of an agent update on a random batch, including the copy to the device.
 

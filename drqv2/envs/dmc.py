@@ -52,7 +52,7 @@ def load(name: str, seed: int, obs_type: str = "pixels") -> tuple[dm_env.Environ
     return env, 2 if domain == "quadruped" else 0
 
 
-def _call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
+def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     """Return the factory's environment; a gymnasium.Env comes back under its adapter.
 
     The factory is given those of `offered` that its signature names and that are not bound yet.
@@ -77,9 +77,10 @@ def _call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
 
 
 def _check_actions(spec: Any) -> None:
-    vector = isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1 and np.issubdtype(spec.dtype, np.floating)
-    bounded = vector and np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all()
-    if not bounded and not isinstance(spec, specs.DiscreteArray):
+    vector = isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1
+    if not vector or not (np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all()):
+        if isinstance(spec, specs.DiscreteArray):
+            return
         raise UserError(
             f"the environment's actions are {spec}: must be one vector of shape (A,) with finite bounds, or discrete"
         )
@@ -90,7 +91,11 @@ def _camera(env: Any, image_size: int, camera: int | str | None, fast: bool, own
         if camera is None:  # dm_control's own pixels wrapper knows which camera the pixels are from
             camera = getattr(env, "_render_kwargs", {}).get("camera_id")
         if obs_type == "pixels":
-            film = None if camera is None or not hasattr(env, "physics") else PhysicsCamera(env, image_size, camera)
+            film: Camera | None = None
+            if camera is not None and hasattr(env, "physics"):
+                film = PhysicsCamera(env, image_size, camera)
+            elif getattr(env, "render_mode", None) == "rgb_array":
+                film = RenderCamera(env, image_size)
             return ObservationCamera(env, image_size, film)
     if hasattr(env, "picture"):
         return RenderCamera(env, image_size)
@@ -139,7 +144,7 @@ def make(
 
     Returns:
         A dm_env.Environment of ExtendedTimeStep: observation uint8 [frame_stack * C, image_size, image_size], newest
-        frame last, or float32 [N]; actions float32 [A] in [-1, 1], or discrete, int64 [].
+        frame last, or float32 [N]; actions float32 [A] in [-1, 1], or discrete, int64 [] or [A].
 
     Raises:
         UserError: unknown task or camera, no OpenGL for pixels, or an environment that cannot be used.
@@ -155,7 +160,7 @@ def make(
         camera = own_camera if camera is None else camera
     else:
         own_seed = spawn_seed(seed, stream, index)
-        env = _call(factory, task_name=name, image_size=image_size, seed=own_seed, camera=camera)
+        env = call(factory, task_name=name, image_size=image_size, seed=own_seed, camera=camera)
     _check_actions(env.action_spec())
     make_camera = partial(_camera, env, image_size, camera, render == "fast", factory is None, obs_type)
     stack = frame_stack if obs_type == "pixels" else None

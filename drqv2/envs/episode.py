@@ -76,7 +76,7 @@ class Environment(Wrapper):
     far) is the environment's whole state: `state` and `restore`.
 
     Args:
-        env: the control environment; its actions are one vector between finite bounds, or discrete.
+        env: the control environment; its actions are one vector between finite bounds, or (several) discrete ones.
         make_camera: makes the camera that sees it: at once for pixels, else at the first `render`.
         frame_stack: frames in one observation; None observes the state vector instead of pixels.
         action_repeat: environment frames in one agent step.
@@ -103,7 +103,7 @@ class Environment(Wrapper):
         self._base: Any = env
         self._make_camera = make_camera
         self._pixels: PixelsWrapper | None = None
-        discrete = isinstance(env.action_spec(), specs.DiscreteArray)
+        discrete = np.issubdtype(env.action_spec().dtype, np.integer)
         typed = ActionDTypeWrapper(env, np.int64 if discrete else np.float32)
         acting: Wrapper = ActionRepeatWrapper(typed, action_repeat)
         if not discrete:
@@ -151,7 +151,7 @@ class Environment(Wrapper):
         """Take one agent step; after an episode's last, start the next episode instead.
 
         Args:
-            action: [A], cast to float32; or a discrete action, cast to int64.
+            action: [A], cast to float32; or a discrete action, cast to int64, [] or [A] of several.
 
         Raises:
             ValueError: the action's shape is not the spec's, or a discrete action is out of range.

@@ -17,8 +17,8 @@ class GymnasiumEnvironment(dm_env.Environment):
     """Keeps an end (terminated: discount 0) apart from a time-out (truncated: discount 1).
 
     Args:
-        env: a gymnasium.Env with Box or Discrete actions; its observations are a Box, or a Dict of Boxes, of which
-            anything else is left out.
+        env: a gymnasium.Env with Box, Discrete or MultiDiscrete actions; its observations are a Box, or a Dict of
+            Boxes, of which anything else is left out.
 
     Attributes:
         render_mode: what `env.render()` returns: pictures if "rgb_array".
@@ -55,7 +55,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         return dm_env.restart(observation)
 
     def step(self, action: np.ndarray) -> TimeStep:
-        discrete = isinstance(self._actions, gymnasium.spaces.Discrete)
+        discrete = isinstance(self._actions, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
         taken = np.int64(action + self._actions.start) if discrete else action
         observation, reward, terminated, truncated, _ = self._env.step(taken)
         if terminated:
@@ -74,9 +74,11 @@ class GymnasiumEnvironment(dm_env.Environment):
         return self._observation_spec
 
     def action_spec(self) -> Any:
-        """Return the spec of a Box of actions, or of discrete ones from 0; any other space as it is."""
+        """Return the spec of a Box of actions, or of (several) discrete ones from 0; any other space as it is."""
         if isinstance(self._actions, gymnasium.spaces.Discrete):
             return specs.DiscreteArray(int(self._actions.n), np.int64, "action")
+        if isinstance(self._actions, gymnasium.spaces.MultiDiscrete) and len(self._actions.shape) == 1:
+            return specs.BoundedArray(self._actions.shape, np.int64, 0, self._actions.nvec - 1, "action")
         if isinstance(self._actions, gymnasium.spaces.Box):
             return specs.BoundedArray(
                 self._actions.shape, self._actions.dtype, self._actions.low, self._actions.high, "action"

@@ -1,12 +1,8 @@
-"""Environments of other libraries by name: `gymnasium:CartPole-v1`, `envpool:Pong-v5`."""
+"""Names of environments of other libraries: `gymnasium:CartPole-v1`, `envpool:Pong-v5`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
-from drqv2.errors import UserError, nearest, not_installed
+from drqv2.errors import UserError, nearest
 
 LIBRARIES = {"gymnasium": "gym", "envpool": "envpool"}  # each with the extra that installs it
 
@@ -31,18 +27,3 @@ def unknown(env_id: str, names: list[str]) -> UserError:
     return UserError(
         f"env_id={env_id}: {library} has no such environment" + (f"; nearest: {', '.join(near)}" if near else "")
     )
-
-
-def gymnasium_factory(name: str) -> Callable[[], Any]:
-    """Return what makes a Gymnasium environment by its registered name; it renders pictures.
-
-    Raises:
-        UserError: Gymnasium is not installed or has no such environment.
-    """
-    try:
-        import gymnasium
-    except ModuleNotFoundError as error:
-        raise UserError(not_installed("gymnasium", LIBRARIES["gymnasium"])) from error
-    if name not in gymnasium.registry:
-        raise unknown(f"gymnasium:{name}", list(gymnasium.registry))
-    return partial(gymnasium.make, name, render_mode="rgb_array")

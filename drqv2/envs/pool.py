@@ -1,22 +1,99 @@
-"""EnvPool's environments (arXiv 2206.10558): thousands of ids, stepped by threads in C++, as a VectorEnv."""
+"""EnvPool's environments (arXiv 2206.10558), stepped by threads in C++: a vector of them, or one for dm_env."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import dm_env
 import numpy as np
-from dm_env import specs
+from dm_env import TimeStep, specs
 
 from drqv2.envs.ids import LIBRARIES, unknown
 from drqv2.envs.vector import VectorEnv, VectorStep
 from drqv2.errors import UserError, not_installed
 
+_OPENGL = ("libEGL.so.1", "libGL.so.1")  # MuJoCo within EnvPool ends the process when it draws without one of them
+
+
+def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return a pool, its space of observations and its space of actions.
+
+    Raises:
+        UserError: EnvPool is not installed, the name is unknown, or it does not take the options.
+    """
+    _load_opengl()
+    try:
+        import envpool
+    except ModuleNotFoundError as error:
+        raise UserError(not_installed("envpool", LIBRARIES["envpool"])) from error
+    known = envpool.list_all_envs()
+    if name not in known:
+        raise unknown(f"envpool:{name}", known)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's, that bounds are float64
+        try:  # it takes seeds of 31 bits
+            pool = envpool.make(name, env_type="gymnasium", num_envs=num_envs, seed=seed % 2**31, **options)
+            return pool, pool.observation_space, pool.action_space
+        except (AssertionError, TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"env_id=envpool:{name}: {' '.join(str(error).split())[:200]}") from error
+
+
+class _Actions:
+    """Turns actions as agents give them into those of a pool: discrete as they are, vectors in [-1, 1] scaled.
+
+    Raises:
+        UserError: the space is neither discrete nor one vector of floats with finite bounds.
+    """
+
+    def __init__(self, space: Any, name: str) -> None:
+        self._scale: tuple[Any, Any] | None = None
+        self._dtype = space.dtype
+        if hasattr(space, "n"):
+            self.spec: specs.Array = specs.DiscreteArray(int(space.n), np.int64, "action")
+        elif hasattr(space, "nvec"):
+            self.spec = specs.BoundedArray(space.shape, np.int64, 0, space.nvec - 1, "action")
+        elif len(space.shape) == 1 and np.isfinite(space.low).all() and np.isfinite(space.high).all():
+            self.spec = specs.BoundedArray(space.shape, np.float32, -1.0, 1.0, "action")
+            self._scale = (space.low + space.high) / 2, (space.high - space.low) / 2
+        else:
+            raise UserError(f"the actions of {name} are {space}: must be discrete, or one vector with finite bounds")
+
+    def __call__(self, actions: np.ndarray) -> np.ndarray:
+        if self._scale is not None:
+            actions = self._scale[0] + np.clip(actions, -1, 1) * self._scale[1]
+        return np.ascontiguousarray(actions, self._dtype)
+
+
+class _Observations:
+    """Turns observations [N, ...] of a pool into one array: images as they are; vectors and numbers joined, float32."""
+
+    def __init__(self, space: Any, name: str) -> None:
+        self.is_image = space.__class__.__name__ == "Box" and space.dtype == np.uint8 and len(space.shape) == 3
+        if self.is_image:
+            self.spec: specs.Array = specs.BoundedArray(space.shape, np.uint8, 0, 255, "observation")
+            return
+        parts = space.spaces if hasattr(space, "spaces") else {"": space}
+        self._keys = [key for key, part in parts.items() if hasattr(part, "low")]
+        size = sum(math.prod(parts[key].shape) for key in self._keys)
+        if not size:
+            raise UserError(f"the observations of {name} are {space}: must be arrays")
+        self.spec = specs.Array((size,), np.float32, "observation")
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        if self.is_image:
+            image: np.ndarray = observation
+            return image
+        parts = [observation[key] for key in self._keys] if isinstance(observation, Mapping) else [observation]
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1, dtype=np.float32)
+
 
 class PoolVector(VectorEnv):
-    """Environments of one EnvPool id. They cannot be returned to a state within an episode.
+    """Environments of one EnvPool name. They cannot be returned to a state within an episode.
 
     Args:
         name: of `envpool.list_all_envs()`.
@@ -25,38 +102,25 @@ class PoolVector(VectorEnv):
         batch_size: rows of one `recv`: with fewer than N, `send` and `recv` hand over those environments that are
             ready first, and results differ from run to run. None: all of them.
         num_threads: that step them; 0 leaves that to EnvPool.
+        options: of `envpool.make` for this name, such as frame_skip.
 
     Raises:
-        UserError: EnvPool is not installed, the id is unknown, or its spaces are others than arrays, or an array of
-            floats with finite bounds or a discrete action.
+        UserError: EnvPool is not installed, the name is unknown, or its spaces cannot be used.
     """
 
     def __init__(
-        self, name: str, num_envs: int, seed: int, batch_size: int | None = None, num_threads: int = 0
+        self,
+        name: str,
+        num_envs: int,
+        seed: int,
+        batch_size: int | None = None,
+        num_threads: int = 0,
+        **options: Any,
     ) -> None:
-        try:
-            import envpool
-        except ModuleNotFoundError as error:
-            raise UserError(not_installed("envpool", LIBRARIES["envpool"])) from error
-        known = envpool.list_all_envs()
-        if name not in known:
-            raise unknown(f"envpool:{name}", known)
-        sizes = {"num_envs": num_envs, "batch_size": batch_size or num_envs, "num_threads": num_threads}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Gymnasium's, that bounds are float64
-            # EnvPool takes seeds of 31 bits.
-            self._pool: Any = envpool.make(name, env_type="gymnasium", seed=seed % 2**31, **sizes)
-            space, self._observed = self._pool.action_space, _Observation(self._pool.observation_space)
-        self._scale: tuple[Any, Any] | None = None
-        if hasattr(space, "n"):
-            action: specs.Array = specs.DiscreteArray(int(space.n), np.int64, "action")
-        elif hasattr(space, "low") and np.isfinite(space.low).all() and np.isfinite(space.high).all():
-            action = specs.BoundedArray(space.shape, np.float32, -1.0, 1.0, "action")
-            self._scale = (space.low + space.high) / 2, (space.high - space.low) / 2
-        else:
-            raise UserError(f"the actions of {name} are {space}: must be discrete, or one vector with finite bounds")
-        super().__init__(num_envs, self._observed.spec, action)
-        self._dtype = space.dtype
+        sizes = {"batch_size": batch_size or num_envs, "num_threads": num_threads}
+        self._pool, observed, acted = _open(name, num_envs, seed, sizes | options)
+        self._observations, self._actions = _Observations(observed, name), _Actions(acted, name)
+        super().__init__(num_envs, self._observations.spec, self._actions.spec)
         self._over = np.zeros(num_envs, bool)
         self._rows = np.arange(num_envs)
 
@@ -66,9 +130,7 @@ class PoolVector(VectorEnv):
         return self._recv()
 
     def _send(self, actions: np.ndarray) -> None:
-        if self._scale is not None:
-            actions = self._scale[0] + np.clip(actions, -1, 1) * self._scale[1]
-        self._pool.send(np.ascontiguousarray(actions, self._dtype), self._rows)
+        self._pool.send(self._actions(actions), self._rows)
 
     def _recv(self) -> VectorStep:
         observation, reward, terminated, truncated, info = self._pool.recv()
@@ -76,33 +138,98 @@ class PoolVector(VectorEnv):
         first = self._over[rows]
         self._over[rows] = terminated | truncated
         index = rows.astype(np.int64)
-        return VectorStep(
-            self._observed(observation), reward.astype(np.float32), terminated, truncated & ~terminated, first, index
-        )
+        reward, truncated = reward.astype(np.float32), truncated & ~terminated
+        return VectorStep(self._observations(observation), reward, terminated, truncated, first, index)
 
     def close(self) -> None:
         """Stop the threads."""
         self._pool.close()
 
 
-class _Observation:
-    """Turns what EnvPool observes into one array: an image as it is, or all vectors and numbers, joined, float32."""
+class PoolEnvironment(dm_env.Environment):
+    """One environment of EnvPool. A seed makes a new pool, so that the same seed and actions give the same episode.
 
-    def __init__(self, space: Any) -> None:
-        if space.__class__.__name__ == "Box" and space.dtype == np.uint8 and len(space.shape) == 3:
-            self._keys = None
-            self.spec: specs.Array = specs.BoundedArray(space.shape, np.uint8, 0, 255, "observation")
-            return
-        parts = space.spaces if hasattr(space, "spaces") else {"": space}
-        self._keys = [key for key, part in parts.items() if hasattr(part, "low")]
-        size = sum(math.prod(parts[key].shape) for key in self._keys)
-        if not size:
-            raise UserError(f"the observations are {space}: must be arrays")
-        self.spec = specs.Array((size,), np.float32, "observation")
+    Args:
+        name: of `envpool.list_all_envs()`.
+        seed: of the first episode.
+        options: of `envpool.make` for this name.
 
-    def __call__(self, observation: Any) -> np.ndarray:
-        if self._keys is None:
-            image: np.ndarray = observation
-            return image
-        parts = [observation[key] for key in self._keys] if isinstance(observation, Mapping) else [observation]
-        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1, dtype=np.float32)
+    Attributes:
+        render_mode: always "rgb_array": EnvPool draws all of its environments.
+
+    Raises:
+        UserError: as for `PoolVector`.
+    """
+
+    render_mode = "rgb_array"
+
+    def __init__(self, name: str, seed: int = 0, **options: Any) -> None:
+        self._name = name
+        self._options = {"num_threads": 1, "render_mode": self.render_mode, **options}
+        self._next_seed: int | None = None
+        self._pool, observed, acted = _open(name, 1, seed, self._options)
+        self._observations, self._actions = _Observations(observed, name), _Actions(acted, name)
+
+    def seed(self, seed: int) -> None:
+        """Seed the next reset."""
+        self._next_seed = seed
+
+    def reset(self) -> TimeStep:
+        """Start the next episode."""
+        if self._next_seed is not None:
+            self._pool.close()
+            self._pool, *_ = _open(self._name, 1, self._next_seed, self._options)
+            self._next_seed = None
+        observation, _ = self._pool.reset()
+        return dm_env.restart(self._observed(observation))
+
+    def step(self, action: Any) -> TimeStep:
+        """Take one step."""
+        observation, reward, terminated, truncated, _ = self._pool.step(self._actions(np.asarray(action)[None]))
+        seen, number = self._observed(observation), float(reward[0])
+        if terminated[0]:
+            return dm_env.termination(number, seen)
+        return dm_env.truncation(number, seen) if truncated[0] else dm_env.transition(number, seen)
+
+    def _observed(self, observation: Any) -> np.ndarray:
+        one: np.ndarray = self._observations(observation)[0]
+        return np.ascontiguousarray(one.transpose(1, 2, 0)) if self._observations.is_image else one
+
+    def observation_spec(self) -> specs.Array:
+        """Return the spec of an image [H, W, C], whose channels are stacked frames, or of a vector."""
+        spec = self._observations.spec
+        if not self._observations.is_image:
+            return spec
+        channels, height, width = spec.shape
+        return specs.BoundedArray((height, width, channels), np.uint8, 0, 255, "observation")
+
+    def action_spec(self) -> specs.Array:
+        """Return the spec of an action: discrete, several discrete ones, or a vector in [-1, 1]."""
+        return self._actions.spec
+
+    def picture(self) -> np.ndarray:
+        """Return the current frame, uint8 [H, W, 3].
+
+        Raises:
+            UserError: MuJoCo would draw it, and there is no OpenGL.
+        """
+        if "mujoco" in type(self._pool).__mro__[1].__module__ and not _load_opengl():
+            raise UserError(f"EnvPool cannot draw here: none of {', '.join(_OPENGL)} is there; try make setup")
+        frame: np.ndarray = self._pool.render()[0]
+        return frame
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._pool.close()
+
+
+@functools.cache
+def _load_opengl() -> bool:
+    """Load OpenGL; return whether it is there. EnvPool does not do so itself, and needs it when it is imported."""
+    for name in _OPENGL:
+        try:
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+        return True
+    return False

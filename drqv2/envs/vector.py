@@ -149,6 +149,17 @@ class HandleVector(VectorEnv):
             np.arange(self.num_envs),
         )
 
+    def state(self) -> list[dict[str, Any]]:
+        """Return the state of each environment between two steps, see `Environment.state`."""
+        return [handle.state() for handle in self.handles]
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> VectorStep:
+        """Return to these states, each by playing its episode again; return the step that led to them."""
+        for handle, state in zip(self.handles, states, strict=True):
+            handle.start("restore", state)
+        self._awaited = False
+        return self._recv()
+
     def close(self) -> None:
         """Free the environments and end their processes."""
         for handle in self.handles:

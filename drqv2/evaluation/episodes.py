@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from drqv2.envs.handles import EnvHandle
 from drqv2.errors import NotFiniteError
+from drqv2.logging.video import VideoRecorder
+from drqv2.run.workspace import BaseWorkspace
 
 
 def play(
     envs: Sequence[Any],
     evaluation: int,
     episodes: int,
-    act: Callable[[np.ndarray], np.ndarray],
+    act: Callable[[Any, int], np.ndarray],
     watch: Callable[[int, Any, Any], None],
 ) -> list[tuple[float, int]]:
     """Play episodes 0, 1, ... of an evaluation, each in the next free environment.
@@ -27,7 +30,7 @@ def play(
         envs: handles on environments, see `drqv2.envs.handles`.
         evaluation: index of the evaluation, which seeds its episodes.
         episodes: number of episodes.
-        act: maps an observation to an action, float32 [A].
+        act: maps a time step and the number of its episode to an action.
         watch: called with (episode, environment, time_step) for every time step, including the first.
 
     Returns:
@@ -59,8 +62,35 @@ def play(
                 del running[i]
                 begin(i)
             else:
-                envs[i].start("step", act(time_step.observation))
+                envs[i].start("step", act(time_step, episode))
     return results
+
+
+def evaluate(
+    run: BaseWorkspace, envs: Sequence[EnvHandle], recorder: VideoRecorder, act: Callable[[Any, int], np.ndarray]
+) -> None:
+    """Play num_eval_episodes of a run without exploration; log their returns and film the first.
+
+    Raises:
+        Stopped: the process was asked to stop.
+        NotFiniteError: a reward is NaN or infinite.
+    """
+    video = run.work_dir / "eval_video" / f"{run.global_frame}.mp4"
+
+    def film(episode: int, env: Any, time_step: Any) -> None:
+        run.stop.raise_if_requested()
+        if episode == 0:
+            recorder.init(env) if time_step.first() else recorder.record(env)
+            if time_step.last():
+                recorder.save(video.name)
+
+    with run.timer.paused(), run.time_shares.spent_on("evaluation"):
+        results = play(envs, run.progress.evaluations, run.cfg.num_eval_episodes, act, film)
+    run.progress.evaluations += 1
+    run.log_evaluation(results)
+    with run.timer.paused(), run.time_shares.spent_on("evaluation"):
+        if run.cfg.save_video and video.exists():
+            run.logger.log_video("eval/video", video, run.global_frame)
 
 
 def require_finite(time_step: Any, where: str) -> None:

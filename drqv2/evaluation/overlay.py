@@ -13,14 +13,16 @@ _FONT = cv2.FONT_HERSHEY_SIMPLEX
 
 
 def label(frame: np.ndarray, episode: int, total: float, step: int, action: np.ndarray) -> np.ndarray:
-    """Return a copy of a frame with episode, return and step at the top and a bar per action dimension at the bottom.
+    """Return a copy of a frame with episode, return and step at the top and the action at the bottom.
+
+    A vector is drawn as a bar for each dimension; discrete actions are written.
 
     Args:
         frame: uint8 [H, W, 3].
         episode: index of the episode.
         total: return so far.
         step: agent steps so far.
-        action: float32 [A] in [-1, 1]; bars for positive values point up, others down.
+        action: float32 [A] in [-1, 1], whose bars point up where it is positive; or int64 [] or [A].
 
     Returns:
         uint8 [H, W, 3].
@@ -33,6 +35,10 @@ def label(frame: np.ndarray, episode: int, total: float, step: int, action: np.n
     cv2.putText(out, f"#{episode}  return {total:.1f}  step {step}", at, _FONT, scale, _WHITE, 1, cv2.LINE_AA)
     bars = max(10, height // 9)
     out[-bars:] = (out[-bars:] * _SHADE).astype(np.uint8)
+    if np.issubdtype(np.asarray(action).dtype, np.integer):
+        chosen = "action " + " ".join(map(str, np.ravel(action)))
+        cv2.putText(out, chosen, (at[0], height - bars // 3), _FONT, scale, _WHITE, 1, cv2.LINE_AA)
+        return out
     middle, half = height - bars // 2 - 1, bars // 2 - 1
     slot = width / max(1, len(action))
     for i, value in enumerate(np.clip(action, -1, 1)):

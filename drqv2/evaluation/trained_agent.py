@@ -108,6 +108,8 @@ def reject_foreign_code(cfg: DictConfig, path: Path) -> None:
         UserError: it does.
     """
     plain: Any = OmegaConf.to_container(cfg)
+    if str(plain.get("env_id")).count(":") > 1:  # gymnasium:MODULE:NAME imports the module
+        plain["env"]["_target_"] = plain["env_id"]
     for key, value in _code({name: plain[name] for name in ("agent", "env", "agent_dir")}):
         if key != "agent._target_" or not re.fullmatch(r"drqv2\.agents\.\w+\.\w+Agent", str(value)):
             raise UserError(
@@ -126,11 +128,15 @@ def _code(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def override_task(cfg: DictConfig, task: str) -> None:
-    """Set another task.
+    """Set another task, or another environment of the same library as the run's.
 
     Raises:
         UserError: the run's environment is a custom one that takes no task_name.
     """
+    if cfg.env_id is not None:
+        library = str(cfg.env_id).partition(":")[0]
+        cfg.env_id = task if ":" in task else f"{library}:{task}"
+        return
     custom = cfg.env._target_
     if custom is not None:
         try:

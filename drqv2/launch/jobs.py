@@ -13,9 +13,9 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from drqv2.config.checks import validate
+from drqv2.config.checks import label, validate
 from drqv2.errors import DiskError, Stopped, UserError
 from drqv2.launch.agent_errors import agent_frames, explain_agent, in_agent
 from drqv2.launch.exits import plain_warnings
@@ -25,6 +25,8 @@ from drqv2.system.signals import resume_hint
 Run = Callable[[DictConfig, Path], Any]
 PUBLISHED_SIZE = 84  # of the images that public encoders are written for, pixels
 MISFITS = ("shapes cannot be multiplied", "is invalid for input of size")  # torch, of features of another size
+
+OmegaConf.register_new_resolver("label", label, replace=True)  # in names of directories; launchers' processes, too
 
 
 class JobFailed(Exception):

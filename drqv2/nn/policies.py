@@ -14,6 +14,7 @@ from dm_env import specs
 from torch import Tensor, nn
 
 from drqv2.errors import UserError
+from drqv2.nn.normalization import RunningMeanStd
 
 State = tuple[Tensor, Tensor]  # of the LSTM: h and c, [B, hidden] each
 # (channels, kernel size, stride) of each convolution.
@@ -22,7 +23,7 @@ CONVOLUTIONS = {
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al., Nature 518 (2015)
 }
 IMPALA_CHANNELS = (16, 32, 32)  # of the residual network in arXiv 1802.01561, figure 3
-ENCODERS = ("mlp", *CONVOLUTIONS, "impala")
+ENCODERS = ("auto", "mlp", *CONVOLUTIONS, "impala")
 
 
 def _orthogonal(layer: Any, gain: float = math.sqrt(2)) -> Any:
@@ -48,22 +49,24 @@ def make_encoder(name: str, obs_shape: Sequence[int], hidden_dim: int) -> nn.Mod
     """Return a network from observations to features [B, hidden_dim].
 
     Args:
-        name: mlp for vectors; small, nature or impala for images.
+        name: mlp for vectors; small, nature or impala for images; auto: mlp or nature.
         obs_shape: (N,) or (C, H, W).
         hidden_dim: features.
 
     Raises:
         UserError: the encoder is not for such observations.
     """
+    if name == "auto":
+        name = "mlp" if len(obs_shape) == 1 else "nature"
     if (name == "mlp") != (len(obs_shape) == 1):
         kind = "vectors" if name == "mlp" else "images"
-        allowed = "mlp" if len(obs_shape) == 1 else ", ".join(ENCODERS[1:])
+        allowed = "mlp" if len(obs_shape) == 1 else ", ".join(ENCODERS[2:])
         raise UserError(
             f"agent.encoder={name} is for {kind}, observations have shape {tuple(obs_shape)}: use {allowed}"
         )
     if name == "mlp":
         first, second = nn.Linear(obs_shape[0], hidden_dim), nn.Linear(hidden_dim, hidden_dim)
-        return nn.Sequential(_orthogonal(first), nn.Tanh(), _orthogonal(second), nn.Tanh())
+        return nn.Sequential(_orthogonal(first), nn.ReLU(), _orthogonal(second), nn.ReLU())
     modules: list[nn.Module] = []
     channels = obs_shape[0]
     if name == "impala":
@@ -98,7 +101,8 @@ class Categorical:
         """Return actions, int64 [B, number of actions]."""
         # The exponential race: argmax of p / e is a sample of p (as in torch.multinomial, without its checks).
         noise = [torch.empty_like(part).exponential_(generator=generator) for part in self.log_probs]
-        return torch.stack([(p.exp() / e).argmax(-1) for p, e in zip(self.log_probs, noise, strict=True)], -1)
+        drawn = [(p.exp() / e).argmax(-1, keepdim=True) for p, e in zip(self.log_probs, noise, strict=True)]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
 
     def mode(self) -> Tensor:
         """Return the most probable actions, int64 [B, number of actions]."""
@@ -106,6 +110,8 @@ class Categorical:
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return the log probability of actions [B, number of actions], summed over them, [B]."""
+        if len(self.log_probs) == 1:
+            return self.log_probs[0].gather(-1, actions)[..., 0]
         chosen = [p.gather(-1, actions[..., i : i + 1]) for i, p in enumerate(self.log_probs)]
         return torch.cat(chosen, -1).sum(-1)
 
@@ -164,29 +170,52 @@ class Policy(nn.Module):
     Args:
         obs_shape: (N,) float32 or (C, H, W) uint8.
         action_spec: see `action_sizes`.
-        encoder: mlp, small, nature or impala.
+        encoder: auto, mlp, small, nature or impala.
         hidden_dim: features, and units of the LSTM.
         lstm: whether there is one.
+        normalize: whether observations that are vectors are normalised by those that `see` has got.
+        precision: fp32, or bf16 for the products of an encoder of images.
     """
 
     def __init__(
-        self, obs_shape: Sequence[int], action_spec: Any, encoder: str = "mlp", hidden_dim: int = 64, lstm: bool = False
+        self,
+        obs_shape: Sequence[int],
+        action_spec: Any,
+        encoder: str = "auto",
+        hidden_dim: int = 64,
+        lstm: bool = False,
+        normalize: bool = False,
+        precision: str = "fp32",
     ) -> None:
         super().__init__()
         self.sizes, self.hidden_dim = action_sizes(action_spec), hidden_dim
+        self.action_shape, self.obs_ndim = tuple(action_spec.shape), len(obs_shape)
+        self.bf16 = precision == "bf16" and self.obs_ndim == 3
         self.encoder = make_encoder(encoder, obs_shape, hidden_dim)
-        self.lstm = nn.LSTM(hidden_dim, hidden_dim) if lstm else None
+        self.lstm = nn.LSTM(hidden_dim, hidden_dim, batch_first=True) if lstm else None
         outputs = int(action_spec.shape[0]) if self.sizes is None else sum(self.sizes)
         self.actor = _orthogonal(nn.Linear(hidden_dim, outputs), 0.01)
         self.critic = _orthogonal(nn.Linear(hidden_dim, 1), 1.0)
         self.log_std = nn.Parameter(torch.zeros(outputs)) if self.sizes is None else None
+        self.obs_stats = RunningMeanStd(obs_shape) if normalize and self.obs_ndim == 1 else None
+        if self.obs_ndim == 3:
+            self.encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def initial_state(self, batch: int) -> State | None:
         """Return the LSTM's state where an episode starts, zeros; None without an LSTM."""
         if self.lstm is None:
             return None
         zeros = self.critic.weight.new_zeros(batch, self.hidden_dim)
-        return zeros, zeros
+        return zeros, zeros.clone()
+
+    def see(self, obs: Tensor) -> None:
+        """Take observations, [..., *obs_shape], into the statistics that normalise."""
+        if self.obs_stats is not None:
+            self.obs_stats.update(obs)
+
+    def knows_observations(self) -> bool:
+        """Return whether observations need no statistics, or these have begun."""
+        return self.obs_stats is None or bool(self.obs_stats.count > 0)
 
     def forward(
         self, obs: Tensor, state: State | None = None, first: Tensor | None = None
@@ -194,17 +223,14 @@ class Policy(nn.Module):
         """Return the distribution of actions, values, and the LSTM's next state.
 
         Args:
-            obs: [T, B, ...] of consecutive steps; without an LSTM any number of leading axes.
+            obs: [B, T, ...], T consecutive steps each.
             state: before the first of them; None without an LSTM.
-            first: where an observation starts an episode, which resets the state, bool [T, B].
+            first: where an observation starts an episode, which resets the state, bool [B, T]; for an LSTM.
 
         Returns:
-            A distribution over [T, B, ...], values [T, B], the state after the last step.
+            A distribution over [B, T, ...], values [B, T], the state after the last step.
         """
-        lead = obs.shape[: obs.ndim - self._obs_ndim]
-        flat = obs.reshape(-1, *obs.shape[len(lead) :])
-        flat = flat.float() / 255 if flat.dtype == torch.uint8 else flat
-        features = self.encoder(flat).view(*lead, self.hidden_dim)  # [T, B, hidden]
+        features = self._encode(obs.flatten(0, 1)).view(*obs.shape[:2], self.hidden_dim)
         if self.lstm is not None:
             assert state is not None
             assert first is not None
@@ -216,19 +242,29 @@ class Policy(nn.Module):
             return Gaussian(outputs, self.log_std), values, state
         return Categorical(outputs, self.sizes), values, state
 
-    @property
-    def _obs_ndim(self) -> int:
-        return 1 if isinstance(self.encoder[0], nn.Linear) else 3  # type: ignore[index]
+    def _encode(self, obs: Tensor) -> Tensor:
+        """Return features [B, hidden] of observations [B, ...]."""
+        if self.obs_stats is not None:
+            obs = self.obs_stats.normalize(obs)
+        if self.obs_ndim == 1:
+            vectors: Tensor = self.encoder(obs)
+            return vectors
+        dtype = torch.bfloat16 if self.bf16 else self.critic.weight.dtype
+        images = obs.to(dtype, memory_format=torch.channels_last).div_(255)
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bf16):
+            features: Tensor = self.encoder(images)
+        return features.to(self.critic.weight.dtype)
 
     def _unroll(self, features: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
-        """Run the LSTM over steps, in one call where no episode starts after the first of them."""
+        """Run the LSTM over steps [B, T, hidden], in one call where no episode starts after the first of them."""
         assert self.lstm is not None
-        starts = [0, *(t for t in range(1, len(first)) if bool(first[t].any())), len(first)]
+        steps = features.shape[1]
+        starts = [0, *(first[:, 1:].any(0).nonzero()[:, 0] + 1).tolist(), steps]
         outputs = []
         h, c = state
         for begin, end in pairwise(starts):
-            keep = (~first[begin]).to(h.dtype)[:, None]
-            out, (h, c) = self.lstm(features[begin:end], ((h * keep)[None], (c * keep)[None]))
+            keep = (~first[:, begin]).to(h.dtype)[:, None]
+            out, (h, c) = self.lstm(features[:, begin:end], ((h * keep)[None], (c * keep)[None]))
             h, c = h[0], c[0]
             outputs.append(out)
-        return torch.cat(outputs), (h, c)
+        return torch.cat(outputs, 1), (h, c)

@@ -100,7 +100,7 @@ def returns_at(runs: Sequence[Run], frame: int) -> np.ndarray:
     """Return the returns at the last evaluation up to `frame` of the runs that got that far, [runs]."""
     values = []
     for run in runs:
-        slack = run.frames_per_step  # an evaluation may be this late, and the last one this early
+        slack = run.frames_per_round  # an evaluation may be this late, and the last one this early
         index = int(np.searchsorted(run.frames, frame + slack, side="right")) - 1
         if index >= 0 and run.frames[-1] >= frame - slack:
             values.append(run.returns[index])

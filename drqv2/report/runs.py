@@ -17,10 +17,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from drqv2.config.checks import leaves
-from drqv2.config.schema import every_key, legacy
+from drqv2.config.schema import FIRST_REGIME, every_key, legacy, length
 from drqv2.errors import UserError
 
-_NEEDED = {"task_name": str, "seed": int, "num_train_frames": int, "action_repeat": int, "num_envs": int}
+_NEEDED = {"task_name": str, "seed": int, "action_repeat": int, "num_envs": int}
 # Keys that may differ between runs of the same group.
 _FREE = {name for name, key in every_key().items() if key.resume == "free"}
 _IGNORED = _FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
@@ -58,13 +58,15 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has reached num_train_frames."""
-        return len(self.frames) > 0 and self.frames[-1] >= self.config["num_train_frames"] - self.frames_per_step
+        """Whether the run has reached its end."""
+        frames = length(self.config)
+        return len(self.frames) > 0 and frames is not None and self.frames[-1] >= frames - self.frames_per_round
 
     @property
-    def frames_per_step(self) -> int:
-        """Environment frames of one step in all environments."""
-        return int(self.config["action_repeat"] * self.config["num_envs"])
+    def frames_per_round(self) -> int:
+        """Environment frames of one round of the training loop."""
+        steps = self.config["batch_size"] if "minibatch_size" in self.config else self.config["num_envs"]
+        return int(self.config["action_repeat"] * steps)
 
     @property
     def setting(self) -> dict[str, Any]:
@@ -94,12 +96,15 @@ def read(path: Path) -> Run:
         UserError: its configuration is missing or damaged.
     """
     try:
-        config = legacy() | leaves(OmegaConf.to_container(OmegaConf.load(path / "config.yaml"), resolve=True))
+        stored = leaves(OmegaConf.to_container(OmegaConf.load(path / "config.yaml"), resolve=True))
+        config = legacy(stored.get("regime", FIRST_REGIME)) | stored
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as e:
         raise UserError(f"config.yaml cannot be read ({' '.join(str(e).split())[:100]})") from e
     for name, kind in _NEEDED.items():
         if not isinstance(config.get(name), kind):
             raise UserError(f"config.yaml is damaged ({name}={config.get(name)})")
+    if length(config) is None:
+        raise UserError(f"config.yaml is damaged (num_train_frames={config.get('num_train_frames')})")
     faults: list[str] = []
     rows = read_table(path / "eval.csv", ("frame", "episode_reward", "total_time"), faults)
     table = np.array([values for _, values in rows]).reshape(-1, 3)

@@ -1,8 +1,9 @@
-"""Fills segments [S, H] from a vector of environments."""
+"""Fills segments, H consecutive steps of one environment each, from a vector of environments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,102 +11,146 @@ import torch
 from torch import Tensor
 
 from drqv2.envs.vector import VectorEnv, VectorStep
-from drqv2.errors import UserError
+from drqv2.errors import NotFiniteError
 
 State = tuple[Tensor, Tensor]
 Act = Callable[[Tensor, State | None, Tensor], tuple[Tensor, Tensor, Tensor, State | None]]
+_STEP = ("rewards", "terminated", "truncated", "first")
+_NAMES = {"obs": "observation", "rewards": "reward"}  # of the fields of a VectorStep, where they differ
 
 
-class Collector:
-    """Steps environments and stores what they show, H consecutive steps of one environment in each segment.
+class Collector(Iterator[dict[str, Any]]):
+    """Iterates over batches of segments, each collected when it is asked for.
 
-    With an asynchronous vector, the environments that are ready first may fill more segments than others; steps of
-    those that have no segment left are dropped.
+    A step's observation is stored with the reward and the flags that came with it and with the action chosen for it.
+    With a vector that hands over the environments that are ready first, some fill more segments than others; steps
+    that do not make a whole segment yet are kept for the next batch.
 
     Args:
         env: the environments.
         act: takes observations [N, ...], state and `first`; returns actions, log probabilities, values, state.
         state: of the LSTM of all environments, two [num_envs, hidden]; None without one.
-        segments: S, at least the number of environments.
+        segments: S, of a batch.
         horizon: H, steps in a segment.
+        discount: of the discounted sums.
         device: of the tensors.
+        spent_on: makes a context for what is done within it: "env", "forward", "copy".
 
     Attributes:
-        episodes: return and length in steps of the episodes that ended since they were last taken.
-        steps: steps stored so far, first observations included.
-        dropped: steps that found no segment so far.
-
-    Raises:
-        UserError: there are more environments than segments.
+        episodes: return and length in steps of each episode that ended since they were last taken.
     """
 
     def __init__(
-        self, env: VectorEnv, act: Act, state: State | None, segments: int, horizon: int, device: torch.device | str
+        self,
+        env: VectorEnv,
+        act: Act,
+        state: State | None,
+        segments: int,
+        horizon: int,
+        discount: float = 1.0,
+        device: torch.device | str = "cpu",
+        spent_on: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
-        if env.num_envs > segments:
-            raise UserError(
-                f"num_envs={env.num_envs}: more environments than the {segments} segments of {horizon} steps in a "
-                "batch; make the batch larger or the horizon shorter"
-            )
         self.env, self.act, self.state, self.device = env, act, state, torch.device(device)
+        self.segments, self.horizon, self.discount, self.spent_on = segments, horizon, discount, spent_on
         self.episodes: list[tuple[float, int]] = []
-        self.steps = self.dropped = 0
-        self._shape = segments, horizon
-        self._step: VectorStep | None = None
-        self._returns, self._lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
+        self.current: VectorStep | None = None  # the one that is acted on next
+        self.returns, self.lengths = np.zeros(env.num_envs), np.full(env.num_envs, -1)  # of the current episodes
+        self.sums = np.zeros(env.num_envs)  # of rewards, discounted from the past on
+        self._waiting = np.zeros(env.num_envs, np.int64)  # steps of each environment that are in no batch yet
+        self._steps: list[dict[str, np.ndarray]] = []  # these steps
 
-    def collect(self) -> dict[str, Any]:
+    def __next__(self) -> dict[str, Any]:
         """Return a batch of new segments.
 
         Returns:
-            obs, actions, log_probs, values, rewards, terminated, truncated, first, [S, H, ...] each, and state: the
-            LSTM's before each segment, two [S, hidden] or None.
+            obs, actions, log_probs, values, rewards, terminated, truncated, first, sums (of past rewards, discounted),
+            [S, H, ...] each, and state: the LSTM's before each segment, two [S, hidden] or None.
+
+        Raises:
+            NotFiniteError: a reward is NaN or infinite.
         """
-        segments, horizon = self._shape
-        stored: dict[str, Tensor] = {}
-        starts = None if self.state is None else tuple(x.new_empty(segments, x.shape[1]) for x in self.state)
-        row = torch.arange(self.env.num_envs)  # of each environment; `segments` where none is left
-        column = torch.zeros(self.env.num_envs, dtype=torch.long)
-        free, full = self.env.num_envs, 0
-        step = self.env.reset() if self._step is None else self._step
-        while full < segments:
+        assert self.current is not None, "start() comes first"
+        while (self._waiting // self.horizon).sum() < self.segments:
+            step = self.current
             index = torch.from_numpy(step.env_index)
-            self._count(step)
-            obs, first = (torch.from_numpy(x).to(self.device) for x in (step.observation, step.first))
-            before = None if self.state is None else (self.state[0][index], self.state[1][index])
-            actions, log_probs, values, after = self.act(obs, before, first)
-            new = {"obs": obs, "actions": actions, "log_probs": log_probs, "values": values, "first": first}
-            new |= {"rewards": torch.from_numpy(step.reward).to(self.device)}
-            new |= {name: torch.from_numpy(getattr(step, name)).to(self.device) for name in ("terminated", "truncated")}
-            if not stored:
-                # One row more, which takes what no segment has room for.
-                stored = {name: x.new_empty(segments + 1, horizon, *x.shape[1:]) for name, x in new.items()}
-            rows, columns = row[index], column[index]
-            for name, x in new.items():
-                stored[name][rows, columns] = x
-            if starts is not None and before is not None:
-                begins = (columns == 0) & (rows < segments)
-                for start, x in zip(starts, before, strict=True):
-                    start[rows[begins]] = x[begins]
-            if self.state is not None and after is not None:
-                for x, y in zip(self.state, after, strict=True):
-                    x[index] = y
-            self.env.send(actions.cpu().numpy())
-            column[index] = columns + 1
-            for i in index[columns + 1 == horizon].tolist():
-                full += int(row[i] < segments)
-                row[i], column[i] = min(free, segments), 0
-                free += 1
-            lost = int((rows == segments).sum())
-            self.dropped += lost
-            self.steps += len(rows) - lost
-            step = self.env.recv()
-        self._step = step
-        return {name: x[:segments] for name, x in stored.items()} | {"state": starts}
+            with self.spent_on("copy"):
+                obs, first = (torch.from_numpy(x).to(self.device) for x in (step.observation, step.first))
+                before = None if self.state is None else (self.state[0][index], self.state[1][index])
+            with self.spent_on("forward"):
+                actions, log_probs, values, after = self.act(obs, before, first)
+                chosen = actions.cpu().numpy()
+            with self.spent_on("env"):
+                self.env.send(chosen)
+            with self.spent_on("copy"):  # while the environments step
+                self._store(step, chosen, log_probs, values, before)
+                if self.state is not None and after is not None:
+                    for x, y in zip(self.state, after, strict=True):
+                        x[index] = y
+            with self.spent_on("env"):
+                self.current = self.env.recv()
+            self._count(self.current)
+        with self.spent_on("copy"):
+            return self._batch()
+
+    def start(self, step: VectorStep) -> None:
+        """Begin at a step of the environments, which starts episodes in all of them."""
+        self.current = step
+        self._count(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the collector knows between two batches; complete where no steps are waiting."""
+        totals = {"returns": self.returns, "lengths": self.lengths, "sums": self.sums}
+        return {name: torch.from_numpy(x.copy()) for name, x in totals.items()} | {
+            "episodes": list(self.episodes),
+            "state": None if self.state is None else [x.clone() for x in self.state],
+        }
+
+    def load_state_dict(self, saved: dict[str, Any], step: VectorStep) -> None:
+        """Restore what `state_dict` returned, with the step that the environments were at."""
+        self.current = step
+        self.returns, self.lengths, self.sums = (saved[name].numpy().copy() for name in ("returns", "lengths", "sums"))
+        self.episodes = [(float(total), int(steps)) for total, steps in saved["episodes"]]
+        if self.state is not None:
+            for x, y in zip(self.state, saved["state"], strict=True):
+                x.copy_(y)
+
+    def _store(self, step: VectorStep, actions: np.ndarray, log_probs: Tensor, values: Tensor, before: Any) -> None:
+        new = {name: getattr(step, _NAMES.get(name, name)) for name in ("obs", *_STEP)}
+        new |= {"actions": actions, "log_probs": log_probs.cpu().numpy(), "values": values.cpu().numpy()}
+        new |= {"index": step.env_index, "sums": self.sums[step.env_index].astype(np.float32)}
+        if before is not None:
+            new |= {"h": before[0].cpu().numpy(), "c": before[1].cpu().numpy()}
+        self._steps.append(new)
+        self._waiting[step.env_index] += 1
 
     def _count(self, step: VectorStep) -> None:
         index = step.env_index
-        self._returns[index] = np.where(step.first, 0.0, self._returns[index] + step.reward)
-        self._lengths[index] = np.where(step.first, 0, self._lengths[index] + 1)
+        if not np.isfinite(step.reward).all():
+            worst = int(np.argmin(np.isfinite(step.reward)))
+            raise NotFiniteError(
+                f"the reward is {step.reward[worst]} in environment {index[worst]}: fix the environment"
+            )
+        self.returns[index] += step.reward
+        self.lengths[index] += 1
+        self.sums[index] = self.discount * self.sums[index] + step.reward
         for i in index[step.terminated | step.truncated]:
-            self.episodes.append((float(self._returns[i]), int(self._lengths[i])))
+            self.episodes.append((float(self.returns[i]), int(self.lengths[i])))
+            self.returns[i], self.lengths[i] = 0.0, -1  # a first observation is no step
+        self.sums[index[step.first]] = 0.0
+
+    def _batch(self) -> dict[str, Any]:
+        """Take the oldest whole segments out of the steps that are waiting."""
+        flat = {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
+        by_env = np.argsort(flat["index"], kind="stable")
+        begins = np.cumsum(self._waiting) - self._waiting  # of each environment within `by_env`
+        whole = self._waiting // self.horizon
+        order = [(k, begins[i] + k * self.horizon) for i in range(len(whole)) for k in range(whole[i])]
+        rows = np.array([begin for _, begin in sorted(order)[: self.segments]])
+        taken = by_env[rows[:, None] + np.arange(self.horizon)]  # [S, H]
+        left = np.setdiff1d(np.arange(len(by_env)), taken)
+        self._steps = [{name: x[left] for name, x in flat.items()}] if len(left) else []
+        self._waiting = np.bincount(flat.pop("index")[left], minlength=len(whole))
+        states = [torch.from_numpy(flat.pop(name)[taken[:, 0]]).to(self.device) for name in "hc" if name in flat]
+        batch = {name: torch.from_numpy(x[taken]).to(self.device) for name, x in flat.items()}
+        return batch | {"state": tuple(states) or None}

@@ -1,4 +1,4 @@
-"""Build the components of a run from its configuration: machine settings, environments, agent, replay, logs."""
+"""Build the components of a run from its configuration: machine settings, agent, replay, recorders, logs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
 import torch
 from dm_env import specs
@@ -20,12 +18,15 @@ from omegaconf import DictConfig, OmegaConf
 from drqv2 import envs, utils
 from drqv2.agents.loading import make_agent as agent_from
 from drqv2.config.checks import leaves
-from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
+from drqv2.envs.handles import EnvHandle
+from drqv2.envs.vector import VectorEnv
+from drqv2.errors import UserError
 from drqv2.logging.console import Console, Dashboard, PlainConsole, Status
 from drqv2.logging.logger import Logger
 from drqv2.logging.sinks import Sink
 from drqv2.logging.sinks.weights_and_biases import WeightsAndBiases
 from drqv2.logging.usage import Usage
+from drqv2.logging.video import TrainVideoRecorder, VideoRecorder
 from drqv2.replay.device import choose_replay_device, needed_bytes
 from drqv2.replay.loader import ReplayLoader, make_replay_loader
 from drqv2.replay.storage import ReplayBufferStorage
@@ -67,46 +68,7 @@ def _assign_gpu() -> None:
             os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(job % gpus))
 
 
-def require_renderer(cfg: DictConfig) -> str:
-    """Return the name of what renders; if dm_control is to render anything, check that it can.
-
-    Raises:
-        UserError: it cannot.
-    """
-    if cfg.env._target_ is not None:
-        return "the environment's own"
-    if cfg.obs_type == "pixels" or cfg.save_video or cfg.save_train_video:
-        return envs.require_backend()
-    return "none needed"
-
-
-def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
-    """Return environment `index` of a stream; a separate process where it can step while others do something.
-
-    A stream is `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
-    """
-    own = cfg.env._target_ is not None
-    make = partial(
-        envs.make,
-        cfg.task_name,
-        cfg.frame_stack,
-        cfg.action_repeat,
-        cfg.seed,
-        image_size=cfg.image_size,
-        render=cfg.render,
-        factory=hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all") if own else None,
-        stream=stream,
-        index=index,
-        obs_type=cfg.obs_type,
-    )
-    training = stream == utils.TRAIN_ENV
-    number = cfg.num_envs if training else cfg.num_eval_envs
-    if number == 1 and not (training and cfg.overlap):
-        return LocalEnv(make)
-    return ProcessEnv(make, machine.render_threads(number))
-
-
-def make_agent(cfg: DictConfig, env: EnvHandle, device: torch.device) -> Any:
+def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device) -> Any:
     """Return a new agent for an environment's observations and actions, whose shapes become part of `cfg`.
 
     Raises:
@@ -115,8 +77,32 @@ def make_agent(cfg: DictConfig, env: EnvHandle, device: torch.device) -> Any:
     shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
     cfg.agent.update({name: list(shape) for name, shape in shapes.items() if name in cfg.agent})
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)  # other keys may refer to the shapes
-    offered = {key: cfg[key] for key in ("seed", "precision", "compile")}
+    if str(node["_target_"]).endswith(".DrQV2Agent") and np.issubdtype(env.action_spec().dtype, np.integer):
+        raise UserError(
+            f"{node['_target_']} acts with vectors of floats, and the actions of {cfg.task_name} are discrete: use "
+            "regime=ppo, or an agent of your own"
+        )
+    offered = {key: cfg[key] for key in ("seed", "precision", "compile")} | {"action_spec": env.action_spec()} | shapes
     return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, shapes | {"device": str(device)}, offered)
+
+
+def make_recorders(cfg: DictConfig, env: EnvHandle, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:
+    """Return the recorders for evaluation and training; a disabled one does nothing.
+
+    Args:
+        cfg: the run's configuration.
+        env: one of the run's environments, for its frame rate and channels.
+        work_dir: the run's directory.
+    """
+    fps = 1 / env.step_seconds if env.step_seconds else 20.0
+    shape: tuple[int, ...] = getattr(env.observation_spec(), "shape", ())  # of a dict there is none
+    pixels = len(shape) == 3
+    channels = shape[0] // cfg.frame_stack if pixels else 3
+    film = work_dir if cfg.get("save_train_video") else None
+    return (
+        VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps),
+        TrainVideoRecorder(film, cfg.render_size, fps, channels, None if pixels else env),
+    )
 
 
 def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:

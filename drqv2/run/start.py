@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.logging import provenance
 from drqv2.run import factory
+from drqv2.run.environments import require_renderer, resolve_obs_type
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.snapshot.checkpoints import newest_readable
 from drqv2.system import files
@@ -16,7 +17,7 @@ from drqv2.system.signals import StopSignals, resume_hint
 
 
 def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path) -> float:
-    """Start or resume the run in `work_dir`, train, and return the mean return of its last evaluation.
+    """Start or resume the run in `work_dir`, train, and return what a sweep maximizes.
 
     Args:
         workspace: the Workspace of the regime.
@@ -31,7 +32,8 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
     for name in ("agent_dir", "init_from"):
         if cfg[name]:
             cfg[name] = str(Path(cfg[name]).resolve())  # found again when the run is resumed from elsewhere
-    renderer = factory.require_renderer(cfg)
+    resolve_obs_type(cfg)
+    renderer = require_renderer(cfg)
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
@@ -41,7 +43,7 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
         files.remove_leftovers(work_dir)
         if not files.has_snapshot(work_dir):
             _keep_foreign_episodes(work_dir)
-        elif not (work_dir / files.REPLAY).exists():
+        elif workspace.has_replay and not (work_dir / files.REPLAY).exists():
             return _return_without_replay(cfg, work_dir)
         run = workspace(cfg, work_dir, stop)
         provenance.record_start(work_dir, run.global_frame, run.device)
@@ -54,7 +56,7 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
         finally:
             run.close()
         run.conclude()
-    return run.progress.last_return
+    return run.objective()
 
 
 def _keep_foreign_episodes(run_dir: Path) -> None:

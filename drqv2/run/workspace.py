@@ -55,11 +55,13 @@ class BaseWorkspace:
 
     Attributes:
         phases: what the time is spent on, in the order of the dashboard.
+        has_replay: whether the run's directory contains a replay, without which it cannot be resumed.
         agent: made by `setup`.
         replay_storage: made by `setup` where a regime learns from replay.
     """
 
     phases: tuple[str, ...] = ("evaluation", "snapshot")
+    has_replay = True
     agent: Any
     replay_storage: ReplayBufferStorage | None = None
 
@@ -140,10 +142,24 @@ class BaseWorkspace:
         """Environment frames so far."""
         return self.progress.step * int(self.cfg.action_repeat)
 
+    @property
+    def num_frames(self) -> int:
+        """Environment frames of the whole run."""
+        return int(self.cfg.num_train_frames)
+
+    @property
+    def round_steps(self) -> int:
+        """Agent steps from one point of the loop at which a snapshot can be saved to the next."""
+        return int(self.cfg.num_envs)
+
+    def objective(self) -> float:
+        """Return what a sweep maximizes: the mean return of the last evaluation."""
+        return self.progress.last_return
+
     def status(self) -> Status:
         """Return what a dashboard shows."""
         best = self.progress.best_return
-        return Status(self.global_frame, self.cfg.num_train_frames, best, self.time_shares.shares())
+        return Status(self.global_frame, self.num_frames, best, self.time_shares.shares())
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
@@ -151,14 +167,14 @@ class BaseWorkspace:
         """Save a snapshot if the interval has passed, at a milestone, when asked to stop, or `now`."""
         since = self.timer.total_time() - self._saved_at
         due = since >= self.cfg.snapshot_every_seconds and not self.checkpoints.busy
-        milestone = self._milestones(self.global_step) > self._milestones(self.global_step - self.cfg.num_envs)
+        milestone = self._milestones(self.global_step) > self._milestones(self.global_step - self.round_steps)
         milestone &= self._milestone_step != self.global_step  # it may come before and after an evaluation
         if self.cfg.save_snapshot and (now or milestone or due or self.stop.requested):
             self.save_snapshot(milestone)
 
     def _milestones(self, step: int) -> int:
         """Return the number of milestones passed by an agent step."""
-        return int(self.cfg.snapshot_keep * step // (self.cfg.num_train_frames // self.cfg.action_repeat))
+        return int(self.cfg.snapshot_keep * step // (self.num_frames // self.cfg.action_repeat))
 
     def save_snapshot(self, milestone: bool = False) -> None:
         """Copy everything that the run needs to continue from this step; a thread writes it.
@@ -181,6 +197,7 @@ class BaseWorkspace:
                 "rng": rng.rng_state(),
                 "logger": self.logger.state_dict(),
                 "gradient_norms": self.gradient_norms(),
+                "needs": 0,  # no replay, unless the regime's own state says otherwise
                 **self.state_dict(),
             }
             self.checkpoints.save(state, milestone)

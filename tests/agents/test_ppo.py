@@ -11,7 +11,7 @@ import pytest
 import torch
 from dm_env import specs
 
-from drqv2.agents.ppo import PPOAgent, Segments
+from drqv2.agents.ppo import PPOAgent, Segments, _live, clipped_policy_loss, clipped_value_loss
 
 ARGUMENTS: dict[str, Any] = {
     "obs_shape": (5,),
@@ -22,8 +22,8 @@ ARGUMENTS: dict[str, Any] = {
     "lstm": False,
     "optimizer": "adam",
     "lr": 0.01,
-    "total_updates": 10,
-    "gamma": 0.9,
+    "total_steps": 240,
+    "discount": 0.9,
     "gae_lambda": 0.8,
     "rho_clip": 1.0,
     "c_clip": 1.0,
@@ -59,10 +59,10 @@ def make_batch(agent: PPOAgent, count: int = 4, horizon: int = 6) -> Segments:
     rewards = torch.randn(count, horizon, generator=generator, dtype=torch.float64).masked_fill(first, 0.0)
     with torch.no_grad():
         state = agent.policy.initial_state(count)
-        dist, values, _ = agent.policy(obs.transpose(0, 1), state, first.T)
+        dist, values, _ = agent.policy(obs, state, first)
         actions = dist.sample(generator)
-    log_probs = dist.log_prob(actions).T + 0.3 * torch.randn(count, horizon, generator=generator, dtype=torch.float64)
-    return Segments(obs, actions.transpose(0, 1), log_probs, values.T, rewards, terminated, truncated, first, state)
+    log_probs = dist.log_prob(actions) + 0.3 * torch.randn(count, horizon, generator=generator, dtype=torch.float64)
+    return Segments(obs, actions, log_probs, values, rewards, terminated, truncated, first, state)
 
 
 def written_out(agent: PPOAgent, batch: Segments) -> dict[str, float]:
@@ -113,9 +113,9 @@ def test_an_update_is_the_one_written_out() -> None:
     agent = make_agent()
     plain = copy.deepcopy(agent)
     batch = make_batch(agent)
-    metrics, expected = agent.update(iter([batch]), 0), written_out(plain, batch)
+    metrics, expected = agent.update(iter([batch._asdict()]), 0), written_out(plain, batch)
     for name, value in expected.items():
-        assert metrics[name] == pytest.approx(value, rel=1e-6)
+        assert metrics[f"losses/{name}"] == pytest.approx(value, rel=1e-6)
     for got, want in zip(agent.policy.parameters(), plain.policy.parameters(), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
@@ -125,11 +125,23 @@ def test_a_truncated_episode_is_bootstrapped_or_not() -> None:
         agent = make_agent(truncation=truncation)
         batch = make_batch(agent)
         values = batch.values
-        advantages = agent._advantages(batch, values, torch.ones_like(values))
+        advantages = agent._advantages(batch, values * agent._followed(batch), _live(batch))
         want = batch.rewards[1, 3] + value * values[1, 3] - values[1, 2]
         torch.testing.assert_close(advantages[1, 2], want)
         assert advantages[1, 3] == advantages[0, 2] == 0
         torch.testing.assert_close(advantages[0, 1], batch.rewards[0, 2] - values[0, 1])
+
+
+def test_derivatives_of_the_losses_are_those_of_autograd() -> None:
+    generator = torch.Generator().manual_seed(3)
+    log_ratio, advantages, old, returns, values = torch.randn(5, 500, generator=generator, dtype=torch.float64)
+    log_ratio, values = (0.3 * log_ratio).requires_grad_(), (old + 0.4 * values).requires_grad_()
+    policy_loss, by_log_probs = clipped_policy_loss(log_ratio.exp(), advantages, 0.2)
+    value_loss, by_values = clipped_value_loss(values, old, returns, 0.2)
+    for loss, leaf, derivative in ((policy_loss, log_ratio, by_log_probs), (value_loss, values, by_values)):
+        (expected,) = torch.autograd.grad(loss.sum(), leaf)
+        torch.testing.assert_close(derivative.detach(), expected)
+        assert 0 < (derivative == 0).sum() < 500
 
 
 @pytest.mark.parametrize("lstm", [False, True])
@@ -140,7 +152,7 @@ def test_minibatches(changes: dict[str, Any], lstm: bool) -> None:
     steps = []
     for optimizer in agent.optimizers:
         optimizer.register_step_post_hook(lambda *_: steps.append(1))
-    metrics = agent.update(iter([make_batch(agent)]), 0)
+    metrics = agent.update(iter([make_batch(agent)._asdict()]), 0)
     assert len(steps) == 2 * len(agent.optimizers)  # four minibatches
     assert all(math.isfinite(value) for value in metrics.values())
     moved = [not torch.equal(a, b) for a, b in zip(before, agent.policy.parameters(), strict=True)]
@@ -149,12 +161,46 @@ def test_minibatches(changes: dict[str, Any], lstm: bool) -> None:
 
 def test_the_learning_rate_falls_along_a_cosine() -> None:
     agent = make_agent()
-    rates = [agent.update(iter([make_batch(agent)]), 0)["learning_rate"] for _ in range(11)]
+    rates = [agent.update(iter([make_batch(agent)._asdict()]), 24 * k)["learning_rate"] for k in range(12)]
     assert rates[:6:5] == pytest.approx([0.01, 0.005])
-    assert rates[10] == 0
+    assert rates[10:] == [0, 0]
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
     agents = [make_agent(minibatch_size=12) for _ in range(2)]
-    metrics = [[agent.update(iter([make_batch(agent)]), 0) for _ in range(3)] for agent in agents]
+    metrics = [[agent.update(iter([make_batch(agent)._asdict()]), 0) for _ in range(3)] for agent in agents]
     assert metrics[0] == metrics[1]
+
+
+def test_rewards_are_normalised_by_their_discounted_sum() -> None:
+    agent, plain = make_agent(normalize_rewards=True), make_agent()
+    batch = make_batch(agent)
+    sums = 3 * torch.randn(4, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    rewards = batch.rewards / sums.var(correction=0).add(1e-8).sqrt()
+    metrics = agent.update(iter([batch._asdict() | {"sums": sums}]), 0)
+    assert metrics == plain.update(iter([batch._replace(rewards=rewards)._asdict()]), 0)
+
+
+def test_the_first_batch_only_begins_the_statistics_of_observations() -> None:
+    agent = make_agent(normalize_observations=True)
+    batch = make_batch(agent)
+    before = copy.deepcopy(agent.policy.state_dict())
+    assert agent.update(iter([batch._asdict()]), 0) == {}
+    stats = agent.policy.obs_stats
+    assert stats is not None
+    torch.testing.assert_close(stats.mean, batch.obs.mean((0, 1)))
+    assert all(torch.equal(x, before[name]) for name, x in agent.policy.state_dict().items() if "stats" not in name)
+    assert agent.update(iter([batch._asdict()]), 24)["losses/policy_loss"] != 0
+    assert stats.count == 48
+
+
+@pytest.mark.parametrize("spec", [ARGUMENTS["action_spec"], specs.BoundedArray((2,), np.int64, 0, [1, 3], "action")])
+def test_actions_have_the_shape_of_the_spec(spec: Any) -> None:
+    agent = make_agent(action_spec=spec, lstm=True)
+    agent.policy.float()
+    action, state = agent.act_from(None, np.zeros(5, np.float32), 0, eval_mode=True)
+    assert action.shape == spec.shape
+    spec.validate(action)
+    agent.act_from(state, np.zeros(5, np.float32), 0, eval_mode=False)
+    actions, *_ = agent.step(torch.zeros(7, 5), agent.policy.initial_state(7), torch.zeros(7, dtype=torch.bool))
+    assert actions.shape == (7, *spec.shape)

@@ -120,8 +120,10 @@ def test_every_task_has_the_values_of_the_paper():
 def test_order_is_regime_then_task_then_preset_then_command_line():
     cfg = composed("batch_size=7", "preset=debug", "task=walker_walk", "regime=drqv2")
     assert (cfg.batch_size, cfg.nstep, cfg.num_train_frames) == (7, 1, 5000)
-    for preset in presets():
+    for preset in ("paper", "cpu", "debug"):
         assert checked(composed(f"preset={preset}", "task=walker_walk"))["task_name"] == "walker_walk"
+    for preset in set(presets()) - {"cpu", "debug"}:
+        checked(composed("regime=ppo", f"preset={preset}"))
     assert composed("preset=paper", "task=humanoid_run") == composed("task=humanoid_run")
 
 

@@ -224,7 +224,7 @@ class _Matrix(Counter):
 class _Knobs(Grid):
     def __init__(self) -> None:
         super().__init__()
-        self.action_space = gymnasium.spaces.MultiDiscrete([3, 2])
+        self.action_space = gymnasium.spaces.MultiBinary(3)
 
 
 class _Float(Counter):
@@ -243,7 +243,7 @@ class _Vector(Counter):
         (_Unbounded, "finite bounds"),
         (_Plain, "finite bounds"),
         (_Matrix, "one vector"),
-        (_Knobs, "MultiDiscrete([3 2]): must be one vector"),
+        (_Knobs, "MultiBinary(3): must be one vector"),
         (_Float, "uint8"),
         (_Vector, "pixels"),
         (functools.partial(Counter, shape=(3, 8, 8)), "[height, width, channels]"),

@@ -192,8 +192,8 @@ def test_restore() -> None:
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_evaluation_does_not_depend_on_how_many_play(count: int) -> None:
-    def act(obs: np.ndarray) -> np.ndarray:
-        return np.full(2, np.cos(obs.sum()), np.float32)
+    def act(time_step: Any, episode: int) -> np.ndarray:
+        return np.full(2, np.cos(time_step.observation.sum()), np.float32)
 
     def results(environments: list[Any]) -> tuple[list[tuple[float, int]], list[tuple[int, int]]]:
         seen: dict[int, int] = {}

@@ -20,7 +20,6 @@ import eval as evaluation  # the script; the built-in stays what it is
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay
-from drqv2.run import factory
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.__main__ import export
 
@@ -234,7 +233,7 @@ def test_a_task_for_a_run_with_its_own_environment(
         asked.append((cfg.task_name, cfg.env._target_))
         raise UserError("seen")
 
-    monkeypatch.setattr(factory, "make_env", make_env)
+    monkeypatch.setattr(evaluation, "make_env", make_env)
     exported, many = tmp_path / "policy.safetensors", tmp_path / "many.safetensors"
     export(trained, exported)
     rewritten(exported, many, {"env": {"_target_": "tests.evaluation.test_eval.several_tasks"}})

@@ -17,7 +17,7 @@ from typing import Any
 
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.__main__ import fingerprint
-from tests.short_run import TIMES
+from tests.short_run import PPO, is_time
 
 ROOT = Path(__file__).resolve().parents[2]
 # Episodes of 60 frames; 100 of 480 transitions stay in the replay.
@@ -36,6 +36,7 @@ MODES = {
     "2 evaluation environments": ["num_eval_envs=2", "num_eval_episodes=3"],
     "bf16": ["precision=bf16", "replay_buffer_num_workers=1", "overlap=true"],
     "compile": ["compile=true"],
+    "PPO": [],
     "all together": "num_envs=3 num_eval_envs=2 num_eval_episodes=3 replay_buffer_num_workers=3 precision=bf16".split(),
 }
 BOUNDARIES = [
@@ -46,7 +47,7 @@ BOUNDARIES = [
     ".jsonl: row written",
     ".tfevents: row written",
 ]
-_BEGUN = b"replay: "  # printed when a run is set up
+_BEGUN = (b"replay: ", b"environments: ")  # printed when a run is set up
 
 
 def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subprocess.Popen[bytes]:
@@ -55,7 +56,7 @@ def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subpr
     if (run_dir / "config.yaml").exists() and starts.exists() and len(starts.read_text().splitlines()) % 2:
         argv = [f"resume={run_dir}"]
     else:
-        argv = [*SHORT, *MODES[mode], f"hydra.run.dir={run_dir}"]
+        argv = [*(PPO if mode == "PPO" else [*SHORT, *MODES[mode]]), f"hydra.run.dir={run_dir}"]
     command = [sys.executable, "-m", "tests.faults.driver", boundary, str(count), *argv]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -100,7 +101,7 @@ def differences(a: Path, b: Path) -> list[str]:
     """Return what differs between two runs that have ended, the clock apart."""
     found = []
     ours, theirs = (snapshot.load(run_dir / "snapshot.pt") for run_dir in (a, b))
-    for part in ("progress", "last_steps", "agent", "rng", "train_envs", "replay_storage", "replay_loader"):
+    for part in sorted(ours.keys() - {"config", "timer", "logger", "gradient_norms", "needs", "needed_before"}):
         if fingerprint(ours[part]) != fingerprint(theirs[part]):
             found.append(part)
     for path in sorted(b.glob("weights_*.pt")):  # a kill can cost a milestone, but not change one
@@ -116,7 +117,7 @@ def differences(a: Path, b: Path) -> list[str]:
     if json_lines(a) != json_lines(b):
         found.append("metrics.jsonl")
     # How many older ones are kept besides depends on when the snapshot before the newest was written.
-    first = ours["replay_storage"]["first"]
+    first = ours["replay_storage"]["first"] if "replay_storage" in ours else 0
     episodes = [
         {p.name: p.read_bytes() for p in run_dir.glob("buffer/episode_*.safetensors") if int(p.stem[8:]) >= first}
         for run_dir in (a, b)
@@ -131,7 +132,7 @@ def table(path: Path) -> list[list[str]]:
     """Return columns and rows of a CSV file, without what the clock says."""
     with open(path, newline="") as f:
         columns, *rows = csv.reader(f)
-    kept = [i for i, name in enumerate(columns) if name not in TIMES]
+    kept = [i for i, name in enumerate(columns) if not is_time(name)]
     return [[row[i] for i in kept] for row in (columns, *rows)]
 
 
@@ -141,11 +142,11 @@ def scalars(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
 
     events: Any = EventAccumulator(str(run_dir / "tb"), {"scalars": 0})
     events.Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith(("/fps", "/total_time"))]
+    tags = [tag for tag in events.Tags()["scalars"] if not is_time(tag)]
     return {tag: [(point.step, point.value) for point in events.Scalars(tag)] for tag in tags}
 
 
 def json_lines(run_dir: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl, without their times."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.endswith(("/fps", "/total_time"))} for line in lines]
+    return [{k: v for k, v in line.items() if not is_time(k)} for line in lines]

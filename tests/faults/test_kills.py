@@ -30,6 +30,12 @@ def test_a_killed_run_ends_in_the_same_bits(whole: Path, tmp_path: Path) -> None
     assert differences(whole, tmp_path / "victim") == []
 
 
+def test_a_killed_run_of_ppo_ends_in_the_same_bits(tmp_path: Path) -> None:
+    finish(tmp_path / "reference", "PPO")
+    kill_twice_and_finish(tmp_path / "victim", "PPO", ".csv: row written", 9)
+    assert differences(tmp_path / "reference", tmp_path / "victim") == []
+
+
 def test_a_killed_run_of_several_environments_ends_in_the_same_bits(whole: Path, tmp_path: Path) -> None:
     mode = "3 environments"
     finish(tmp_path / "reference", mode)

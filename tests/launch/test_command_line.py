@@ -60,7 +60,7 @@ def test_schedules_need_no_quotes():
         ("batch_size=0", "batch_size=0: must be a whole number of at least 1 (transitions)"),
         ("stddev_schedule=lineer(1,2,3)", "linear(init,final,duration)"),
         ("task=cheeta_run", "task=cheeta_run: there is no such task; nearest: cheetah_run"),
-        ("preset=gpu", "preset=gpu: there is no such preset; nearest: cpu; allowed: cpu, debug, paper"),
+        ("preset=gpu", "preset=gpu: there is no such preset; nearest: cpu; allowed: cartpole, cpu, debug, dmc_state, "),
         ("regime=drqv3", "regime=drqv3: there is no such regime; nearest: drqv2; allowed: drqv2"),
         ("regime=drqv3 --help", "regime=drqv3: there is no such regime; nearest: drqv2; allowed: drqv2"),
         ("task=easy", "task_name is not set: give task=NAME"),
@@ -118,9 +118,10 @@ def toy(tmp_path, monkeypatch) -> Path:
 
 
 def test_another_regime(capsys, toy):
-    cfg, work_dir = start("regime=toy", "task=walker_walk", "preset=cpu", "horizon=32", config_dir=toy)
-    assert (cfg.regime, cfg.horizon, cfg.task_name, cfg.eval_every_frames) == ("toy", 32, "walker_walk", 5000)
-    assert not {"nstep", "batch_size", "agent"} & set(cfg), "what task and preset set for DrQ-v2 is left out"
+    cfg, work_dir = start("regime=toy", "task=walker_walk", "horizon=32", config_dir=toy)
+    assert (cfg.regime, cfg.horizon, cfg.task_name, cfg.eval_every_frames) == ("toy", 32, "walker_walk", 10000)
+    assert not {"nstep", "batch_size", "agent"} & set(cfg), "what tasks set for DrQ-v2 is left out"
+    assert "preset=cpu: is for regime=drqv2" in refused(capsys, "regime=toy", "preset=cpu", config_dir=toy)
     cfg, _ = start(f"resume={work_dir}", "horizon=16", config_dir=toy)
     assert (cfg.regime, cfg.horizon) == ("toy", 16), "the regime is that of the stored configuration"
     foreign = ["regime=toy", "task=walker_walk", "nstep=3"]

@@ -51,7 +51,7 @@ def test_gaussian_is_torchs() -> None:
 def test_shapes(encoder: str, obs: tuple[int, ...], spec: Any, lstm: bool) -> None:
     policy = Policy(obs, spec, encoder, 8, lstm)
     batch = torch.zeros(2, 3, *obs) if encoder == "mlp" else torch.zeros(2, 3, *obs, dtype=torch.uint8)
-    dist, values, state = policy(batch, policy.initial_state(3), torch.zeros(2, 3, dtype=torch.bool))
+    dist, values, state = policy(batch, policy.initial_state(2), torch.zeros(2, 3, dtype=torch.bool))
     actions = dist.sample()
     assert actions.shape == (2, 3, spec.shape[0] if spec.shape else 1)
     assert actions.dtype == (torch.float32 if spec is VECTOR else torch.int64)
@@ -63,15 +63,15 @@ def test_shapes(encoder: str, obs: tuple[int, ...], spec: Any, lstm: bool) -> No
 def test_an_lstm_stepped_is_the_same_unrolled() -> None:
     torch.manual_seed(0)
     policy = Policy((6,), DISCRETE, "mlp", 8, lstm=True).double()
-    obs, first = torch.randn(12, 5, 6, dtype=torch.float64), torch.rand(12, 5) < 0.2
+    obs, first = torch.randn(5, 12, 6, dtype=torch.float64), torch.rand(5, 12) < 0.2
     state = start = tuple(torch.randn(5, 8, dtype=torch.float64) for _ in range(2))
     stepped = []
     for t in range(12):
-        dist, values, state = policy(obs[t : t + 1], state, first[t : t + 1])
-        stepped.append((dist.log_probs[0][0], values[0]))
+        dist, values, state = policy(obs[:, t : t + 1], state, first[:, t : t + 1])
+        stepped.append((dist.log_probs[0][:, 0], values[:, 0]))
     dist, values, end = policy(obs, start, first)
-    torch.testing.assert_close(dist.log_probs[0], torch.stack([x for x, _ in stepped]))
-    torch.testing.assert_close(values, torch.stack([x for _, x in stepped]))
+    torch.testing.assert_close(dist.log_probs[0], torch.stack([x for x, _ in stepped], 1))
+    torch.testing.assert_close(values, torch.stack([x for _, x in stepped], 1))
     torch.testing.assert_close(end, state)
 
 

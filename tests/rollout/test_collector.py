@@ -11,7 +11,7 @@ import torch
 
 from drqv2.envs.handles import LocalEnv
 from drqv2.envs.vector import HandleVector, VectorEnv, VectorStep
-from drqv2.errors import UserError
+from drqv2.errors import NotFiniteError
 from drqv2.rollout.collector import Collector
 from tests.envs.test_vector import counter
 
@@ -41,6 +41,12 @@ class Numbered(VectorEnv):
     def close(self) -> None: ...
 
 
+def started(env: VectorEnv, act: Any, state: Any, segments: int, horizon: int, discount: float = 1.0) -> Collector:
+    collector = Collector(env, act, state, segments, horizon, discount)
+    collector.start(env.reset())
+    return collector
+
+
 def act(obs: torch.Tensor, state: Any, first: torch.Tensor) -> Any:
     """Return the observation's last number as action, log probability and value; count steps in the state."""
     last = obs[:, -1]
@@ -48,44 +54,44 @@ def act(obs: torch.Tensor, state: Any, first: torch.Tensor) -> Any:
 
 
 def test_segments_are_consecutive_steps_of_one_environment() -> None:
-    collector = Collector(Numbered(3), act, None, segments=6, horizon=4, device="cpu")
+    collector = started(Numbered(3), act, None, segments=6, horizon=4)
     for begin in (0, 8):
-        batch = collector.collect()
+        batch = next(collector)
         assert batch["obs"][:, :, 0].tolist() == [[i] * 4 for i in (0, 1, 2, 0, 1, 2)]
         steps = [[begin + k + t for t in range(4)] for k in (0, 0, 0, 4, 4, 4)]
         assert batch["obs"][:, :, 1].tolist() == steps
         assert torch.equal(batch["actions"][..., 0], batch["obs"][:, :, 1])
         assert torch.equal(batch["values"], batch["obs"][:, :, 1])
         assert batch["state"] is None
-    assert collector.steps == 48
-    assert collector.dropped == 0
 
 
 def test_environments_that_are_ready_first_fill_more_segments() -> None:
     ready = [[0, 1], [0, 2], [0, 1], [0, 3]]
-    collector = Collector(Numbered(4, ready), act, None, segments=6, horizon=3, device="cpu")
-    batch = collector.collect()
-    for segment in batch["obs"]:
-        assert len(set(segment[:, 0].tolist())) == 1
-        assert segment[:, 1].diff().tolist() == [1, 1]
-    assert sorted(batch["obs"][:, 0, 0].tolist()) == [0, 0, 1, 1, 2, 3]
-    assert collector.dropped > 0
-    assert collector.steps == 18
+    collector = started(Numbered(4, ready), act, None, segments=6, horizon=3)
+    seen: dict[int, list[float]] = {i: [] for i in range(4)}
+    for _ in range(4):
+        batch = next(collector)
+        assert batch["obs"].shape == (6, 3, 2)
+        for segment in batch["obs"]:
+            assert len(set(segment[:, 0].tolist())) == 1
+            seen[int(segment[0, 0])] += segment[:, 1].tolist()
+    assert all(steps == list(range(len(steps))) for steps in seen.values())  # in order, and none is lost
+    assert len(seen[0]) > len(seen[1]) > len(seen[2]) > 0
 
 
 def test_the_state_before_each_segment_is_kept() -> None:
     state = torch.zeros(3, 1), torch.zeros(3, 1)
-    collector = Collector(Numbered(3), act, state, segments=6, horizon=4, device="cpu")
-    collector.collect()
-    steps, sums = collector.collect()["state"]
+    collector = started(Numbered(3), act, state, segments=6, horizon=4)
+    next(collector)
+    steps, sums = next(collector)["state"]
     assert steps[:, 0].tolist() == [8, 8, 8, 12, 12, 12]
     assert sums[:, 0].tolist() == [0, 8, 16, 0, 12, 24]
 
 
 def test_returns_and_lengths_of_episodes() -> None:
     vector = HandleVector([LocalEnv(partial(counter, i, float(i))) for i in range(2)])
-    collector = Collector(vector, lambda *a: zeros(*a), None, segments=2, horizon=12, device="cpu")
-    batch = collector.collect()
+    collector = started(vector, zeros, None, segments=2, horizon=12)
+    batch = next(collector)
     vector.close()
     assert sorted(collector.episodes) == [(3.0, 2)] * 4 + [(6.0, 3)] * 3
     assert batch["terminated"][0].nonzero()[:, 0].tolist() == [2, 5, 8, 11]
@@ -97,6 +103,23 @@ def zeros(obs: torch.Tensor, state: Any, first: torch.Tensor) -> Any:
     return torch.zeros(len(obs), 2), torch.zeros(len(obs)), torch.zeros(len(obs)), None
 
 
-def test_more_environments_than_segments_are_refused() -> None:
-    with pytest.raises(UserError, match=r"num_envs=3: more environments than the 2 segments of 4 steps"):
-        Collector(Numbered(3), act, None, segments=2, horizon=4, device="cpu")
+def test_discounted_sums_start_anew_with_each_episode() -> None:
+    vector = HandleVector([LocalEnv(partial(counter, i, float(i))) for i in range(2)])
+    collector = started(vector, zeros, None, segments=2, horizon=4, discount=0.5)
+    sums = torch.cat([next(collector)["sums"], next(collector)["sums"]], 1)
+    vector.close()
+    # rewards 0, 1, 2 and 0, 1, 2, 3 of the two environments
+    assert sums[0].tolist() == [0, 1, 2.5, 0, 1, 2.5, 0, 1]
+    assert sums[1].tolist() == [0, 1, 2.5, 4.25] * 2
+
+
+def test_a_reward_that_is_not_finite_is_named() -> None:
+    class Broken(Numbered):
+        def _step(self) -> VectorStep:
+            step = super()._step()
+            return step._replace(reward=np.where(self.at > 3, np.nan, step.reward))
+
+        _recv = _step
+
+    with pytest.raises(NotFiniteError, match="the reward is nan in environment 0: fix the environment"):
+        next(started(Broken(2), act, None, segments=2, horizon=8))

@@ -24,7 +24,10 @@ def test_rules_of_the_keys():
     rules = {name: key.resume for name, key in keys().items()}
     fixed = {name for name, rule in rules.items() if rule == "fixed"}
     of_agent = {"agent.encoder", "agent.critic_layer_norm"}
-    assert fixed == {*"regime task_name obs_type num_envs action_repeat frame_stack image_size".split(), *of_agent}
+    assert fixed == {
+        *"regime task_name env_id obs_type num_envs action_repeat frame_stack image_size".split(),
+        *of_agent,
+    }
     learning = ["seed", "lr", "batch_size", "nstep", "discount", "num_seed_frames", "agent.lr", "env._target_"]
     assert {rules[name] for name in learning} == {"force"}
     assert {rules[name] for name in ("num_train_frames", "device", "use_tb", "agent.device")} == {"free"}

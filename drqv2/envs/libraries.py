@@ -1,0 +1,59 @@
+"""One environment of another library: how it is made, and what it shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from drqv2.envs.dmc import call
+from drqv2.envs.ids import LIBRARIES, split, unknown
+from drqv2.envs.pool import PoolEnvironment
+from drqv2.envs.render import choose_backend
+from drqv2.errors import UserError, not_installed
+from drqv2.utils import spawn_seed
+
+
+def factory(env_id: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return what makes one environment, a gymnasium.Env that draws pictures or a dm_env.Environment.
+
+    Args:
+        env_id: `gymnasium:NAME` or `envpool:NAME`.
+        options: of `gymnasium.make` or `envpool.make`.
+
+    Raises:
+        UserError: the library is not installed or has no such environment.
+    """
+    library, name = split(env_id)
+    if library == "envpool":
+        return partial(PoolEnvironment, name, **options)
+    try:
+        import gymnasium
+    except ModuleNotFoundError as error:
+        raise UserError(not_installed("gymnasium", LIBRARIES["gymnasium"])) from error
+    if name not in gymnasium.registry and ":" not in name:  # module:NAME imports the module, which registers NAME
+        raise unknown(env_id, list(gymnasium.registry))
+    return partial(_gymnasium_env, name, dict(options))
+
+
+def _gymnasium_env(name: str, options: dict[str, Any]) -> Any:
+    import gymnasium
+
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory; without a display it would complain
+    try:
+        return gymnasium.make(name, **{"render_mode": "rgb_array"} | options)
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        raise UserError(f"env_id=gymnasium:{name}: {' '.join(str(error).split())[:200]}") from error
+
+
+def natural_obs_type(factory: Callable[..., Any], name: str, seed: int) -> str:
+    """Return "pixels" if an environment shows an image and nothing else, else "state"; raises as `make`."""
+    choose_backend()
+    env = call(factory, task_name=name, image_size=84, seed=spawn_seed(seed), camera=None)
+    spec = env.observation_spec()
+    shown = list(spec.values()) if isinstance(spec, Mapping) else [spec]
+    env.close()
+    return "pixels" if all(part.dtype == np.uint8 and len(part.shape) >= 2 for part in shown) else "state"

@@ -1,0 +1,176 @@
+"""PPO on many environments at once, as PufferLib 3 trains: collect segments, learn from them, log, and so on."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any
+
+import numpy as np
+import torch
+
+from drqv2 import utils
+from drqv2.agents.acting import evaluation_policy
+from drqv2.envs import ExtendedTimeStep
+from drqv2.envs.vector import HandleVector
+from drqv2.evaluation.episodes import evaluate
+from drqv2.rollout.collector import Collector
+from drqv2.run import factory
+from drqv2.run.environments import make_env, make_vector
+from drqv2.run.workspace import BaseWorkspace
+
+LARGEST_MINIBATCH = 16384  # steps, of minibatch_size=null
+
+
+class PPOWorkspace(BaseWorkspace):
+    """A run of PPO: a vector of environments, the collector of segments, the agent, and the loop over updates.
+
+    The agent's `update` gets an iterator; to ask it for the next batch collects one.
+    """
+
+    phases = ("env", "forward", "copy", "learn", "evaluation", "snapshot")
+    has_replay = False
+
+    def setup(self) -> None:
+        """Make environments, agent, collector, recorder and predicates."""
+        cfg = self.cfg
+        cfg.batch_size = cfg.batch_size or cfg.num_envs * cfg.horizon
+        largest = min(LARGEST_MINIBATCH, cfg.batch_size)
+        cfg.minibatch_size = cfg.minibatch_size or max(cfg.horizon, largest - largest % cfg.horizon)
+
+        self.vector = make_vector(cfg, 0)
+        self.eval_envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+        self.video_recorder, _ = factory.make_recorders(cfg, self.eval_envs[0], self.work_dir)
+        self.agent = factory.make_agent(cfg, self.vector, self.device)
+        self.segments = self.make_collector()
+
+        print(
+            f"environments: {cfg.num_envs} of {cfg.task_name}, {type(self.vector).__name__}; a batch of "
+            f"{cfg.batch_size} steps in segments of {cfg.horizon}, minibatches of {cfg.minibatch_size}"
+        )
+        self.train_until_step = utils.Until(cfg.total_timesteps)
+        self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
+        self.save_every_step = utils.Every(cfg.snapshot_every_epochs * cfg.batch_size)
+        self.rows_at = 0.0  # seconds of training at the newest row of train.csv
+
+    def make_collector(self) -> Collector:
+        """Return a collector of segments that has not begun."""
+        cfg = self.cfg
+        state = self.agent.policy.initial_state(cfg.num_envs)
+        sizes = cfg.batch_size // cfg.horizon, cfg.horizon, cfg.discount
+        return Collector(self.vector, self.agent.step, state, *sizes, self.device, self.time_shares.spent_on)
+
+    def begin(self) -> None:
+        """Start the first episodes."""
+        self.segments.start(self.vector.reset())
+
+    def train(self) -> None:
+        """Collect, learn and evaluate until total_timesteps; then evaluate and save once more."""
+        if not self.train_until_step(self.global_step):
+            print(f"nothing left to do: total_timesteps={self.cfg.total_timesteps} reached; increase it to continue")
+        while self.train_until_step(self.global_step):
+            # try to evaluate
+            if self.progress.last_eval_step != self.global_step and self.eval_every_step.due(self.global_step):
+                self.save_snapshot_if_due(now=True)  # a run stopped during an evaluation repeats all of it
+                self.stop.raise_if_requested()
+                self.eval()
+            self.eval_every_step(self.global_step)
+
+            # try to save a snapshot: no environment is stepping; stop here if asked to
+            self.save_snapshot_if_due(now=self.save_every_step(self.global_step) and self.global_step > 0)
+            self.stop.raise_if_requested()
+
+            # collect a batch of segments and learn from it
+            with self.time_shares.spent_on("learn"):
+                metrics = self.agent.update(self.segments, self.global_step)
+            self.progress.step += self.cfg.batch_size
+
+            # try to log
+            self.log(metrics)
+
+        if self.progress.last_eval_step != self.global_step:
+            self.save_snapshot_if_due(now=True)
+            self.eval()
+        self.save_snapshot_if_due(now=True)
+        self.finish_snapshots()
+
+    def eval(self) -> None:
+        """Play num_eval_episodes with the most probable actions; log their returns and film the first."""
+        policy = evaluation_policy(self.agent, self.vector.action_spec().shape, self.global_step)
+
+        @torch.no_grad()
+        def act(time_step: ExtendedTimeStep, episode: int) -> np.ndarray:
+            return policy(time_step, episode)
+
+        evaluate(self, self.eval_envs, self.video_recorder, act)
+
+    def log(self, metrics: dict[str, float]) -> None:
+        """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
+        cfg, progress, episodes = self.cfg, self.progress, self.segments.episodes
+        self.logger.log_metrics(metrics, self.global_frame, ty="train")
+        progress.episode += len(episodes)
+        for total, steps in episodes:
+            episode = {"episode_reward": total, "episode_length": steps * cfg.action_repeat}
+            self.logger.log_metrics(episode, self.global_frame, ty="train")
+        episodes.clear()
+        total_time = self.timer.total_time()
+        if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
+            return
+        self.require_finite(parameters=True)
+        sps = (self.global_step - progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
+        self.rows_at, progress.last_row_step = total_time, self.global_step
+        with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
+            log("fps", sps * cfg.action_repeat)
+            log("total_time", total_time)
+            log("episode", self.global_episode)
+            log("step", self.global_step)
+            log("SPS", sps)
+            log("agent_steps", self.global_step)
+            log("uptime", total_time)
+            log("epoch", self.global_step // cfg.batch_size)
+            for name, share in self.time_shares.shares().items():
+                log(f"performance/{'misc' if name == 'other' else name}", share)
+
+    @property
+    def num_frames(self) -> int:
+        """Environment frames of the whole run."""
+        return int(self.cfg.total_timesteps * self.cfg.action_repeat)
+
+    @property
+    def round_steps(self) -> int:
+        """Agent steps of an update."""
+        return int(self.cfg.batch_size)
+
+    def objective(self) -> float:
+        """Return the mean of the logged training returns after the first fifth of the run."""
+        with (self.work_dir / "train.csv").open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if 5 * float(row["step"]) > self.cfg.total_timesteps]
+        returns = [float(row["episode_reward"]) for row in rows if row.get("episode_reward")]
+        return float(np.mean(returns)) if returns else self.progress.last_return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the environments and of the collector, as far as they can be restored."""
+        envs = self.vector.state() if isinstance(self.vector, HandleVector) else None
+        return {"train_envs": envs, "collector": None if envs is None else self.segments.state_dict()}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore environments and collector; where the environments cannot be restored, start new episodes."""
+        self.rows_at = saved["timer"]
+        if saved["train_envs"] is not None and isinstance(self.vector, HandleVector):
+            self.segments.load_state_dict(saved["collector"], self.vector.restore(saved["train_envs"]))
+            return
+        print(
+            f"the {self.cfg.num_envs} environments begin new episodes: EnvPool cannot return to a state within one; "
+            "agent, optimizers, random generators, counters and logs continue exactly"
+        )
+        self.vector.close()
+        self.vector = make_vector(self.cfg, self.global_step)
+        self.segments = self.make_collector()
+        self.begin()
+
+    def close(self) -> None:
+        """Finish the current snapshot; close environments, recorder and files."""
+        super().close()
+        self.vector.close()
+        for env in self.eval_envs:
+            env.close()
+        self.video_recorder.close()

@@ -1,0 +1,128 @@
+"""Build a run's environments from its configuration: tasks, your own, and those of other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from drqv2 import envs, utils
+from drqv2.envs import ids, libraries
+from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
+from drqv2.envs.vector import HandleVector, VectorEnv
+from drqv2.errors import UserError
+from drqv2.system import machine
+
+
+def require_renderer(cfg: DictConfig) -> str:
+    """Return the name of what renders; if dm_control is to render anything, check that it can.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if cfg.env._target_ is not None or cfg.env_id is not None:
+        return "the environment's own"
+    if cfg.obs_type == "pixels" or cfg.save_video or cfg.get("save_train_video"):
+        return envs.require_backend()
+    return "none needed"
+
+
+def resolve_obs_type(cfg: DictConfig) -> None:
+    """Resolve obs_type=auto in `cfg`: pixels for tasks, and for environments that show nothing but images.
+
+    Raises:
+        UserError: the environment cannot be made.
+    """
+    if cfg.obs_type == "auto":
+        own = _own_factory(cfg)
+        cfg.obs_type = "pixels" if own is None else libraries.natural_obs_type(own, cfg.task_name, cfg.seed)
+
+
+def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
+    """Return environment `index` of a stream; a separate process where it can step while others do something.
+
+    A stream is `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
+    """
+    make = _maker(cfg, stream, index)
+    training = stream == utils.TRAIN_ENV
+    number = cfg.num_envs if training else cfg.num_eval_envs
+    if number == 1 and not (training and cfg.overlap):
+        return LocalEnv(make)
+    return ProcessEnv(make, machine.render_threads(number))
+
+
+def make_vector(cfg: DictConfig, step: int) -> VectorEnv:
+    """Return the training environments of a regime that steps them all at once.
+
+    Args:
+        cfg: the run's configuration.
+        step: agent steps so far. EnvPool's episodes are seeded by the run's seed and this: they cannot be restored.
+
+    Raises:
+        UserError: one cannot be made, or EnvPool's are asked for what they do not do.
+    """
+    if is_pool(cfg):
+        return _make_pool(cfg, step)
+    if cfg.envs_per_recv not in (None, cfg.num_envs):
+        raise UserError(f"envs_per_recv={cfg.envs_per_recv}: is for EnvPool with vector=auto; leave it out")
+    makes = [_maker(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
+    if cfg.vector == "serial":
+        return HandleVector([LocalEnv(make) for make in makes])
+    return HandleVector([ProcessEnv(make, machine.render_threads(len(makes))) for make in makes])
+
+
+def is_pool(cfg: DictConfig) -> bool:
+    """Return whether EnvPool steps the training environments by itself."""
+    return cfg.vector == "auto" and cfg.env_id is not None and ids.split(cfg.env_id)[0] == "envpool"
+
+
+def _make_pool(cfg: DictConfig, step: int) -> VectorEnv:
+    from drqv2.envs.pool import PoolVector
+
+    for name in ("action_repeat", "frame_stack"):
+        if cfg[name] != 1:
+            raise UserError(
+                f"{name}={cfg[name]}: EnvPool repeats actions and stacks frames by itself; set {name}=1, and see "
+                "+env.frame_skip and +env.stack_num"
+            )
+    seed = utils.spawn_seed(cfg.seed, utils.TRAIN_ENV, step)
+    pool = PoolVector(ids.split(cfg.env_id)[1], cfg.num_envs, seed, cfg.envs_per_recv, **_options(cfg))
+    shape = pool.observation_spec().shape
+    if len(shape) == 3 and shape[1:] != (cfg.image_size, cfg.image_size):
+        pool.close()
+        raise UserError(f"image_size={cfg.image_size}: the images of {cfg.env_id} are {shape[1]}x{shape[2]}; set that")
+    return pool
+
+
+def _options(cfg: DictConfig) -> dict[str, Any]:
+    options: Any = OmegaConf.to_container(cfg.env, resolve=True)
+    return {name: value for name, value in options.items() if name != "_target_"}
+
+
+def _own_factory(cfg: DictConfig) -> Callable[..., Any] | None:
+    """Return what makes an environment that is none of dm_control's tasks, with the arguments in `env`."""
+    if cfg.env_id is not None:
+        return libraries.factory(cfg.env_id, _options(cfg))
+    if cfg.env._target_ is None:
+        return None
+    own: Callable[..., Any] = hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all")
+    return own
+
+
+def _maker(cfg: DictConfig, stream: int, index: int) -> Callable[[], envs.Environment]:
+    return partial(
+        envs.make,
+        cfg.task_name,
+        cfg.frame_stack,
+        cfg.action_repeat,
+        cfg.seed,
+        image_size=cfg.image_size,
+        render=cfg.render,
+        factory=_own_factory(cfg),
+        stream=stream,
+        index=index,
+        obs_type=cfg.obs_type,
+    )

@@ -1,0 +1,171 @@
+"""Whole runs of regime=ppo: what they write, learn and resume, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+import eval as eval_py
+import report
+import train
+from drqv2.agents.ppo import PPOAgent
+from drqv2.launch.command_line import launch
+from drqv2.regimes.ppo import PPOWorkspace
+from drqv2.snapshot import file as snapshot
+from tests.short_run import PPO, assert_same, resume, rows
+
+POOL = [word for word in PPO if not word.startswith(("vector=", "env_id="))] + ["env_id=envpool:CartPole-v1"]
+
+
+def run(run_dir: Path, *overrides: str, base: list[str] = PPO) -> Path:
+    launch(train.main, "cfgs", argv=[*base, f"hydra.run.dir={run_dir}", *overrides])
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("ppo") / "run")
+
+
+def test_a_run_writes_everything(whole: Path) -> None:
+    assert len(rows(whole, "train")) == 20
+    evaluations = [float(row["frame"]) for row in rows(whole, "eval")]
+    assert evaluations == [0, 240, 432, 624, 816, 960]
+    assert {p.name for p in (whole / "eval_video").iterdir()} == {f"{frame:.0f}.mp4" for frame in evaluations}
+    assert {p.name for p in whole.glob("weights_*.pt")} == {f"weights_{n}.pt" for n in (0, 240, 480, 720, 960)}
+    with open(whole / "train.csv", newline="") as f:
+        *_, last = csv.DictReader(f)
+    told = {name for name, value in last.items() if value}
+    assert told >= {"SPS", "agent_steps", "uptime", "epoch", "learning_rate", "episode_reward", "episode_length"}
+    losses = ("policy_loss value_loss entropy old_approx_kl approx_kl clipfrac importance explained_variance").split()
+    assert told >= {f"losses_{name}" for name in losses}
+    shares = {name: float(value) for name, value in last.items() if name.startswith("performance_")}
+    assert shares.keys() >= {f"performance_{name}" for name in ("env", "forward", "copy", "learn", "misc")}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert (last["step"], last["epoch"]) == ("960", "20.0")
+    assert OmegaConf.load(whole / "config.yaml").task_name == "CartPole-v1"
+
+
+def test_an_interrupted_run_ends_in_the_same_bits(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update, left = PPOAgent.update, 9
+
+    def update_and_signal(self: PPOAgent, segments: Any, step: int) -> dict[str, float]:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, segments, step)
+
+    with monkeypatch.context() as m:
+        m.setattr(PPOAgent, "update", update_and_signal)
+        with pytest.raises(SystemExit) as leaving:
+            run(tmp_path / "run")
+    assert leaving.value.code == 75
+    assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 9 * 48
+    resume(tmp_path / "run")
+    assert_same(whole, tmp_path / "run")
+
+
+def test_processes_give_the_same_run(whole: Path, tmp_path: Path) -> None:
+    assert_same(whole, run(tmp_path / "run", "vector=processes", "num_eval_envs=2"))
+
+
+def test_another_seed_gives_another_run(whole: Path, tmp_path: Path) -> None:
+    assert rows(whole, "eval") != rows(run(tmp_path / "run", "seed=2", "save_video=false"), "eval")
+
+
+def test_envpool_gives_the_same_run_twice_and_begins_new_episodes_on_a_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (run(tmp_path / name, "save_video=false", base=POOL) for name in "ab")
+    assert_same(one, other)
+    capsys.readouterr()
+    longer = Path(shutil.copytree(one, tmp_path / "c"))
+    resume(longer, "total_timesteps=1200")
+    assert "begin new episodes: EnvPool cannot return" in capsys.readouterr().out
+    assert rows(longer, "train")[:20] == rows(one, "train")
+    assert rows(longer, "train")[-1]["step"] == "1200"
+
+
+def test_a_sweep_maximises_the_mean_return_after_the_first_fifth(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = [float(row["episode_reward"]) for row in rows(whole, "train")[4:] if row["episode_reward"]]
+    workspace = PPOWorkspace.__new__(PPOWorkspace)
+    workspace.cfg, workspace.work_dir = OmegaConf.create({"total_timesteps": 960}), whole
+    assert workspace.objective() == pytest.approx(np.mean(returns))
+
+
+def test_tasks_of_dm_control_from_state_and_from_pixels(tmp_path: Path) -> None:
+    base = [word for word in PPO if not word.startswith("env_id=")] + ["total_timesteps=48", "save_video=false"]
+    small = ["num_eval_episodes=1", "eval_every_frames=1000", "action_repeat=50"]
+    run(tmp_path / "state", "task=cartpole_balance", "obs_type=state", *small, base=base)
+    pixels = ["image_size=40", "frame_stack=3", "agent.encoder=small"]
+    run(tmp_path / "pixels", "task=cartpole_balance", *small, *pixels, base=base)
+    assert OmegaConf.load(tmp_path / "pixels" / "config.yaml").obs_type == "pixels"
+    (_, last) = rows(tmp_path / "pixels", "eval")
+    assert (last["frame"], last["episode_length"]) == ("2400", "1000")
+
+
+def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    eval_py.main([str(whole), "episodes=2", f"out={tmp_path}", "render_size=32"])
+    out = capsys.readouterr().out
+    assert "CartPole-v1" in out
+    assert list(tmp_path.glob("*.mp4"))
+    eval_py.main([str(whole), "episodes=2", f"out={tmp_path}", "film=none"])
+    again = capsys.readouterr()
+    assert again.out.splitlines()[:4] == out.splitlines()[:4]
+    report.main([str(whole), f"out={tmp_path / 'report.html'}"])
+    assert "CartPole-v1" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ("num_envs=7", "num_envs=7: more environments than segments; batch_size=48 has 6 of horizon=8"),
+        ("num_envs=4", "batch_size=48: must be a multiple of num_envs=4 times horizon=8"),
+        ("minibatch_size=20", "minibatch_size=20: must be a multiple of horizon=8"),
+        ("minibatch_size=96", "minibatch_size=96: larger than the batch of 48 steps"),
+        ("agent.encoder=nature", "agent.encoder=nature is for images"),
+        ("obs_type=pixels agent.encoder=mlp", "agent.encoder=mlp is for vectors"),
+        ("env_id=gymnasium:CartPol-v1", "nearest: .*CartPole-v1"),
+        ("env_id=CartPole-v1", "must be gymnasium:NAME or envpool:NAME"),
+        ("task=walker_walk", "task=walker_walk and env_id=gymnasium:CartPole-v1: give only one of them"),
+        ("preset=cpu", "preset=cpu: is for regime=drqv2"),
+        ("nstep=3", "nstep=3: there is no such key"),
+        ("env_id=envpool:CartPole-v1 vector=auto action_repeat=2", "EnvPool repeats actions"),
+        ("env_id=envpool:Pong-v5 vector=auto image_size=64", "image_size=64: the images of envpool:Pong-v5 are 84x84"),
+        ("envs_per_recv=2 num_envs=3", "is for EnvPool"),
+        ("env_id=gymnasium:Blackjack-v1", "must be a Box or a Dict of Boxes"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    overrides: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        run(tmp_path / "run", *overrides.split())
+    assert leaving.value.code == 2
+    error = capsys.readouterr().err
+    assert re.search(words, error), error
+    assert "Traceback" not in error
+
+
+def test_drqv2_learns_from_other_libraries_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = (
+        "num_train_frames=300 num_seed_frames=100 eval_every_frames=1000 num_eval_episodes=1 batch_size=8 "
+        "replay_buffer_num_workers=0 replay_buffer_size=300 obs_type=state action_repeat=1 agent.hidden_dim=8 "
+        "save_video=false save_train_video=false"
+    ).split()
+    for env_id in ("gymnasium:Pendulum-v1", "envpool:Pendulum-v1"):
+        run(tmp_path / env_id[:3], f"env_id={env_id}", base=short)
+        assert rows(tmp_path / env_id[:3], "eval")[-1]["episode_length"] == "200"
+    with pytest.raises(SystemExit):
+        run(tmp_path / "c", "env_id=envpool:CartPole-v1", base=short)
+    assert "actions of CartPole-v1 are discrete: use regime=ppo" in capsys.readouterr().err
