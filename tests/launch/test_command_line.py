@@ -60,7 +60,10 @@ def test_schedules_need_no_quotes():
         ("batch_size=0", "batch_size=0: must be a whole number of at least 1 (transitions)"),
         ("stddev_schedule=lineer(1,2,3)", "linear(init,final,duration)"),
         ("task=cheeta_run", "task=cheeta_run: there is no such task; nearest: cheetah_run"),
-        ("preset=gpu", "preset=gpu: there is no such preset; nearest: cpu; allowed: cartpole, cpu, debug, dmc_state, "),
+        (
+            "preset=gpu",
+            "preset=gpu: there is no such preset; nearest: cpu; allowed: cartpole, cpu, debug, dmc_state, lunarlander, ",
+        ),
         ("regime=drqv3", "regime=drqv3: there is no such regime; nearest: drqv2; allowed: drqv2"),
         ("regime=drqv3 --help", "regime=drqv3: there is no such regime; nearest: drqv2; allowed: drqv2"),
         ("task=easy", "task_name is not set: give task=NAME"),

@@ -1,0 +1,1 @@
+"""Other libraries, set up for comparisons; they come with the extra `peers`."""
