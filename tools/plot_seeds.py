@@ -1,0 +1,74 @@
+"""Plot several runs of one task: returns over frames and over seconds of training.
+
+python tools/plot_seeds.py RUN_DIR... --out results/ppo/cartpole --solved 475
+
+Writes to --out: SEED.csv (a copy of each run's eval.csv) and curves.png; prints a row of a table for each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from omegaconf import OmegaConf
+
+
+class Curve(NamedTuple):
+    """The evaluations of one run."""
+
+    seed: int
+    frames: list[float]
+    returns: list[float]
+    seconds: list[float]
+
+
+def read(run_dir: Path) -> Curve:
+    """Return a run's evaluations."""
+    with open(run_dir / "eval.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = ([float(row[name]) for row in rows] for name in ("frame", "episode_reward", "total_time"))
+    return Curve(int(OmegaConf.load(run_dir / "config.yaml").seed), *columns)
+
+
+def table_row(curve: Curve, solved: float) -> str:
+    """Return when the run was solved, its best and its last evaluation, as a row of a Markdown table."""
+    found = [(f, s) for f, value, s in zip(curve.frames, curve.returns, curve.seconds, strict=True) if value >= solved]
+    frame, second = (f"{found[0][0]:,.0f}", f"{found[0][1]:.1f}") if found else ("never", "")
+    last = f"{curve.returns[-1]:,.1f} at {curve.frames[-1]:,.0f}"
+    return f"| {curve.seed} | {frame} | {second} | {max(curve.returns):,.1f} | {last} |"
+
+
+def main() -> None:
+    """Run the command line described above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_dirs", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="output directory")
+    parser.add_argument("--solved", type=float, required=True, help="mean return at which the task counts as solved")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
+    for run_dir in args.run_dirs:
+        curve = read(run_dir)
+        for axis, xs in zip(axes, (curve.frames, curve.seconds), strict=True):
+            axis.plot(xs, curve.returns, marker=".", label=f"seed {curve.seed}")
+        shutil.copyfile(run_dir / "eval.csv", args.out / f"{curve.seed}.csv")
+        print(table_row(curve, args.solved))
+    for axis, label in zip(axes, ("environment frames", "seconds of training"), strict=True):
+        axis.axhline(args.solved, color="grey", linewidth=0.8, linestyle="--")
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("mean return of an evaluation")
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(args.out / "curves.png", dpi=100)
+
+
+if __name__ == "__main__":
+    main()
