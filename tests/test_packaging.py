@@ -30,7 +30,10 @@ def locked(name: str) -> Version:
 
 
 def direct_requirements() -> list[Requirement]:
-    lines = [*PROJECT["dependencies"], *(line for extra in PROJECT["optional-dependencies"].values() for line in extra)]
+    extras = [
+        lines for name, lines in PROJECT["optional-dependencies"].items() if name != "peers"
+    ]  # of a benchmark alone
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]
     return [requirement for line in lines if (requirement := Requirement(line)).name != PROJECT["name"]]
 
 
