@@ -197,12 +197,13 @@ class PPOAgent:
         # ignored, cuts both the difference there and the trace through it.
         values, ratio = batch.values * followed, live.clone()
         sums: list[Tensor] = []
-        for k in range(int(self.update_epochs * count * horizon / self.minibatch_size)):
+        number = int(self.update_epochs * count * horizon / self.minibatch_size)
+        for k in range(number):
             advantages = self._advantages(batch, values, ratio)
             rows, weights = self._draw(advantages, self.minibatch_size // horizon, progress)
             part = Segments(*(None if x is None else _rows(x, rows) for x in batch))  # type: ignore[arg-type]
             new_values, new_ratio, metrics = self._accumulate(part, values[rows], advantages[rows], weights, live[rows])
-            if (k + 1) % self.accumulate_minibatches == 0:
+            if (k + 1) % self.accumulate_minibatches == 0 or k + 1 == number:  # a snapshot holds no gradients
                 self._step()
             values[rows], ratio[rows] = new_values * followed[rows], new_ratio * live[rows]
             sums.append(metrics)

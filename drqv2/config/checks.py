@@ -65,6 +65,10 @@ def _check_batches(cfg: Mapping[str, Any]) -> None:
         raise UserError(f"minibatch_size={minibatch}: must be a multiple of horizon={horizon}, the steps of a segment")
     if minibatch is not None and minibatch > batch:
         raise UserError(f"minibatch_size={minibatch}: larger than the batch of {batch} steps; set at most that")
+    if int(cfg.get("agent.update_epochs", 1) * batch / (minibatch or min(batch, 16384))) == 0:
+        raise UserError(
+            f"agent.update_epochs={cfg['agent.update_epochs']}: less than one minibatch of {minibatch or batch} steps"
+        )
     if cfg["envs_per_recv"] is not None and cfg["envs_per_recv"] > envs:
         raise UserError(f"envs_per_recv={cfg['envs_per_recv']}: more than num_envs={envs}")
 

@@ -159,6 +159,12 @@ def test_minibatches(changes: dict[str, Any], lstm: bool) -> None:
     assert all(moved)
 
 
+def test_no_gradients_are_left_for_the_next_update() -> None:
+    agent = make_agent(minibatch_size=12, update_epochs=1.5, accumulate_minibatches=2)  # three minibatches
+    agent.update(iter([make_batch(agent)._asdict()]), 0)
+    assert all(p.grad is None for p in agent.policy.parameters())
+
+
 def test_the_learning_rate_falls_along_a_cosine() -> None:
     agent = make_agent()
     rates = [agent.update(iter([make_batch(agent)._asdict()]), 24 * k)["learning_rate"] for k in range(12)]

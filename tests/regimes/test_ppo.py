@@ -133,6 +133,7 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         ("num_envs=4", "batch_size=48: must be a multiple of num_envs=4 times horizon=8"),
         ("minibatch_size=20", "minibatch_size=20: must be a multiple of horizon=8"),
         ("minibatch_size=96", "minibatch_size=96: larger than the batch of 48 steps"),
+        ("agent.update_epochs=0.1", "agent.update_epochs=0.1: less than one minibatch of 24 steps"),
         ("agent.encoder=nature", "agent.encoder=nature is for images"),
         ("obs_type=pixels agent.encoder=mlp", "agent.encoder=mlp is for vectors"),
         ("env_id=gymnasium:CartPol-v1", "nearest: .*CartPole-v1"),
