@@ -20,7 +20,7 @@ SHORT = (
     "overlap=false precision=fp32 num_eval_episodes=2"
 ).split()
 PPO = (
-    "regime=ppo env_id=gymnasium:CartPole-v1 vector=serial num_envs=3 horizon=8 batch_size=48 minibatch_size=24 "
+    "regime=ppo env_id=gymnasium:CartPole-v1 vector=serial num_envs=3 horizon=8 segments=6 minibatch_size=24 "
     "total_timesteps=960 eval_every_frames=200 num_eval_episodes=2 snapshot_every_seconds=0.1 log_every_seconds=0 "
     "render_size=32 agent.hidden_dim=8 agent.lstm=true agent.normalize_observations=true "
     "agent.normalize_rewards=true"

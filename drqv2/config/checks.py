@@ -48,29 +48,29 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
 def _check_batches(cfg: Mapping[str, Any]) -> None:
     """Check the sizes of a regime that learns from segments of `horizon` steps."""
     horizon, envs = cfg["horizon"], cfg["num_envs"]
-    batch = envs * horizon if cfg["batch_size"] is None else cfg["batch_size"]
-    minibatch = cfg["minibatch_size"]
-    segments = batch // horizon
+    segments, minibatch = cfg["segments"] or envs, cfg["minibatch_size"]
+    batch = segments * horizon
     if envs > segments:
+        raise UserError(f"num_envs={envs}: more environments than segments={segments}; set at least {envs} segments")
+    if segments % envs and cfg["envs_per_recv"] in (None, envs):
         raise UserError(
-            f"num_envs={envs}: more environments than segments; batch_size={batch} has {segments} of horizon={horizon} "
-            f"steps: must be at least {envs * horizon}"
-        )
-    if batch % (envs * horizon) and cfg["envs_per_recv"] in (None, envs):
-        raise UserError(
-            f"batch_size={batch}: must be a multiple of num_envs={envs} times horizon={horizon}, so that each "
-            "environment fills the same number of segments"
+            f"segments={segments}: must be a multiple of num_envs={envs}, so that each environment fills as many"
         )
     if minibatch is not None and minibatch % horizon:
         raise UserError(f"minibatch_size={minibatch}: must be a multiple of horizon={horizon}, the steps of a segment")
     if minibatch is not None and minibatch > batch:
-        raise UserError(f"minibatch_size={minibatch}: larger than the batch of {batch} steps; set at most that")
-    if int(cfg.get("agent.update_epochs", 1) * batch / (minibatch or min(batch, 16384))) == 0:
-        raise UserError(
-            f"agent.update_epochs={cfg['agent.update_epochs']}: less than one minibatch of {minibatch or batch} steps"
-        )
+        raise UserError(f"minibatch_size={minibatch}: larger than {batch}, the steps of segments={segments}")
+    minibatch = minibatch or default_minibatch(segments, horizon)
+    if int(cfg.get("agent.update_epochs", 1) * batch / minibatch) == 0:
+        epochs = cfg["agent.update_epochs"]
+        raise UserError(f"agent.update_epochs={epochs}: less than one minibatch of {minibatch} steps")
     if cfg["envs_per_recv"] is not None and cfg["envs_per_recv"] > envs:
         raise UserError(f"envs_per_recv={cfg['envs_per_recv']}: more than num_envs={envs}")
+
+
+def default_minibatch(segments: int, horizon: int) -> int:
+    """Return the steps of a minibatch where none are set: the batch, or as many segments as 16,384 steps hold."""
+    return min(segments, max(1, 16384 // horizon)) * horizon
 
 
 def _drop_foreign(cfg: DictConfig, known: Mapping[str, Key]) -> None:

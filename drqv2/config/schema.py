@@ -220,7 +220,7 @@ PPO_ROLLOUT = (
     ),
     free("envs_per_recv", Int(1), "EnvPool only: act on those that are ready first.", "environments", null="all"),
     fixed("horizon", Int(2), "Consecutive steps of one environment in a segment.", "agent steps"),
-    fixed("batch_size", Int(1), "Steps collected for one update.", "agent steps", null="num_envs times horizon"),
+    fixed("segments", Int(1), "Segments collected for one update.", "segments", null="num_envs"),
     Key("minibatch_size", Int(1), "Steps of a minibatch.", "agent steps", null="the batch, up to 16,384"),
 )
 PPO_SNAPSHOTS = (*SNAPSHOTS, free("snapshot_every_epochs", Int(1), "Updates between two snapshots at most.", "updates"))

@@ -32,6 +32,13 @@ def _orthogonal(layer: Any, gain: float = math.sqrt(2)) -> Any:
     return layer
 
 
+class _BytesConv2d(nn.Conv2d):
+    """A convolution of bytes as if they were divided by 255: its weights are, which are fewer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x, self.weight / 255, self.bias)
+
+
 class _Residual(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -71,13 +78,15 @@ def make_encoder(name: str, obs_shape: Sequence[int], hidden_dim: int) -> nn.Mod
     channels = obs_shape[0]
     if name == "impala":
         for width in IMPALA_CHANNELS:
-            modules += [nn.Conv2d(channels, width, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+            conv = nn.Conv2d if modules else _BytesConv2d
+            modules += [conv(channels, width, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
             modules += [_Residual(width), _Residual(width)]
             channels = width
         modules.append(nn.ReLU())
     else:
         for width, size, stride in CONVOLUTIONS[name]:
-            modules += [_orthogonal(nn.Conv2d(channels, width, size, stride)), nn.ReLU()]
+            conv = nn.Conv2d if modules else _BytesConv2d
+            modules += [_orthogonal(conv(channels, width, size, stride)), nn.ReLU()]
             channels = width
     convnet = nn.Sequential(*modules, nn.Flatten())
     with torch.no_grad():
@@ -250,7 +259,7 @@ class Policy(nn.Module):
             vectors: Tensor = self.encoder(obs)
             return vectors
         dtype = torch.bfloat16 if self.bf16 else self.critic.weight.dtype
-        images = obs.to(dtype, memory_format=torch.channels_last).div_(255)
+        images = obs.to(dtype).contiguous(memory_format=torch.channels_last)  # in one step it takes longer
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bf16):
             features: Tensor = self.encoder(images)
         return features.to(self.critic.weight.dtype)

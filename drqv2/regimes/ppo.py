@@ -10,6 +10,7 @@ import torch
 
 from drqv2 import utils
 from drqv2.agents.acting import evaluation_policy
+from drqv2.config.checks import default_minibatch
 from drqv2.envs import ExtendedTimeStep
 from drqv2.envs.vector import HandleVector
 from drqv2.evaluation.episodes import evaluate
@@ -17,8 +18,6 @@ from drqv2.rollout.collector import Collector
 from drqv2.run import factory
 from drqv2.run.environments import make_env, make_vector
 from drqv2.run.workspace import BaseWorkspace
-
-LARGEST_MINIBATCH = 16384  # steps, of minibatch_size=null
 
 
 class PPOWorkspace(BaseWorkspace):
@@ -33,9 +32,8 @@ class PPOWorkspace(BaseWorkspace):
     def setup(self) -> None:
         """Make environments, agent, collector, recorder and predicates."""
         cfg = self.cfg
-        cfg.batch_size = cfg.batch_size or cfg.num_envs * cfg.horizon
-        largest = min(LARGEST_MINIBATCH, cfg.batch_size)
-        cfg.minibatch_size = cfg.minibatch_size or max(cfg.horizon, largest - largest % cfg.horizon)
+        cfg.segments = cfg.segments or cfg.num_envs
+        cfg.minibatch_size = cfg.minibatch_size or default_minibatch(cfg.segments, cfg.horizon)
 
         self.vector = make_vector(cfg, 0)
         self.eval_envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
@@ -44,19 +42,19 @@ class PPOWorkspace(BaseWorkspace):
         self.segments = self.make_collector()
 
         print(
-            f"environments: {cfg.num_envs} of {cfg.task_name}, {type(self.vector).__name__}; a batch of "
-            f"{cfg.batch_size} steps in segments of {cfg.horizon}, minibatches of {cfg.minibatch_size}"
+            f"environments: {cfg.num_envs} of {cfg.task_name}, {type(self.vector).__name__}; an "
+            f"update learns from {cfg.segments} segments of {cfg.horizon} steps, in minibatches of {cfg.minibatch_size}"
         )
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
-        self.save_every_step = utils.Every(cfg.snapshot_every_epochs * cfg.batch_size)
+        self.save_every_step = utils.Every(cfg.snapshot_every_epochs * self.round_steps)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
     def make_collector(self) -> Collector:
         """Return a collector of segments that has not begun."""
         cfg = self.cfg
         state = self.agent.policy.initial_state(cfg.num_envs)
-        sizes = cfg.batch_size // cfg.horizon, cfg.horizon, cfg.discount
+        sizes = cfg.segments, cfg.horizon, cfg.discount
         return Collector(self.vector, self.agent.step, state, *sizes, self.device, self.time_shares.spent_on)
 
     def begin(self) -> None:
@@ -82,7 +80,7 @@ class PPOWorkspace(BaseWorkspace):
             # collect a batch of segments and learn from it
             with self.time_shares.spent_on("learn"):
                 metrics = self.agent.update(self.segments, self.global_step)
-            self.progress.step += self.cfg.batch_size
+            self.progress.step += self.round_steps
 
             # try to log
             self.log(metrics)
@@ -126,7 +124,7 @@ class PPOWorkspace(BaseWorkspace):
             log("SPS", sps)
             log("agent_steps", self.global_step)
             log("uptime", total_time)
-            log("epoch", self.global_step // cfg.batch_size)
+            log("epoch", self.global_step // self.round_steps)
             for name, share in self.time_shares.shares().items():
                 log(f"performance/{'misc' if name == 'other' else name}", share)
 
@@ -138,7 +136,7 @@ class PPOWorkspace(BaseWorkspace):
     @property
     def round_steps(self) -> int:
         """Agent steps of an update."""
-        return int(self.cfg.batch_size)
+        return int(self.cfg.segments * self.cfg.horizon)
 
     def objective(self) -> float:
         """Return the mean of the logged training returns after the first fifth of the run."""

@@ -65,7 +65,8 @@ class Run:
     @property
     def frames_per_round(self) -> int:
         """Environment frames of one round of the training loop."""
-        steps = self.config["batch_size"] if "minibatch_size" in self.config else self.config["num_envs"]
+        config = self.config
+        steps = config["segments"] * config["horizon"] if "segments" in config else config["num_envs"]
         return int(self.config["action_repeat"] * steps)
 
     @property

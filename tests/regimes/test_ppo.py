@@ -129,10 +129,10 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ("num_envs=7", "num_envs=7: more environments than segments; batch_size=48 has 6 of horizon=8"),
-        ("num_envs=4", "batch_size=48: must be a multiple of num_envs=4 times horizon=8"),
+        ("num_envs=7", "num_envs=7: more environments than segments=6"),
+        ("num_envs=4", "segments=6: must be a multiple of num_envs=4"),
         ("minibatch_size=20", "minibatch_size=20: must be a multiple of horizon=8"),
-        ("minibatch_size=96", "minibatch_size=96: larger than the batch of 48 steps"),
+        ("minibatch_size=96", "minibatch_size=96: larger than 48, the steps of segments=6"),
         ("agent.update_epochs=0.1", "agent.update_epochs=0.1: less than one minibatch of 24 steps"),
         ("agent.encoder=nature", "agent.encoder=nature is for images"),
         ("obs_type=pixels agent.encoder=mlp", "agent.encoder=mlp is for vectors"),
