@@ -67,7 +67,7 @@ class Shared(BaseFeaturesExtractor):
 
     def __init__(self, space: Any, hidden: int) -> None:
         super().__init__(space, hidden)
-        layers = nn.Linear(space.shape[0], hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
+        layers = nn.Linear(space.shape[0], hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
         self.layers = nn.Sequential(*layers)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ class Features(nn.Module):
             convolutions += [nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten(), nn.Linear(3136, hidden), nn.ReLU()]
             self.layers = nn.Sequential(*convolutions)
         else:
-            self.layers = nn.Sequential(nn.Linear(shape[0], hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+            self.layers = nn.Sequential(nn.Linear(shape[0], hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh())
 
     def get_output_dim(self) -> int:
         return self.output_dim

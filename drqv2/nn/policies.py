@@ -72,8 +72,10 @@ def make_encoder(name: str, obs_shape: Sequence[int], hidden_dim: int) -> nn.Mod
             f"agent.encoder={name} is for {kind}, observations have shape {tuple(obs_shape)}: use {allowed}"
         )
     if name == "mlp":
+        # Bounded units: with ReLU the value of a rare observation grows with its norm, in the direction of the common
+        # ones. Where every reward is negative, as in Acrobot, the policy then shuns what it has not seen.
         first, second = nn.Linear(obs_shape[0], hidden_dim), nn.Linear(hidden_dim, hidden_dim)
-        return nn.Sequential(_orthogonal(first), nn.ReLU(), _orthogonal(second), nn.ReLU())
+        return nn.Sequential(_orthogonal(first), nn.Tanh(), _orthogonal(second), nn.Tanh())
     modules: list[nn.Module] = []
     channels = obs_shape[0]
     if name == "impala":
