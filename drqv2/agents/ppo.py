@@ -74,10 +74,10 @@ class PPOAgent:
         max_grad_norm: to which gradients are clipped.
         prio_alpha: exponent of the segments' priorities; 0 draws uniformly.
         prio_beta0: exponent of the importance weights at the start; it rises with the steps.
-        truncation: bootstrap from the last observation of a truncated episode, or ignore it: PufferLib treats it as an
-            end.
+        truncation: bootstrap from the last observation of a truncated episode, or ignore that it was cut off and treat
+            it as an end.
         advantage: full_batch computes advantages before each minibatch, with the current ratios and values of all
-            segments; minibatch does so again for the segments drawn, after their forward pass.
+            segments; minibatch does so again for the segments drawn, with their ratios after the forward pass.
         normalize_observations: vectors by their running mean and deviation. The first batch only begins these.
         normalize_rewards: by the running deviation of their discounted sum.
         precision: fp32, or bf16 for the convolutions.
@@ -228,10 +228,10 @@ class PPOAgent:
             log_ratio = log_probs - part.log_probs
             ratio = log_ratio.exp()
             if self.advantage == "minibatch":
-                advantages = self._advantages(part, values * self._followed(part), ratio * live)
-            number = live.sum()
+                advantages = self._advantages(part, old_values, ratio * live)
+            number = live.sum().clamp(min=1)
             centred = (advantages - advantages.sum() / number) * live  # advantages are 0 where live is
-            scaled = weights * centred / ((centred.square().sum() / (number - 1)).sqrt() + 1e-8)
+            scaled = weights * centred / ((centred.square().sum() / (number - 1).clamp(min=1)).sqrt() + 1e-8)
             policy_loss, by_log_probs = clipped_policy_loss(ratio, scaled, self.clip_coef)
             value_loss, by_values = clipped_value_loss(values, old_values, advantages + old_values, self.vf_clip)
             share = live / number
@@ -314,8 +314,10 @@ def clipped_value_loss(values: Tensor, old: Tensor, returns: Tensor, clip: float
 
 
 def explained_variance(values: Tensor, returns: Tensor, live: Tensor) -> float | None:
-    """Return 1 - var(returns - values) / var(returns) where `live` is 1; None where the returns are all alike."""
+    """Return 1 - var(returns - values) / var(returns) where `live` is 1; None without two different ones."""
     chosen = live.bool()
+    if chosen.sum() < 2:
+        return None
     residual, spread = (returns - values)[chosen].var(), returns[chosen].var()
     return None if spread == 0 else float(1 - residual / spread)
 

@@ -49,6 +49,10 @@ def _check_batches(cfg: Mapping[str, Any]) -> None:
     """Check the sizes of a regime that learns from segments of `horizon` steps."""
     horizon, envs = cfg["horizon"], cfg["num_envs"]
     segments, minibatch = cfg["segments"] or envs, cfg["minibatch_size"]
+    for name in ("minibatch_size", "discount"):  # the regime needs them too
+        own = cfg.get(f"agent.{name}", cfg[name])
+        if own != cfg[name]:
+            raise UserError(f"agent.{name}={own}: differs from {name}={show(cfg[name])}; set {name}={own} instead")
     batch = segments * horizon
     if envs > segments:
         raise UserError(f"num_envs={envs}: more environments than segments={segments}; set at least {envs} segments")

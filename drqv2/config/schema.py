@@ -260,13 +260,12 @@ PPO_AGENT = (
     Key(
         "agent.truncation",
         Choice("bootstrap", "ignore"),
-        "At a time limit, bootstrap from the last observation; or treat it as an end, as PufferLib does.",
+        "At a time limit, bootstrap from the last observation; or treat it as an end.",
     ),
     Key(
         "agent.advantage",
         Choice("full_batch", "minibatch"),
-        "Advantages of the whole batch before each minibatch; or again of the minibatch, with its own ratios and "
-        "values.",
+        "Advantages of the whole batch before each minibatch; or again of the minibatch, with its own ratios.",
     ),
     fixed("agent.normalize_observations", Bool(), "Normalise vectors by their running mean and deviation."),
     fixed("agent.normalize_rewards", Bool(), "Divide rewards by the running deviation of their discounted sum."),

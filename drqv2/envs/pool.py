@@ -138,7 +138,7 @@ class PoolVector(VectorEnv):
         first = self._over[rows]
         self._over[rows] = terminated | truncated
         index = rows.astype(np.int64)
-        reward, truncated = reward.astype(np.float32), truncated & ~terminated
+        reward, truncated = np.where(first, 0, reward).astype(np.float32), truncated & ~terminated
         return VectorStep(self._observations(observation), reward, terminated, truncated, first, index)
 
     def close(self) -> None:

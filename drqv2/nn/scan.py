@@ -58,16 +58,15 @@ def reverse_scan(deltas: Tensor, decays: Tensor, time_first: bool) -> Tensor:
 
     Args:
         deltas: any float dtype, [T, B] with `time_first`, else [B, T].
-        decays: of the same shape and dtype; those of the last step are not used.
+        decays: of the same shape, or one that broadcasts to it; those of the last step are not used.
         time_first: whether time is the first axis or the second.
 
     Returns:
-        Of the same shape and dtype; half precisions are summed in float32.
+        Of the shape of `deltas` and the wider of the dtypes; half precisions are summed in float32.
     """
-    dtype = deltas.dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        deltas, decays = deltas.float(), decays.float()
-    deltas, decays = deltas.contiguous(), decays.contiguous()
+    dtype = torch.promote_types(deltas.dtype, decays.dtype)
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    deltas, decays = deltas.to(wide).contiguous(), decays.to(wide).expand_as(deltas).contiguous()
     kernel = _cuda_kernel() if deltas.is_cuda else _extension() if deltas.device.type == "cpu" else None
     if kernel is None:
         return by_doubling(deltas, decays, time_first).to(dtype)

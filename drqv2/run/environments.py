@@ -88,9 +88,14 @@ def _make_pool(cfg: DictConfig, step: int) -> VectorEnv:
                 f"{name}={cfg[name]}: EnvPool repeats actions and stacks frames by itself; set {name}=1, and see "
                 "+env.frame_skip and +env.stack_num"
             )
+    if cfg.env.get("from_pixels"):  # its threads lose the context of OpenGL, and the process with it
+        raise UserError("env.from_pixels: EnvPool's drawing ends the process now and then; use task=NAME, which draws")
     seed = utils.spawn_seed(cfg.seed, utils.TRAIN_ENV, step)
     pool = PoolVector(ids.split(cfg.env_id)[1], cfg.num_envs, seed, cfg.envs_per_recv, **_options(cfg))
     shape = pool.observation_spec().shape
+    if (len(shape) == 3) != (cfg.obs_type == "pixels"):
+        pool.close()
+        raise UserError(f"obs_type={cfg.obs_type}: {cfg.env_id} shows arrays of shape {shape}; leave obs_type out")
     if len(shape) == 3 and shape[1:] != (cfg.image_size, cfg.image_size):
         pool.close()
         raise UserError(f"image_size={cfg.image_size}: the images of {cfg.env_id} are {shape[1]}x{shape[2]}; set that")

@@ -210,3 +210,27 @@ def test_actions_have_the_shape_of_the_spec(spec: Any) -> None:
     agent.act_from(state, np.zeros(5, np.float32), 0, eval_mode=False)
     actions, *_ = agent.step(torch.zeros(7, 5), agent.policy.initial_state(7), torch.zeros(7, dtype=torch.bool))
     assert actions.shape == (7, *spec.shape)
+
+
+def test_advantages_of_a_minibatch_have_its_ratios_and_the_values_before_it() -> None:
+    found = []
+    for advantage in ("minibatch", "full_batch"):
+        agent = make_agent(advantage=advantage)
+        batch = make_batch(agent)
+        live, old = _live(batch), (batch.values + 1) * agent._followed(batch)
+        with torch.no_grad():
+            dist, _, _ = agent.policy(batch.obs, batch.state, batch.first)
+            ratio = (dist.log_prob(batch.actions) - batch.log_probs).exp() * live
+        given = torch.zeros_like(old) if advantage == "minibatch" else agent._advantages(batch, old, ratio)
+        _, _, metrics = agent._accumulate(batch, old, given, torch.ones(4, 1), live)
+        found.append([metrics, *(p.grad for p in agent.policy.parameters())])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_one_step_that_counts_gives_finite_losses() -> None:
+    agent = make_agent(minibatch_size=2)
+    batch = make_batch(agent, 4, 6)
+    short = Segments(*(x[2:3, :2] if isinstance(x, torch.Tensor) else None for x in batch))  # type: ignore[arg-type]
+    metrics = agent.update(iter([short._asdict()]), 0)
+    assert all(math.isfinite(value) for value in metrics.values())

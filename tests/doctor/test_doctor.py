@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,18 @@ def test_a_broken_ffmpeg_is_a_warning(tmp_path, monkeypatch, script, words):
     assert line.status == "warn"
     assert words in line.text
     assert line.advice == "unset IMAGEIO_FFMPEG_EXE"
+
+
+def test_libraries_are_optional_and_ppo_is_measured(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    missing = list(doctor.libraries())
+    assert [(line.status, line.name) for line in missing] == [("ok", "gymnasium"), ("ok", "envpool")]
+    assert [re.findall(r'".\[(\w+)\]"', line.text) for line in missing] == [["gym"], ["envpool"]]
+    monkeypatch.undo()
+    if find_spec("envpool") is None:
+        pytest.skip("EnvPool is not installed")
+    _, pool = doctor.libraries()
+    assert re.search(r"PPO learns at [\d,]+ steps a second: regime=ppo preset=cartpole \(100,000\) takes", pool.text)
 
 
 def test_replay_counts_each_frame_once():

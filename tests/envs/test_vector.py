@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,12 @@ def test_a_wrong_order_of_calls_raises(vector: HandleVector) -> None:
     assert shown(vector.recv()) == [1, 1]
 
 
+def needs_envpool() -> None:
+    """Skip where it is not installed; without importing it, which must come after OpenGL."""
+    if find_spec("envpool") is None:
+        pytest.skip("EnvPool is not installed")
+
+
 def played(pool: VectorEnv, steps: int) -> list[VectorStep]:
     generator = np.random.default_rng(0)
     spec: Any = pool.action_spec()
@@ -82,7 +89,7 @@ def played(pool: VectorEnv, steps: int) -> list[VectorStep]:
 
 
 def test_envpool_gives_the_same_stream() -> None:
-    pytest.importorskip("envpool")
+    needs_envpool()
     steps = played(PoolVector("CartPole-v1", 3, 7), 60)
     ended = np.array([step.terminated | step.truncated for step in steps])
     first = np.array([step.first for step in steps])
@@ -109,7 +116,7 @@ def test_envpool_gives_the_same_stream() -> None:
     ],
 )
 def test_envpool_of_other_spaces(name: str, observed: tuple[int, ...], acted: tuple[int, ...]) -> None:
-    pytest.importorskip("envpool")
+    needs_envpool()
     pool = PoolVector(name, 2, 0)
     assert pool.observation_spec().shape == observed
     assert pool.action_spec().shape == acted
@@ -117,7 +124,7 @@ def test_envpool_of_other_spaces(name: str, observed: tuple[int, ...], acted: tu
 
 
 def test_envpool_hands_over_those_that_are_ready() -> None:
-    pytest.importorskip("envpool")
+    needs_envpool()
     steps = played(PoolVector("CartPole-v1", 4, 0, batch_size=2), 40)
     assert {len(step.env_index) for step in steps} == {2}
     assert {int(i) for step in steps for i in step.env_index} == {0, 1, 2, 3}
@@ -129,8 +136,18 @@ def test_envpool_hands_over_those_that_are_ready() -> None:
 
 
 def test_an_unknown_id_names_the_nearest() -> None:
-    pytest.importorskip("envpool")
+    needs_envpool()
     with pytest.raises(
         UserError, match=r"env_id=envpool:CartPol-v1: envpool has no such environment; nearest: .*CartPole-v1"
     ):
         PoolVector("CartPol-v1", 1, 0)
+
+
+def test_the_first_reward_of_an_episode_is_zero() -> None:
+    needs_envpool()
+    steps = played(PoolVector("CartpoleBalance-v1", 3, 0, max_episode_steps=10), 30)
+    first = np.stack([step.first for step in steps])
+    rewards = np.stack([step.reward for step in steps])
+    assert first.sum() > 3
+    assert not rewards[first].any()
+    assert rewards[~first].any()

@@ -95,3 +95,33 @@ def test_actions_that_no_policy_fits_are_refused() -> None:
     assert [action_sizes(spec) for spec in (DISCRETE, SEVERAL, VECTOR)] == [(4,), (3, 5), None]
     with pytest.raises(UserError, match="no policy fits the actions"):
         action_sizes(specs.BoundedArray((2, 2), np.float32, -1, 1, "action"))
+
+
+@pytest.mark.parametrize("encoder", ["small", "impala"])
+def test_images_are_scaled_to_one(encoder: str) -> None:
+    torch.manual_seed(0)
+    policy = Policy((4, 84, 84), DISCRETE, encoder, 8)
+    images = torch.randint(0, 256, (2, 1, 4, 84, 84), dtype=torch.uint8)
+    _, values, _ = policy(images)
+    first = next(m for m in policy.modules() if isinstance(m, torch.nn.Conv2d))
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(type(first), "forward", torch.nn.Conv2d.forward)
+    scaled = policy.encoder(images[:, 0].float() / 255)
+    monkeypatch.undo()
+    torch.testing.assert_close(values[:, 0], policy.critic(scaled)[:, 0])
+
+
+def test_bf16_is_for_images_alone_and_near_fp32() -> None:
+    torch.manual_seed(0)
+    policy = Policy((4, 84, 84), DISCRETE, "small", 32)
+    images = torch.randint(0, 256, (64, 1, 4, 84, 84), dtype=torch.uint8)
+    _, exact, _ = policy(images)
+    policy.bf16 = Policy((4, 84, 84), DISCRETE, "small", 32, precision="bf16").bf16
+    dist, values, _ = policy(images)
+    values.sum().backward()
+    assert policy.bf16
+    assert values.dtype == dist.entropy().dtype == policy.critic.weight.dtype == torch.float32
+    assert all(p.grad is None or p.grad.dtype == torch.float32 for p in policy.parameters())
+    error = (values - exact).detach().abs().max()
+    assert 0 < error < 0.05 * exact.detach().abs().max()
+    assert not Policy((6,), DISCRETE, "mlp", 8, precision="bf16").bf16

@@ -203,3 +203,16 @@ def test_with_one_lambda_and_equal_clips_puff_advantage_is_vtrace():
     vs, _ = vtrace(log_rhos[:-1], 0.9 * (1 - dones[1:]), rewards[1:], values[:-1], values[-1])
     got = puff_advantage(values.T, rewards.T, dones.T, log_rhos.exp().T, 0.9, 1.0, 1.0, 1.0)
     torch.testing.assert_close(got.T[:-1], vs - values[:-1])
+
+
+@pytest.mark.parametrize("flags", [torch.float32, torch.int64])
+def test_arguments_of_several_dtypes(flags):
+    rewards, values, next_values, a = random_tensors((7, 3, 0), torch.float64, 4)
+    ended = (a < 0.1).to(flags)
+    got = gae(rewards, values, next_values, ended, ended, 0.9, 0.8)
+    assert got.dtype == torch.float64
+    torch.testing.assert_close(got, naive_gae(rewards, values, next_values, ended, ended, 0.9, 0.8))
+    ones = torch.ones(7, 3, dtype=torch.float32)
+    got = puff_advantage(values, rewards, ended.float(), ones, 0.9, 0.8, 1.0, 1.0)
+    want = puff_advantage(values, rewards, ended.double(), ones.double(), 0.9, 0.8, 1.0, 1.0)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
