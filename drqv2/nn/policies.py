@@ -171,6 +171,8 @@ def action_sizes(spec: Any) -> tuple[int, ...] | None:
     if isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1:
         if np.issubdtype(spec.dtype, np.floating):
             return None
+        if np.any(spec.minimum):
+            raise UserError(f"no policy fits the actions {spec}: whole numbers must begin at 0; wrap the environment")
         return tuple(int(n) for n in np.broadcast_to(spec.maximum, spec.shape) + 1)
     raise UserError(f"no policy fits the actions {spec}: they must be discrete, several discrete ones, or one vector")
 

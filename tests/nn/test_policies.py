@@ -95,6 +95,8 @@ def test_actions_that_no_policy_fits_are_refused() -> None:
     assert [action_sizes(spec) for spec in (DISCRETE, SEVERAL, VECTOR)] == [(4,), (3, 5), None]
     with pytest.raises(UserError, match="no policy fits the actions"):
         action_sizes(specs.BoundedArray((2, 2), np.float32, -1, 1, "action"))
+    with pytest.raises(UserError, match="whole numbers must begin at 0"):
+        action_sizes(specs.BoundedArray((1,), np.int32, -2, 2, "action"))
 
 
 @pytest.mark.parametrize("encoder", ["small", "impala"])
