@@ -90,7 +90,7 @@ MAY_USE: dict[str, set[str]] = {
     "run": {"system", "config", "envs", "agents", "replay", "logging", "snapshot"},
     "rollout": {"envs"},
     "evaluation": {"system", "config", "envs", "logging", "snapshot", "run"},
-    "regimes": {"envs", "agents", "rollout", "run", "evaluation"},
+    "regimes": {"config", "envs", "agents", "rollout", "run", "evaluation"},
     "report": {"system", "config", "evaluation"},
     "doctor": {"system", "config", "envs", "agents", "rollout"},
     "doctor/__main__": {"launch"},
