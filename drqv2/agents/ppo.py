@@ -11,6 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drqv2.agents import ppo_mlp
+from drqv2.agents.ppo_mlp import Kernels
+from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss, explained_variance
 from drqv2.nn.normalization import RunningMeanStd
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import puff_advantage
@@ -129,6 +132,7 @@ class PPOAgent:
         self.prio_alpha, self.prio_beta0 = prio_alpha, prio_beta0
         self.truncation, self.advantage = truncation, advantage
         self.generator = torch.Generator(device).manual_seed(seed)
+        self.kernels = ppo_mlp.choose(self)
 
     def train(self, training: bool = True) -> None:
         """Put the policy into training or evaluation mode."""
@@ -160,10 +164,13 @@ class PPOAgent:
     @torch.inference_mode()
     def step(self, obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
         """Return actions [N, ...], their log probabilities [N], values [N] and the next state, for collecting."""
+        shape = len(obs), *self.policy.action_shape
+        if self.kernels is Kernels.CPP:
+            actions, log_probs, values = ppo_mlp.act(self.policy, self.policy.normalized(obs), self.generator)
+            return actions.reshape(shape), log_probs, values, None
         dist, values, state = self.policy(obs[:, None], state, first[:, None])
         actions = dist.sample(self.generator)  # [N, 1, A]
-        shaped = actions.reshape(len(obs), *self.policy.action_shape)
-        return shaped, dist.log_prob(actions)[:, 0], values[:, 0], state
+        return actions.reshape(shape), dist.log_prob(actions)[:, 0], values[:, 0], state
 
     def update(self, segments: Iterator[Mapping[str, Any]], step: int) -> dict[str, float]:
         """Learn from the next batch of segments.
@@ -191,47 +198,84 @@ class PPOAgent:
         """Take the steps of one update, `progress` of the way through the run; return its metrics."""
         lr = self._anneal(progress)
         count, horizon = batch.rewards.shape
-        batch = batch._replace(actions=batch.actions.reshape(count, horizon, -1))
-        live, followed = _live(batch), self._followed(batch)
-        # Written back after each minibatch. A value of 0 is not bootstrapped from. A ratio of 0, where the action was
-        # ignored, cuts both the difference there and the trace through it.
-        values, ratio = batch.values * followed, live.clone()
-        sums: list[Tensor] = []
+        steps = self._steps(batch)
         number = int(self.update_epochs * count * horizon / self.minibatch_size)
-        for k in range(number):
-            advantages = self._advantages(batch, values, ratio)
-            rows, weights = self._draw(advantages, self.minibatch_size // horizon, progress)
-            part = Segments(*(None if x is None else _rows(x, rows) for x in batch))  # type: ignore[arg-type]
-            new_values, new_ratio, metrics = self._accumulate(part, values[rows], advantages[rows], weights, live[rows])
-            if (k + 1) % self.accumulate_minibatches == 0 or k + 1 == number:  # a snapshot holds no gradients
-                self._step()
-            values[rows], ratio[rows] = new_values * followed[rows], new_ratio * live[rows]
-            sums.append(metrics)
-        means = dict(zip(METRICS, torch.stack(sums).mean(0).tolist(), strict=True))
+        noise = batch.rewards.new_empty(number, count).exponential_(generator=self.generator)
+        beta = self.prio_beta0 + (1 - self.prio_beta0) * self.prio_alpha * progress
+        means = dict(zip(METRICS, self._minibatches(steps, noise, beta), strict=True))
         means["approx_kl"] = means["importance"] - 1 + means["old_approx_kl"]
-        returns = self._advantages(batch, values, ratio) + values
-        if (explained := explained_variance(values, returns, live)) is not None:
+        returns = self._advantages(steps) + steps["values"]
+        if (explained := explained_variance(steps["values"], returns, steps["live"])) is not None:
             means["explained_variance"] = explained
         return {f"losses/{name}": value for name, value in means.items()} | {"learning_rate": lr}
 
-    def _accumulate(
-        self, part: Segments, old_values: Tensor, advantages: Tensor, weights: Tensor, live: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the gradients of a minibatch; return new values and ratios [S, H], and metrics in the order of METRICS.
+    def _steps(self, batch: Segments) -> dict[str, Any]:
+        """Return the fields of a batch that learning needs, and what it derives from them, [S, H, ...].
+
+        `values` and `ratio` are written by each minibatch. A value of 0 is not bootstrapped from. A ratio of 0, where
+        the action was ignored, cuts both the difference there and the trace through it.
+        """
+        live, followed = _live(batch), self._followed(batch)
+        steps: dict[str, Any] = {"obs": batch.obs, "actions": batch.actions.reshape(*batch.rewards.shape, -1)}
+        steps |= {"log_probs": batch.log_probs, "rewards": batch.rewards, "first": batch.first, "state": batch.state}
+        steps |= {"dones": batch.first.to(batch.values.dtype), "live": live, "followed": followed}
+        return steps | {"values": batch.values * followed, "ratio": live.clone()}
+
+    def _minibatches(self, steps: dict[str, Any], noise: Tensor, beta: float) -> list[float]:
+        """Learn from minibatches of segments, drawn by their advantages; return means of their METRICS.
+
+        Args:
+            steps: of the batch.
+            noise: exponential, for the draws, [minibatches, S].
+            beta: exponent of the importance weights.
+        """
+        drawn = self.minibatch_size // steps["rewards"].shape[1]
+        if self.kernels is Kernels.CPP:
+            losses = self.clip_coef, self.vf_coef, self.vf_clip, self.ent_coef
+            settings = {"minibatches": len(noise), "drawn": drawn, "accumulate": self.accumulate_minibatches}
+            settings |= dict(
+                zip(
+                    ppo_mlp.SETTINGS,
+                    (*self.advantage_args, *losses, self.max_grad_norm, self.prio_alpha, beta),
+                    strict=True,
+                )
+            )
+            steps["obs"] = self.policy.normalized(steps["obs"])
+            return ppo_mlp.learn(self.policy, self.optimizers[0], steps, settings, noise)
+        sums: list[Tensor] = []
+        for k in range(len(noise)):
+            steps["advantages"] = self._advantages(steps)
+            rows, weights = self._draw(steps["advantages"], drawn, noise[k], beta)
+            sums.append(self._accumulate(steps, rows, weights))
+            if (k + 1) % self.accumulate_minibatches == 0 or k + 1 == len(noise):  # a snapshot holds no gradients
+                self._step()
+        means: list[float] = torch.stack(sums).mean(0).tolist()
+        return means
+
+    def _accumulate(self, steps: Mapping[str, Any], rows: Tensor, weights: Tensor) -> Tensor:
+        """Add the gradients of a minibatch, write its new values and ratios, return metrics in the order of METRICS.
 
         The loss is that of the class, averaged over steps that count. Its derivatives are written out, since a graph
         of so many small operations would take longer than the networks.
+
+        Args:
+            steps: of the batch.
+            rows: segments of the minibatch.
+            weights: of their importance.
         """
-        dist, values, _ = self.policy(part.obs, part.state, part.first)
-        log_probs, entropy = dist.log_prob(part.actions), dist.entropy()  # [S, H]
+        part: dict[str, Any] = {name: None if x is None else _rows(x, rows) for name, x in steps.items()}
+        live, old_values, advantages = part["live"], part["values"], part["advantages"]
+        dist, values, _ = self.policy(part["obs"], part["state"], part["first"])
+        log_probs, entropy = dist.log_prob(part["actions"]), dist.entropy()  # [S, H]
         with torch.no_grad():
-            log_ratio = log_probs - part.log_probs
+            log_ratio = log_probs - part["log_probs"]
             ratio = log_ratio.exp()
             if self.advantage == "minibatch":
-                advantages = self._advantages(part, old_values, ratio * live)
+                advantages = self._advantages(part | {"ratio": ratio * live})
             number = live.sum().clamp(min=1)
             centred = (advantages - advantages.sum() / number) * live  # advantages are 0 where live is
-            scaled = weights * centred / ((centred.square().sum() / (number - 1).clamp(min=1)).sqrt() + 1e-8)
+            spread = (centred.square().sum() / (number - 1).clamp(min=1)).sqrt() + 1e-8
+            scaled = weights[:, None] * centred / spread
             policy_loss, by_log_probs = clipped_policy_loss(ratio, scaled, self.clip_coef)
             value_loss, by_values = clipped_value_loss(values, old_values, advantages + old_values, self.vf_clip)
             share = live / number
@@ -239,29 +283,29 @@ class PPOAgent:
             clipped = ((ratio - 1).abs() > self.clip_coef).to(ratio.dtype)
             terms = torch.stack([policy_loss, value_loss, entropy, -log_ratio, clipped, ratio])
             metrics = terms.flatten(1) @ share.flatten()
+            steps["values"][rows], steps["ratio"][rows] = values * part["followed"], ratio * live
         torch.autograd.backward(
             (log_probs, values, entropy),
             (by_log_probs * shared, by_values * (self.vf_coef * shared), -self.ent_coef * shared),
         )
-        return values.detach(), ratio, metrics
+        return metrics
 
-    def _advantages(self, batch: Segments, values: Tensor, ratio: Tensor) -> Tensor:
+    def _advantages(self, steps: Mapping[str, Any]) -> Tensor:
         """Return advantages [S, H]: 0 at a segment's last step and where an episode has ended."""
-        dones = batch.first.to(values.dtype)
-        return puff_advantage(values, batch.rewards, dones, ratio, *self.advantage_args)
+        values, rewards, dones, ratio = (steps[name] for name in ("values", "rewards", "dones", "ratio"))
+        return puff_advantage(values, rewards, dones, ratio, *self.advantage_args)
 
     def _followed(self, batch: Segments) -> Tensor:
         """Return 0 where nothing is bootstrapped, since an episode has ended, else 1, [S, H]."""
         ended = batch.terminated if self.truncation == "bootstrap" else batch.terminated | batch.truncated
         return (~ended).to(batch.values.dtype)
 
-    def _draw(self, advantages: Tensor, number: int, progress: float) -> tuple[Tensor, Tensor]:
-        """Return segments drawn without replacement by their advantages, and their importance weights [number, 1]."""
+    def _draw(self, advantages: Tensor, number: int, noise: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+        """Return segments drawn without replacement by their advantages, and their importance weights [number]."""
         priority = torch.nan_to_num(advantages.abs().sum(1) ** self.prio_alpha, 0.0, 0.0, 0.0)
         p = (priority + 1e-6) / (priority.sum() + 1e-6)
-        rows = torch.multinomial(p, number, generator=self.generator)
-        beta = self.prio_beta0 + (1 - self.prio_beta0) * self.prio_alpha * progress
-        return rows, (len(p) * p[rows, None]) ** -beta
+        rows = (p / noise).topk(number).indices  # as in torch.multinomial
+        return rows, (len(p) * p[rows]) ** -beta
 
     def _step(self) -> None:
         nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
@@ -286,40 +330,6 @@ def _live(batch: Segments) -> Tensor:
     """Return 1 where an action counted and its result is in the segment, else 0, [S, H]."""
     live = (~(batch.terminated | batch.truncated)).to(batch.rewards.dtype)
     return F.pad(live[:, :-1], (0, 1))
-
-
-def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return the clipped loss of each step and its derivative by the log probability of the action.
-
-    The loss is -min(A r, A clip(r, 1 - c, 1 + c)) (arXiv 1707.06347, equation 7).
-
-    Args:
-        ratio: r, probability of the action over that when it was taken.
-        advantages: A.
-        clip: c.
-    """
-    gain, clipped = advantages * ratio, advantages * ratio.clamp(1 - clip, 1 + clip)
-    return -torch.minimum(gain, clipped), (-gain).masked_fill(clipped < gain, 0.0)
-
-
-def clipped_value_loss(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return the clipped loss of each step and its derivative by the value V.
-
-    The loss is max((V - R)^2, (V' - R)^2) / 2, where V' is V, but no further than `clip` from the old value.
-    """
-    moved, error = values - old, values - returns
-    near = old + moved.clamp(-clip, clip) - returns
-    flat = (moved.abs() > clip) & (near.abs() > error.abs())
-    return 0.5 * torch.maximum(error.square(), near.square()), error.masked_fill(flat, 0.0)
-
-
-def explained_variance(values: Tensor, returns: Tensor, live: Tensor) -> float | None:
-    """Return 1 - var(returns - values) / var(returns) where `live` is 1; None without two different ones."""
-    chosen = live.bool()
-    if chosen.sum() < 2:
-        return None
-    residual, spread = (returns - values)[chosen].var(), returns[chosen].var()
-    return None if spread == 0 else float(1 - residual / spread)
 
 
 def make_optimizers(policy: nn.Module, name: str, lr: float) -> list[torch.optim.Optimizer]:

@@ -53,6 +53,8 @@ def _check_batches(cfg: Mapping[str, Any]) -> None:
         own = cfg.get(f"agent.{name}", cfg[name])
         if own != cfg[name]:
             raise UserError(f"agent.{name}={own}: differs from {name}={show(cfg[name])}; set {name}={own} instead")
+    if cfg["compile"] is True:
+        raise UserError("compile=true: regime=ppo has nothing to compile, its small policies use C++ code; use auto")
     batch = segments * horizon
     if envs > segments:
         raise UserError(f"num_envs={envs}: more environments than segments={segments}; set at least {envs} segments")

@@ -88,7 +88,9 @@ class _Observations:
         if self.is_image:
             image: np.ndarray = observation
             return image
-        parts = [observation[key] for key in self._keys] if isinstance(observation, Mapping) else [observation]
+        if not isinstance(observation, Mapping):
+            return observation.reshape(len(observation), -1).astype(np.float32, copy=False)
+        parts = [observation[key] for key in self._keys]
         return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1, dtype=np.float32)
 
 
@@ -137,8 +139,8 @@ class PoolVector(VectorEnv):
         self._rows = rows = info["env_id"]
         first = self._over[rows]
         self._over[rows] = terminated | truncated
-        index = rows.astype(np.int64)
-        reward, truncated = np.where(first, 0, reward).astype(np.float32), truncated & ~terminated
+        index, truncated = rows.astype(np.int64), truncated & ~terminated
+        reward = np.where(first, np.float32(0), reward.astype(np.float32, copy=False))
         return VectorStep(self._observations(observation), reward, terminated, truncated, first, index)
 
     def close(self) -> None:

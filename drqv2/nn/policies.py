@@ -105,13 +105,15 @@ class Categorical:
     """
 
     def __init__(self, logits: Tensor, sizes: Sequence[int]) -> None:
-        parts = logits.split(list(sizes), dim=-1) if len(sizes) > 1 else (logits,)
+        self.sizes = list(sizes)
+        parts = logits.split(self.sizes, dim=-1) if len(sizes) > 1 else (logits,)
         self.log_probs = [F.log_softmax(part, dim=-1) for part in parts]
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Return actions, int64 [B, number of actions]."""
         # The exponential race: argmax of p / e is a sample of p (as in torch.multinomial, without its checks).
-        noise = [torch.empty_like(part).exponential_(generator=generator) for part in self.log_probs]
+        shape = *self.log_probs[0].shape[:-1], sum(self.sizes)
+        noise = self.log_probs[0].new_empty(shape).exponential_(generator=generator).split(self.sizes, dim=-1)
         drawn = [(p.exp() / e).argmax(-1, keepdim=True) for p, e in zip(self.log_probs, noise, strict=True)]
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
 
@@ -226,6 +228,10 @@ class Policy(nn.Module):
         if self.obs_stats is not None:
             self.obs_stats.update(obs)
 
+    def normalized(self, obs: Tensor) -> Tensor:
+        """Return observations, [..., *obs_shape], as the encoder gets them."""
+        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
+
     def knows_observations(self) -> bool:
         """Return whether observations need no statistics, or these have begun."""
         return self.obs_stats is None or bool(self.obs_stats.count > 0)
@@ -257,10 +263,8 @@ class Policy(nn.Module):
 
     def _encode(self, obs: Tensor) -> Tensor:
         """Return features [B, hidden] of observations [B, ...]."""
-        if self.obs_stats is not None:
-            obs = self.obs_stats.normalize(obs)
         if self.obs_ndim == 1:
-            vectors: Tensor = self.encoder(obs)
+            vectors: Tensor = self.encoder(self.normalized(obs))
             return vectors
         dtype = torch.bfloat16 if self.bf16 else self.critic.weight.dtype
         images = obs.to(dtype).contiguous(memory_format=torch.channels_last)  # in one step it takes longer

@@ -1,6 +1,6 @@
 """The recurrence behind GAE, V-trace and puff advantage: x_t = delta_t + decay_t x_{t+1}, from the last step back.
 
-On a CPU it is a C++ loop, built at the first call and kept in torch's cache of extensions; on a GPU, a Triton kernel.
+On a CPU it is a C++ loop, built at the first call; on a GPU, a Triton kernel.
 Without a compiler or Triton it is ceil(log2 T) vectorised passes.
 """
 
@@ -8,12 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import platform
-import shutil
-import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,35 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Free of torch's headers, which take half a minute to compile. `last` and `next` are distances in memory: of rows, and
-# of the steps within one. Eight rows at a time, since within one each step waits for the one after it.
-SOURCE = r"""
-#include <algorithm>
-#include <cstdint>
+from drqv2.nn import extension
 
-template <typename T>
-void scan(const T* deltas, const T* decays, T* out, int64_t rows, int64_t steps, int64_t row, int64_t step) {
-    constexpr int64_t kBlock = 8;
-    for (int64_t begin = 0; begin < rows; begin += kBlock) {
-        const int64_t width = std::min(kBlock, rows - begin);
-        T x[kBlock] = {};
-        for (int64_t t = steps - 1; t >= 0; --t)
-            for (int64_t i = 0; i < width; ++i) {
-                const int64_t at = (begin + i) * row + t * step;
-                x[i] = deltas[at] + (t + 1 < steps ? decays[at] * x[i] : T(0));
-                out[at] = x[i];
-            }
-    }
-}
-
-extern "C" void scan_float(const float* a, const float* b, float* out, int64_t n, int64_t t, int64_t r, int64_t s) {
-    scan(a, b, out, n, t, r, s);
-}
-
-extern "C" void scan_double(const double* a, const double* b, double* out, int64_t n, int64_t t, int64_t r, int64_t s) {
-    scan(a, b, out, n, t, r, s);
-}
-"""
 _FUNCTIONS = {torch.float32: "scan_float", torch.float64: "scan_double"}
 
 
@@ -96,13 +63,8 @@ def by_doubling(deltas: Tensor, decays: Tensor, time_first: bool) -> Tensor:
 @functools.cache
 def _extension() -> Callable[..., None] | None:
     """Return the C++ loop; None where it cannot be built."""
-    if not shutil.which("c++") or not shutil.which("ninja"):
-        return None
-    try:
-        library = ctypes.CDLL(str(_built()))
-    except (RuntimeError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        warnings.warn(f"the C++ scan cannot be built ({reason}): a slower way is used", stacklevel=2)
+    library = extension.load("scan", (Path(__file__).with_suffix(".cpp"),))
+    if library is None:
         return None
 
     def call(deltas: Tensor, decays: Tensor, out: Tensor, *sizes: int) -> None:
@@ -110,27 +72,6 @@ def _extension() -> Callable[..., None] | None:
         getattr(library, _FUNCTIONS[deltas.dtype])(*pointers, *map(ctypes.c_int64, sizes))
 
     return call
-
-
-def _built() -> Path:
-    """Return the library, built if necessary.
-
-    torch's loader leaves a lock behind when its process is killed, and then waits for it forever. So each process
-    builds in a directory of its own.
-    """
-    from torch.utils import cpp_extension
-
-    key = hashlib.sha256(f"{SOURCE}{platform.machine()}".encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()) / "drqv2"
-    library = cache / f"scan_{key}.so"
-    if not library.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            source = Path(folder, "scan.cpp")
-            source.write_text(SOURCE)
-            cpp_extension.load("scan", [str(source)], ["-O3"], build_directory=folder, is_python_module=False)
-            Path(folder, "scan.so").replace(library)
-    return library
 
 
 @functools.cache

@@ -10,9 +10,11 @@ import torch
 
 from drqv2 import utils
 from drqv2.agents.acting import evaluation_policy
+from drqv2.agents.ppo_mlp import Kernels
 from drqv2.config.checks import default_minibatch
 from drqv2.envs import ExtendedTimeStep
 from drqv2.envs.vector import HandleVector
+from drqv2.errors import UserError
 from drqv2.evaluation.episodes import evaluate
 from drqv2.rollout.collector import Collector
 from drqv2.run import factory
@@ -39,16 +41,27 @@ class PPOWorkspace(BaseWorkspace):
         self.eval_envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
         self.video_recorder, _ = factory.make_recorders(cfg, self.eval_envs[0], self.work_dir)
         self.agent = factory.make_agent(cfg, self.vector, self.device)
+        self.require_on_policy()
         self.segments = self.make_collector()
 
         print(
             f"environments: {cfg.num_envs} of {cfg.task_name}, {type(self.vector).__name__}; an "
             f"update learns from {cfg.segments} segments of {cfg.horizon} steps, in minibatches of {cfg.minibatch_size}"
+            f"{', in C++' if getattr(self.agent, 'kernels', None) is Kernels.CPP else ''}"
         )
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
         self.save_every_step = utils.Every(cfg.snapshot_every_epochs * self.round_steps)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
+
+    def require_on_policy(self) -> None:
+        """Raise UserError if the agent lacks what this regime calls."""
+        missing = [name for name in ("policy", "step", "update", "act") if not hasattr(self.agent, name)]
+        if missing:
+            raise UserError(
+                f"{type(self.agent).__name__} has no {', '.join(missing)}: an agent of regime=ppo needs "
+                "policy.initial_state, step, update and act, as drqv2.agents.ppo.PPOAgent has"
+            )
 
     def make_collector(self) -> Collector:
         """Return a collector of segments that has not begun."""

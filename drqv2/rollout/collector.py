@@ -55,7 +55,8 @@ class Collector(Iterator[dict[str, Any]]):
         self.segments, self.horizon, self.discount, self.spent_on = segments, horizon, discount, spent_on
         self.episodes: list[tuple[float, int]] = []
         self.current: VectorStep | None = None  # the one that is acted on next
-        self.returns, self.lengths = np.zeros(env.num_envs), np.full(env.num_envs, -1)  # of the current episodes
+        # Of the current episodes, up to the observation that was acted on last.
+        self.returns, self.lengths = np.zeros(env.num_envs), np.full(env.num_envs, -1)
         self.sums = np.zeros(env.num_envs)  # of rewards, discounted from the past on
         self._waiting = np.zeros(env.num_envs, np.int64)  # steps of each environment that are in no batch yet
         self._steps: list[dict[str, np.ndarray]] = []  # these steps
@@ -83,20 +84,19 @@ class Collector(Iterator[dict[str, Any]]):
             with self.spent_on("env"):
                 self.env.send(chosen)
             with self.spent_on("copy"):  # while the environments step
+                self._count(step)
                 self._store(step, chosen, log_probs, values, before)
                 if self.state is not None and after is not None:
                     for x, y in zip(self.state, after, strict=True):
                         x[index] = y
             with self.spent_on("env"):
                 self.current = self.env.recv()
-            self._count(self.current)
         with self.spent_on("copy"):
             return self._batch()
 
     def start(self, step: VectorStep) -> None:
         """Begin at a step of the environments, which starts episodes in all of them."""
         self.current = step
-        self._count(step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the collector knows between two batches; complete where no steps are waiting."""
@@ -145,12 +145,15 @@ class Collector(Iterator[dict[str, Any]]):
         by_env = np.argsort(flat["index"], kind="stable")
         begins = np.cumsum(self._waiting) - self._waiting  # of each environment within `by_env`
         whole = self._waiting // self.horizon
-        order = [(k, begins[i] + k * self.horizon) for i in range(len(whole)) for k in range(whole[i])]
-        rows = np.array([begin for _, begin in sorted(order)[: self.segments]])
+        env = np.repeat(np.arange(len(whole)), whole)  # of each whole segment
+        number = np.arange(len(env)) - np.repeat(np.cumsum(whole) - whole, whole)  # among those of its environment
+        oldest = np.argsort(number, kind="stable")[: self.segments]
+        rows = (begins[env] + number * self.horizon)[oldest]
         taken = by_env[rows[:, None] + np.arange(self.horizon)]  # [S, H]
-        left = np.setdiff1d(np.arange(len(by_env)), taken)
-        self._steps = [{name: x[left] for name, x in flat.items()}] if len(left) else []
-        self._waiting = np.bincount(flat.pop("index")[left], minlength=len(whole))
+        rest = np.ones(len(by_env), bool)
+        rest[taken] = False
+        self._steps = [{name: x[rest] for name, x in flat.items()}] if rest.any() else []
+        self._waiting = np.bincount(flat.pop("index")[rest], minlength=len(whole))
         states = [torch.from_numpy(flat.pop(name)[taken[:, 0]]).to(self.device) for name in "hc" if name in flat]
         batch = {name: torch.from_numpy(x[taken]).to(self.device) for name, x in flat.items()}
         return batch | {"state": tuple(states) or None}

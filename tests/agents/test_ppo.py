@@ -1,4 +1,4 @@
-"""PPO: an update against one written out step by step in double precision, ends of episodes, and learning."""
+"""PPO: ends of episodes, losses, minibatches, statistics; see also test_ppo_update.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 import torch
 from dm_env import specs
 
-from drqv2.agents.ppo import PPOAgent, Segments, _live, clipped_policy_loss, clipped_value_loss
+from drqv2.agents.ppo import PPOAgent, Segments
+from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss
 
 ARGUMENTS: dict[str, Any] = {
     "obs_shape": (5,),
@@ -65,67 +66,12 @@ def make_batch(agent: PPOAgent, count: int = 4, horizon: int = 6) -> Segments:
     return Segments(obs, actions, log_probs, values, rewards, terminated, truncated, first, state)
 
 
-def written_out(agent: PPOAgent, batch: Segments) -> dict[str, float]:
-    """Take one step of PPO with all segments in one minibatch: loops over steps, nothing shared with the agent."""
-    gamma, lam = 0.9, 0.8
-    count, horizon = batch.rewards.shape
-    advantages = torch.zeros(count, horizon, dtype=torch.float64)
-    live = torch.zeros(count, horizon, dtype=torch.bool)
-    for s in range(count):
-        for t in reversed(range(horizon - 1)):
-            if batch.terminated[s, t] or batch.truncated[s, t]:
-                continue  # the action was ignored
-            live[s, t] = True
-            next_value = 0.0 if batch.terminated[s, t + 1] else float(batch.values[s, t + 1])
-            delta = batch.rewards[s, t + 1] + gamma * next_value - batch.values[s, t]
-            advantages[s, t] = delta + gamma * lam * advantages[s, t + 1]
-    priority = advantages.abs().sum(1) ** 0.8
-    weights = (count * (priority + 1e-6) / (priority.sum() + 1e-6)) ** -0.2
-    chosen = advantages[live]
-    mean, std = chosen.mean(), chosen.std()
-    policy_loss, value_loss, entropy = torch.zeros(3, dtype=torch.float64)
-    for s in range(count):
-        for t in range(horizon):
-            if live[s, t]:
-                h = agent.policy.encoder(batch.obs[s, t])
-                log_probs = torch.log_softmax(agent.policy.actor(h), -1)
-                ratio = (log_probs[batch.actions[s, t, 0]] - batch.log_probs[s, t]).exp()
-                advantage = weights[s] * (advantages[s, t] - mean) / (std + 1e-8)
-                clipped = torch.clamp(ratio, 0.8, 1.2)
-                policy_loss = policy_loss + torch.max(-advantage * ratio, -advantage * clipped)
-                value, old = agent.policy.critic(h)[0], batch.values[s, t]
-                target = advantages[s, t] + old
-                near = old + torch.clamp(value - old, -0.2, 0.2)
-                value_loss = value_loss + 0.5 * torch.max((value - target) ** 2, (near - target) ** 2)
-                entropy = entropy - (log_probs.exp() * log_probs).sum()
-    number = live.sum()
-    loss = (policy_loss + 2.0 * value_loss - 0.01 * entropy) / number
-    parameters = list(agent.policy.parameters())
-    gradients = torch.autograd.grad(loss, parameters)
-    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
-    for p, g in zip(parameters, gradients, strict=True):
-        g = g * min(1.0, 0.5 / (norm + 1e-6))
-        p.data -= 0.01 * g / (g.abs() + 1e-8)  # Adam's first step
-    return {"policy_loss": (policy_loss / number).item(), "entropy": (entropy / number).item()}
-
-
-def test_an_update_is_the_one_written_out() -> None:
-    agent = make_agent()
-    plain = copy.deepcopy(agent)
-    batch = make_batch(agent)
-    metrics, expected = agent.update(iter([batch._asdict()]), 0), written_out(plain, batch)
-    for name, value in expected.items():
-        assert metrics[f"losses/{name}"] == pytest.approx(value, rel=1e-6)
-    for got, want in zip(agent.policy.parameters(), plain.policy.parameters(), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
-
-
 def test_a_truncated_episode_is_bootstrapped_or_not() -> None:
     for truncation, value in (("bootstrap", 0.9), ("ignore", 0.0)):
         agent = make_agent(truncation=truncation)
         batch = make_batch(agent)
         values = batch.values
-        advantages = agent._advantages(batch, values * agent._followed(batch), _live(batch))
+        advantages = agent._advantages(agent._steps(batch))
         want = batch.rewards[1, 3] + value * values[1, 3] - values[1, 2]
         torch.testing.assert_close(advantages[1, 2], want)
         assert advantages[1, 3] == advantages[0, 2] == 0
@@ -217,12 +163,13 @@ def test_advantages_of_a_minibatch_have_its_ratios_and_the_values_before_it() ->
     for advantage in ("minibatch", "full_batch"):
         agent = make_agent(advantage=advantage)
         batch = make_batch(agent)
-        live, old = _live(batch), (batch.values + 1) * agent._followed(batch)
+        steps = agent._steps(batch._replace(values=batch.values + 1))
         with torch.no_grad():
             dist, _, _ = agent.policy(batch.obs, batch.state, batch.first)
-            ratio = (dist.log_prob(batch.actions) - batch.log_probs).exp() * live
-        given = torch.zeros_like(old) if advantage == "minibatch" else agent._advantages(batch, old, ratio)
-        _, _, metrics = agent._accumulate(batch, old, given, torch.ones(4, 1), live)
+            ratio = (dist.log_prob(batch.actions) - batch.log_probs).exp() * steps["live"]
+        known = agent._advantages(steps | {"ratio": ratio})
+        steps["advantages"] = torch.zeros_like(known) if advantage == "minibatch" else known
+        metrics = agent._accumulate(steps, torch.arange(4), torch.ones(4))
         found.append([metrics, *(p.grad for p in agent.policy.parameters())])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
