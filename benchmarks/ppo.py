@@ -23,21 +23,32 @@ class Setting:
 
     Attributes:
         env: of EnvPool; for CartPole Gymnasium has it under the same name.
-        image: whether its observations are images.
-        hidden: units behind the encoder: of both layers of an MLP, or behind the convolutions of Nature 518.
+        encoder: mlp, small or nature.
+        hidden: units behind the encoder: of both layers of an MLP, or behind the convolutions.
         num_envs: environments.
         horizon: steps of each in a batch.
         minibatch: steps in a minibatch.
         epochs: passes over a batch.
+        lr: learning rate at the start.
+        total: steps until it is 0, along a cosine; None: it stays.
+        scale_rewards: by the running deviation of their discounted sum.
     """
 
     env: str
-    image: bool
+    encoder: str
     hidden: int
     num_envs: int
     horizon: int
     minibatch: int = 256
     epochs: int = 4
+    lr: float = 2.5e-4
+    total: int | None = None
+    scale_rewards: bool = False
+
+    @property
+    def image(self) -> bool:
+        """Whether observations are images."""
+        return self.encoder != "mlp"
 
     @property
     def batch(self) -> int:
@@ -45,7 +56,7 @@ class Setting:
         return self.num_envs * self.horizon
 
 
-SETTINGS = (Setting("CartPole-v1", False, 64, 32, 32), Setting("Pong-v5", True, 512, 16, 64))
+SETTINGS = (Setting("CartPole-v1", "mlp", 64, 32, 32), Setting("Pong-v5", "nature", 512, 16, 64))
 
 
 def rates(update: Callable[[], Any], steps: int, seconds: float) -> Iterator[float]:
@@ -75,11 +86,11 @@ def here(setting: Setting, seconds: float) -> Iterator[float]:
         shape,
         spec,
         device="cpu",
-        encoder="auto",
+        encoder=setting.encoder,
         hidden_dim=setting.hidden,
         lstm=False,
         optimizer="adam",
-        lr=2.5e-4,
+        lr=setting.lr,
         total_steps=10**9,
         update_epochs=setting.epochs,
         minibatch_size=setting.minibatch,
@@ -114,7 +125,7 @@ def tianshou(setting: Setting, seconds: float) -> Iterator[float]:
     """Measure Tianshou, on EnvPool."""
     from benchmarks.peers import tianshou as peer
 
-    return rates(peer.make(setting), setting.batch, seconds)
+    return rates(peer.make(setting)[0], setting.batch, seconds)
 
 
 def measure(quick: bool = False) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -9,20 +10,21 @@ import gymnasium
 import numpy as np
 import stable_baselines3
 import torch
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
-from torch import nn
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+
+from benchmarks.peers import networks
 
 
 class Pool(VecEnv):
     """EnvPool's environments as Stable-Baselines3 expects them: reset at once where an episode has ended."""
 
-    def __init__(self, name: str, num_envs: int) -> None:
+    def __init__(self, name: str, num_envs: int, seed: int = 0) -> None:
         import envpool
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.pool: Any = envpool.make(name, env_type="gymnasium", num_envs=num_envs, seed=0)
+            self.pool: Any = envpool.make(name, env_type="gymnasium", num_envs=num_envs, seed=seed)
             super().__init__(num_envs, self.pool.observation_space, self.pool.action_space)
         self.returns, self.ended = np.zeros(num_envs), list[float]()
 
@@ -62,36 +64,47 @@ class Pool(VecEnv):
         return [False] * self.num_envs
 
 
-class Shared(BaseFeaturesExtractor):
-    """The MLP of this project's policy: two layers, for actor and critic alike."""
+class Features(BaseFeaturesExtractor):
+    """The network of this project's policy, for actor and critic alike."""
 
-    def __init__(self, space: Any, hidden: int) -> None:
+    def __init__(self, space: Any, encoder: str, hidden: int) -> None:
         super().__init__(space, hidden)
-        layers = nn.Linear(space.shape[0], hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
-        self.layers = nn.Sequential(*layers)
+        self.layers = networks.features(encoder, space.shape, hidden)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.layers(obs)
         return out
 
 
-def make(setting: Any, pool: bool) -> Any:
+def make(setting: Any, pool: bool, seed: int = 0) -> Any:
     """Return a model; `model.learn(setting.batch, reset_num_timesteps=False)` collects a batch and learns from it."""
     own = [lambda: gymnasium.make(setting.env)] * setting.num_envs
-    extractor = (
-        {"features_extractor_class": NatureCNN, "features_extractor_kwargs": {"features_dim": setting.hidden}}
-        if setting.image
-        else {"features_extractor_class": Shared, "features_extractor_kwargs": {"hidden": setting.hidden}}
-    )
+    envs: VecEnv = Pool(setting.env, setting.num_envs, seed) if pool else DummyVecEnv(own)
+    if setting.scale_rewards:
+        envs = VecNormalize(envs, norm_obs=False, gamma=0.99)
+    features = {"encoder": setting.encoder, "hidden": setting.hidden}
     return stable_baselines3.PPO(
         "CnnPolicy" if setting.image else "MlpPolicy",
-        Pool(setting.env, setting.num_envs) if pool else DummyVecEnv(own),
+        envs,
         n_steps=setting.horizon,
         batch_size=setting.minibatch,
         n_epochs=setting.epochs,
-        learning_rate=2.5e-4,
+        learning_rate=setting.lr,
         ent_coef=0.01,
         device="cpu",
-        seed=0,
-        policy_kwargs={"net_arch": [], **extractor},
+        seed=seed,
+        policy_kwargs={"net_arch": [], "features_extractor_class": Features, "features_extractor_kwargs": features},
     )
+
+
+def learner(setting: Any, seed: int) -> tuple[Any, Any]:
+    """Return a function that collects a batch on EnvPool and learns from it, and the most probable actions' function."""
+    model = make(setting, True, seed)
+
+    def update() -> None:
+        if setting.total:
+            lr = 0.5 * setting.lr * (1 + math.cos(math.pi * min(model.num_timesteps / setting.total, 1.0)))
+            model.lr_schedule = lambda _: lr
+        model.learn(setting.batch, reset_num_timesteps=False)
+
+    return update, lambda obs: model.predict(obs, deterministic=True)[0]

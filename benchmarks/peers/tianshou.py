@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,20 +16,17 @@ from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from torch import nn
 
+from benchmarks.peers import networks
+
 
 class Features(nn.Module):
-    """The encoder of this project's policy: two layers, or the convolutions of Nature 518 and one."""
+    """The network of this project's policy."""
 
-    def __init__(self, shape: tuple[int, ...], hidden: int) -> None:
+    def __init__(self, encoder: str, shape: tuple[int, ...], hidden: int) -> None:
         super().__init__()
         self.output_dim = hidden
-        self.image = len(shape) == 3
-        if self.image:
-            convolutions = [nn.Conv2d(shape[0], 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
-            convolutions += [nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten(), nn.Linear(3136, hidden), nn.ReLU()]
-            self.layers = nn.Sequential(*convolutions)
-        else:
-            self.layers = nn.Sequential(nn.Linear(shape[0], hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh())
+        self.image = encoder != "mlp"
+        self.layers = networks.features(encoder, shape, hidden)
 
     def get_output_dim(self) -> int:
         return self.output_dim
@@ -39,15 +36,15 @@ class Features(nn.Module):
         return self.layers(x / 255 if self.image else x), state
 
 
-def make(setting: Any) -> Callable[[], Any]:
-    """Return a function that collects a batch and learns from it."""
+def make(setting: Any, seed: int = 0) -> tuple[Any, Any]:
+    """Return a function that collects a batch and learns from it, and the algorithm."""
     import envpool
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        envs: Any = envpool.make(setting.env, env_type="gymnasium", num_envs=setting.num_envs, seed=0)
+        envs: Any = envpool.make(setting.env, env_type="gymnasium", num_envs=setting.num_envs, seed=seed)
         space, actions = envs.observation_space, envs.action_space
-    features = Features(space.shape, setting.hidden)
+    features = Features(setting.encoder, space.shape, setting.hidden)
     actor = DiscreteActor(preprocess_net=features, action_shape=actions.n, softmax_output=False)
     policy = ProbabilisticActorPolicy(
         actor=actor,
@@ -59,19 +56,41 @@ def make(setting: Any) -> Callable[[], Any]:
     algorithm = PPO(
         policy=policy,
         critic=DiscreteCritic(preprocess_net=features),
-        optim=AdamOptimizerFactory(lr=2.5e-4),
+        optim=AdamOptimizerFactory(lr=setting.lr),
         ent_coef=0.01,
         max_grad_norm=0.5,
         max_batchsize=setting.batch,
+        return_scaling=setting.scale_rewards,
     )
     buffer = VectorReplayBuffer(setting.batch, setting.num_envs)
     collector = Collector(policy, envs, buffer)
     collector.reset()
 
+    steps = 0
+
     def update() -> None:
+        nonlocal steps
+        if setting.total:
+            lr = 0.5 * setting.lr * (1 + math.cos(math.pi * min(steps / setting.total, 1.0)))
+            for group in algorithm.optim._optim.param_groups:
+                group["lr"] = lr
+        steps += setting.batch
         with policy_within_training_step(policy):
             collector.collect(n_step=setting.batch)
             algorithm.update(buffer=buffer, batch_size=setting.minibatch, repeat=setting.epochs)
         collector.reset_buffer(keep_statistics=True)
 
-    return update
+    return update, algorithm
+
+
+def learner(setting: Any, seed: int) -> tuple[Any, Any]:
+    """Return a function that collects a batch and learns from it, and the most probable actions' function."""
+    update, algorithm = make(setting, seed)
+
+    @torch.no_grad()
+    def act(obs: np.ndarray) -> np.ndarray:
+        logits, _ = algorithm.policy.actor(obs)
+        chosen: np.ndarray = logits.argmax(1).numpy()
+        return chosen
+
+    return update, act
