@@ -23,7 +23,11 @@ from benchmarks.ppo import Setting
 
 # As the presets of these names; steps between evaluations; episodes of each.
 TASKS: dict[str, tuple[Setting, int, int]] = {
-    "cartpole": (Setting("CartPole-v1", "mlp", 64, 32, 32, lr=2e-3, total=100_000, scale_rewards=True), 10_000, 10),
+    "cartpole": (
+        Setting("CartPole-v1", "mlp", 64, 32, 64, epochs=6, lr=2e-3, total=100_000, scale_rewards=True),
+        10_000,
+        10,
+    ),
     "pong": (Setting("Pong-v5", "small", 256, 16, 128, epochs=3, lr=5e-4, total=10_000_000), 250_000, 5),
 }
 

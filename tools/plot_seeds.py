@@ -3,6 +3,7 @@
 python tools/plot_seeds.py RUN_DIR... --out results/ppo/cartpole --solved 475
 
 Writes to --out: SEED.csv (a copy of each run's eval.csv) and curves.png; prints a row of a table for each run.
+--peers adds curves of `python -m benchmarks.learning`, files SIDE_SEED.csv, in grey, and copies them too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from omegaconf import OmegaConf
 
+PEERS = {"sb3": "--", "tianshou": ":"}  # how each side's curves are drawn
+
 
 class Curve(NamedTuple):
     """The evaluations of one run."""
@@ -29,12 +32,12 @@ class Curve(NamedTuple):
     seconds: list[float]
 
 
-def read(run_dir: Path) -> Curve:
-    """Return a run's evaluations."""
-    with open(run_dir / "eval.csv", newline="") as file:
+def read(path: Path, seed: int) -> Curve:
+    """Return the evaluations in a CSV file."""
+    with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     columns = ([float(row[name]) for row in rows] for name in ("frame", "episode_reward", "total_time"))
-    return Curve(int(OmegaConf.load(run_dir / "config.yaml").seed), *columns)
+    return Curve(seed, *columns)
 
 
 def table_row(curve: Curve, solved: float) -> str:
@@ -51,21 +54,28 @@ def main() -> None:
     parser.add_argument("run_dirs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="output directory")
     parser.add_argument("--solved", type=float, required=True, help="mean return at which the task counts as solved")
+    parser.add_argument("--peers", nargs="*", type=Path, default=[], help="CSV files of other libraries")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
     for run_dir in args.run_dirs:
-        curve = read(run_dir)
+        curve = read(run_dir / "eval.csv", int(OmegaConf.load(run_dir / "config.yaml").seed))
         for axis, xs in zip(axes, (curve.frames, curve.seconds), strict=True):
             axis.plot(xs, curve.returns, marker=".", label=f"seed {curve.seed}")
         shutil.copyfile(run_dir / "eval.csv", args.out / f"{curve.seed}.csv")
         print(table_row(curve, args.solved))
+    for path in args.peers:
+        side, _, seed = path.stem.partition("_")
+        curve = read(path, int(seed))
+        for axis, xs in zip(axes, (curve.frames, curve.seconds), strict=True):
+            axis.plot(xs, curve.returns, color="grey", linestyle=PEERS[side], label=f"{side}, seed {seed}")
+        shutil.copyfile(path, args.out / path.name)
     for axis, label in zip(axes, ("environment frames", "seconds of training"), strict=True):
         axis.axhline(args.solved, color="grey", linewidth=0.8, linestyle="--")
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("mean return of an evaluation")
-    axes[0].legend()
+    axes[0].legend(fontsize="x-small")
     figure.tight_layout()
     figure.savefig(args.out / "curves.png", dpi=100)
 

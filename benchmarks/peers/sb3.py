@@ -98,7 +98,7 @@ def make(setting: Any, pool: bool, seed: int = 0) -> Any:
 
 
 def learner(setting: Any, seed: int) -> tuple[Any, Any]:
-    """Return a function that collects a batch on EnvPool and learns from it, and the most probable actions' function."""
+    """Return a function that collects and learns from a batch of EnvPool's, and one of the most probable actions."""
     model = make(setting, True, seed)
 
     def update() -> None:
