@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -116,20 +117,20 @@ class PPOWorkspace(BaseWorkspace):
 
     def log(self, metrics: dict[str, float]) -> None:
         """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
-        cfg, progress, episodes = self.cfg, self.progress, self.segments.episodes
+        cfg, progress, episodes = self.cfg, self.progress, self.segments.totals.episodes
         self.logger.log_metrics(metrics, self.global_frame, ty="train")
-        progress.episode += len(episodes)
-        for total, steps in episodes:
-            episode = {"episode_reward": total, "episode_length": steps * cfg.action_repeat}
-            self.logger.log_metrics(episode, self.global_frame, ty="train")
-        episodes.clear()
         total_time = self.timer.total_time()
         if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
             return
-        self.require_finite(parameters=True)
+        self.require_finite()
         sps = (self.global_step - progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
         self.rows_at, progress.last_row_step = total_time, self.global_step
+        progress.episode += len(episodes)
         with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
+            if episodes:
+                returns, steps = zip(*episodes, strict=True)
+                log("episode_reward", float(np.mean(returns)))
+                log("episode_length", float(np.mean(steps)) * cfg.action_repeat)
             log("fps", sps * cfg.action_repeat)
             log("total_time", total_time)
             log("episode", self.global_episode)
@@ -140,13 +141,14 @@ class PPOWorkspace(BaseWorkspace):
             log("epoch", self.global_step // self.round_steps)
             for name, share in self.time_shares.shares().items():
                 log(f"performance/{'misc' if name == 'other' else name}", share)
+        episodes.clear()
 
-    @property
+    @cached_property
     def num_frames(self) -> int:
         """Environment frames of the whole run."""
         return int(self.cfg.total_timesteps * self.cfg.action_repeat)
 
-    @property
+    @cached_property
     def round_steps(self) -> int:
         """Agent steps of an update."""
         return int(self.cfg.segments * self.cfg.horizon)
@@ -159,13 +161,13 @@ class PPOWorkspace(BaseWorkspace):
         return float(np.mean(returns)) if returns else self.progress.last_return
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the environments and of the collector, as far as they can be restored."""
+        """Return the state of the environments, as far as it can be restored, and of the collector."""
         envs = self.vector.state() if isinstance(self.vector, HandleVector) else None
-        return {"train_envs": envs, "collector": None if envs is None else self.segments.state_dict()}
+        return {"train_envs": envs, "collector": self.segments.state_dict()}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore environments and collector; where the environments cannot be restored, start new episodes."""
-        self.rows_at = saved["timer"]
+        self.rows_at, self.progress.last_row_step = saved["timer"], self.global_step
         if saved["train_envs"] is not None and isinstance(self.vector, HandleVector):
             self.segments.load_state_dict(saved["collector"], self.vector.restore(saved["train_envs"]))
             return
@@ -176,6 +178,7 @@ class PPOWorkspace(BaseWorkspace):
         self.vector.close()
         self.vector = make_vector(self.cfg, self.global_step)
         self.segments = self.make_collector()
+        self.segments.totals.episodes = saved["collector"]["totals"]["episodes"]
         self.begin()
 
     def close(self) -> None:

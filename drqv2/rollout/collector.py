@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from drqv2.envs.vector import VectorEnv, VectorStep
-from drqv2.errors import NotFiniteError
+from drqv2.rollout.totals import EpisodeTotals, by_environment
 
 State = tuple[Tensor, Tensor]
 Act = Callable[[Tensor, State | None, Tensor], tuple[Tensor, Tensor, Tensor, State | None]]
-_STEP = ("rewards", "terminated", "truncated", "first")
-_NAMES = {"obs": "observation", "rewards": "reward"}  # of the fields of a VectorStep, where they differ
+Steps = dict[str, Tensor]  # [K, ...]
 
 
 class Collector(Iterator[dict[str, Any]]):
@@ -25,6 +24,9 @@ class Collector(Iterator[dict[str, Any]]):
     A step's observation is stored with the reward and the flags that came with it and with the action chosen for it.
     With a vector that hands over the environments that are ready first, some fill more segments than others; steps
     that do not make a whole segment yet are kept for the next batch.
+
+    What is done at every step takes longer than the environments if these are small, so that is little: the rest is
+    done for a whole batch.
 
     Args:
         env: the environments.
@@ -37,7 +39,7 @@ class Collector(Iterator[dict[str, Any]]):
         spent_on: makes a context for what is done within it: "env", "forward", "copy".
 
     Attributes:
-        episodes: return and length in steps of each episode that ended since they were last taken.
+        totals: of the episodes.
     """
 
     def __init__(
@@ -52,14 +54,11 @@ class Collector(Iterator[dict[str, Any]]):
         spent_on: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self.env, self.act, self.state, self.device = env, act, state, torch.device(device)
-        self.segments, self.horizon, self.discount, self.spent_on = segments, horizon, discount, spent_on
-        self.episodes: list[tuple[float, int]] = []
+        self.segments, self.horizon, self.spent_on = segments, horizon, spent_on
+        self.totals = EpisodeTotals(env.num_envs, discount)
         self.current: VectorStep | None = None  # the one that is acted on next
-        # Of the current episodes, up to the observation that was acted on last.
-        self.returns, self.lengths = np.zeros(env.num_envs), np.full(env.num_envs, -1)
-        self.sums = np.zeros(env.num_envs)  # of rewards, discounted from the past on
-        self._waiting = np.zeros(env.num_envs, np.int64)  # steps of each environment that are in no batch yet
-        self._steps: list[dict[str, np.ndarray]] = []  # these steps
+        self._new: list[tuple[VectorStep, Steps]] = []  # since the last batch
+        self._kept: Steps = {}  # before it, and not in it
 
     def __next__(self) -> dict[str, Any]:
         """Return a batch of new segments.
@@ -71,26 +70,9 @@ class Collector(Iterator[dict[str, Any]]):
         Raises:
             NotFiniteError: a reward is NaN or infinite.
         """
-        assert self.current is not None, "start() comes first"
-        while (self._waiting // self.horizon).sum() < self.segments:
-            step = self.current
-            index = torch.from_numpy(step.env_index)
-            with self.spent_on("copy"):
-                obs, first = (torch.from_numpy(x).to(self.device) for x in (step.observation, step.first))
-                before = None if self.state is None else (self.state[0][index], self.state[1][index])
-            with self.spent_on("forward"):
-                actions, log_probs, values, after = self.act(obs, before, first)
-                chosen = actions.cpu().numpy()
-            with self.spent_on("env"):
-                self.env.send(chosen)
-            with self.spent_on("copy"):  # while the environments step
-                self._count(step)
-                self._store(step, chosen, log_probs, values, before)
-                if self.state is not None and after is not None:
-                    for x, y in zip(self.state, after, strict=True):
-                        x[index] = y
-            with self.spent_on("env"):
-                self.current = self.env.recv()
+        steps = len(self._kept.get("rewards", ()))
+        while steps < self.segments * self.horizon or not self._enough():
+            steps += self._step()
         with self.spent_on("copy"):
             return self._batch()
 
@@ -100,60 +82,78 @@ class Collector(Iterator[dict[str, Any]]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the collector knows between two batches; complete where no steps are waiting."""
-        totals = {"returns": self.returns, "lengths": self.lengths, "sums": self.sums}
-        return {name: torch.from_numpy(x.copy()) for name, x in totals.items()} | {
-            "episodes": list(self.episodes),
-            "state": None if self.state is None else [x.clone() for x in self.state],
-        }
+        return {"totals": self.totals.state_dict(), "state": self.state and [x.clone() for x in self.state]}
 
     def load_state_dict(self, saved: dict[str, Any], step: VectorStep) -> None:
         """Restore what `state_dict` returned, with the step that the environments were at."""
         self.current = step
-        self.returns, self.lengths, self.sums = (saved[name].numpy().copy() for name in ("returns", "lengths", "sums"))
-        self.episodes = [(float(total), int(steps)) for total, steps in saved["episodes"]]
+        self.totals.load_state_dict(saved["totals"])
         if self.state is not None:
             for x, y in zip(self.state, saved["state"], strict=True):
                 x.copy_(y)
 
-    def _store(self, step: VectorStep, actions: np.ndarray, log_probs: Tensor, values: Tensor, before: Any) -> None:
-        new = {name: getattr(step, _NAMES.get(name, name)) for name in ("obs", *_STEP)}
-        new |= {"actions": actions, "log_probs": log_probs.cpu().numpy(), "values": values.cpu().numpy()}
-        new |= {"index": step.env_index, "sums": self.sums[step.env_index].astype(np.float32)}
-        if before is not None:
-            new |= {"h": before[0].cpu().numpy(), "c": before[1].cpu().numpy()}
-        self._steps.append(new)
-        self._waiting[step.env_index] += 1
+    def _step(self) -> int:
+        """Act once; return for how many environments."""
+        assert self.current is not None, "start() comes first"
+        step, state = self.current, self.state
+        with self.spent_on("copy"):
+            obs, first = (torch.from_numpy(x).to(self.device) for x in (step.observation, step.first))
+            index = torch.from_numpy(step.env_index)
+            before = None if state is None else (state[0][index], state[1][index])
+        with self.spent_on("forward"):
+            actions, log_probs, values, after = self.act(obs, before, first)
+            chosen = actions.cpu().numpy()
+        with self.spent_on("env"):
+            self.env.send(chosen)
+            new = {"obs": obs, "first": first, "actions": actions, "log_probs": log_probs, "values": values}
+            if state is not None and before is not None and after is not None:
+                new |= zip("hc", before, strict=True)
+                for x, y in zip(state, after, strict=True):
+                    x[index] = y
+            self._new.append((step, new))
+            self.current = self.env.recv()
+        return len(step.env_index)
 
-    def _count(self, step: VectorStep) -> None:
-        index = step.env_index
-        if not np.isfinite(step.reward).all():
-            worst = int(np.argmin(np.isfinite(step.reward)))
-            raise NotFiniteError(
-                f"the reward is {step.reward[worst]} in environment {index[worst]}: fix the environment"
-            )
-        self.returns[index] += step.reward
-        self.lengths[index] += 1
-        self.sums[index] = self.discount * self.sums[index] + step.reward
-        for i in index[step.terminated | step.truncated]:
-            self.episodes.append((float(self.returns[i]), int(self.lengths[i])))
-            self.returns[i], self.lengths[i] = 0.0, -1  # a first observation is no step
-        self.sums[index[step.first]] = 0.0
+    def _enough(self) -> bool:
+        """Return whether the steps make S whole segments."""
+        index = np.concatenate([self._kept.get("env_index", np.empty(0, int)), *(s.env_index for s, _ in self._new)])
+        return int((np.bincount(index) // self.horizon).sum()) >= self.segments
 
     def _batch(self) -> dict[str, Any]:
         """Take the oldest whole segments out of the steps that are waiting."""
-        flat = {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
-        by_env = np.argsort(flat["index"], kind="stable")
-        begins = np.cumsum(self._waiting) - self._waiting  # of each environment within `by_env`
-        whole = self._waiting // self.horizon
-        env = np.repeat(np.arange(len(whole)), whole)  # of each whole segment
-        number = np.arange(len(env)) - np.repeat(np.cumsum(whole) - whole, whole)  # among those of its environment
-        oldest = np.argsort(number, kind="stable")[: self.segments]
-        rows = (begins[env] + number * self.horizon)[oldest]
-        taken = by_env[rows[:, None] + np.arange(self.horizon)]  # [S, H]
-        rest = np.ones(len(by_env), bool)
+        steps = self._take()
+        index = steps["env_index"].numpy()
+        taken = _oldest_segments(index, self.segments, self.horizon)
+        rest = np.ones(len(index), bool)
         rest[taken] = False
-        self._steps = [{name: x[rest] for name, x in flat.items()}] if rest.any() else []
-        self._waiting = np.bincount(flat.pop("index")[rest], minlength=len(whole))
-        states = [torch.from_numpy(flat.pop(name)[taken[:, 0]]).to(self.device) for name in "hc" if name in flat]
-        batch = {name: torch.from_numpy(x[taken]).to(self.device) for name, x in flat.items()}
-        return batch | {"state": tuple(states) or None}
+        self._kept = {name: x[torch.from_numpy(rest)] for name, x in steps.items()} if rest.any() else {}
+        del steps["env_index"]
+        where = torch.from_numpy(taken).to(self.device)
+        batch: dict[str, Any] = {name: x.to(self.device)[where] for name, x in steps.items()}
+        states = tuple(batch.pop(name)[:, 0] for name in "hc" if name in batch)
+        return batch | {"state": states or None}
+
+    def _take(self) -> Steps:
+        """Return all steps that are waiting, each environment's in their order, and add the new ones to `totals`."""
+        _, *fields = zip(*(step for step, _ in self._new), strict=True)
+        reward, terminated, truncated, first, index = map(np.concatenate, fields)
+        sums = self.totals.add(reward, terminated | truncated, first, index)
+        arrays = {"rewards": reward, "terminated": terminated, "truncated": truncated, "sums": sums, "env_index": index}
+        steps = {name: torch.from_numpy(x) for name, x in arrays.items()}
+        steps |= {name: torch.cat([new[name] for _, new in self._new]) for name in self._new[0][1]}
+        self._new = []
+        return {name: torch.cat([self._kept[name], x]) if self._kept else x for name, x in steps.items()}
+
+
+def _oldest_segments(env_index: np.ndarray, segments: int, horizon: int) -> np.ndarray:
+    """Return which steps make the whole segments that come first, [S, H]: of each environment its first, and so on."""
+    by_env = by_environment(env_index)
+    waiting = np.bincount(env_index)
+    begins = np.cumsum(waiting) - waiting  # of each environment within `by_env`
+    whole = waiting // horizon
+    env = np.repeat(np.arange(len(whole)), whole)  # of each whole segment
+    number = np.arange(len(env)) - np.repeat(np.cumsum(whole) - whole, whole)  # among those of its environment
+    oldest = np.argsort(number, kind="stable")[:segments]
+    rows = (begins[env] + number * horizon)[oldest]
+    taken: np.ndarray = by_env[rows[:, None] + np.arange(horizon)]
+    return taken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,9 @@ class BaseWorkspace:
         self.work_dir = work_dir
         self.stop = stop or StopSignals(work_dir)
         self.device = torch.device(cfg.device)
+        # Reading a key of an OmegaConf configuration takes microseconds: those needed at every step are read once.
+        self.action_repeat = int(cfg.action_repeat)
+        self._saves, self._save_every, self._keep = cfg.save_snapshot, cfg.snapshot_every_seconds, cfg.snapshot_keep
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
         utils.set_seed_everywhere(cfg.seed)
@@ -140,14 +144,14 @@ class BaseWorkspace:
     @property
     def global_frame(self) -> int:
         """Environment frames so far."""
-        return self.progress.step * int(self.cfg.action_repeat)
+        return self.progress.step * self.action_repeat
 
-    @property
+    @cached_property
     def num_frames(self) -> int:
         """Environment frames of the whole run."""
         return int(self.cfg.num_train_frames)
 
-    @property
+    @cached_property
     def round_steps(self) -> int:
         """Agent steps from one point of the loop at which a snapshot can be saved to the next."""
         return int(self.cfg.num_envs)
@@ -166,15 +170,15 @@ class BaseWorkspace:
     def save_snapshot_if_due(self, now: bool = False) -> None:
         """Save a snapshot if the interval has passed, at a milestone, when asked to stop, or `now`."""
         since = self.timer.total_time() - self._saved_at
-        due = since >= self.cfg.snapshot_every_seconds and not self.checkpoints.busy
+        due = since >= self._save_every and not self.checkpoints.busy
         milestone = self._milestones(self.global_step) > self._milestones(self.global_step - self.round_steps)
         milestone &= self._milestone_step != self.global_step  # it may come before and after an evaluation
-        if self.cfg.save_snapshot and (now or milestone or due or self.stop.requested):
+        if self._saves and (now or milestone or due or self.stop.requested):
             self.save_snapshot(milestone)
 
     def _milestones(self, step: int) -> int:
         """Return the number of milestones passed by an agent step."""
-        return int(self.cfg.snapshot_keep * step // (self.num_frames // self.cfg.action_repeat))
+        return int(self._keep * step // (self.num_frames // self.action_repeat))
 
     def save_snapshot(self, milestone: bool = False) -> None:
         """Copy everything that the run needs to continue from this step; a thread writes it.

@@ -93,7 +93,7 @@ def test_returns_and_lengths_of_episodes() -> None:
     collector = started(vector, zeros, None, segments=2, horizon=12)
     batch = next(collector)
     vector.close()
-    assert sorted(collector.episodes) == [(3.0, 2)] * 4 + [(6.0, 3)] * 3
+    assert sorted(collector.totals.episodes) == [(3.0, 2)] * 4 + [(6.0, 3)] * 3
     assert batch["terminated"][0].nonzero()[:, 0].tolist() == [2, 5, 8, 11]
     assert batch["truncated"][1].nonzero()[:, 0].tolist() == [3, 7, 11]
     assert batch["obs"].dtype == torch.uint8

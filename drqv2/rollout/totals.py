@@ -1,0 +1,96 @@
+"""Returns, lengths and discounted sums of the episodes of many environments, from steps in any order of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from drqv2.errors import NotFiniteError
+from drqv2.nn.scan import reverse_scan
+
+
+class EpisodeTotals:
+    """Adds up the rewards of N environments, batch by batch.
+
+    Args:
+        num_envs: N.
+        discount: of the discounted sums.
+
+    Attributes:
+        episodes: return and length in steps of each episode that ended since they were last taken.
+    """
+
+    def __init__(self, num_envs: int, discount: float) -> None:
+        self.discount = discount
+        self.episodes: list[tuple[float, int]] = []
+        # Of the current episodes; a first observation is no step.
+        self._returns, self._lengths = np.zeros(num_envs), np.full(num_envs, -1)
+        self._sums = np.zeros(num_envs)  # of rewards, discounted from the past on
+
+    def add(self, reward: np.ndarray, ended: np.ndarray, first: np.ndarray, env_index: np.ndarray) -> np.ndarray:
+        """Add K steps, those of one environment in the order in which they were taken.
+
+        Args:
+            reward: float32 [K].
+            ended: whether the step was an episode's last, bool [K].
+            first: whether an episode starts there, bool [K].
+            env_index: number of the environment, int64 [K].
+
+        Returns:
+            The discounted sum of its episode's rewards up to each step, float32 [K].
+
+        Raises:
+            NotFiniteError: a reward is NaN or infinite.
+        """
+        if not np.isfinite(reward).all():
+            worst = int(np.argmin(np.isfinite(reward)))
+            raise NotFiniteError(
+                f"the reward is {reward[worst]} in environment {env_index[worst]}: fix the environment"
+            )
+        order = by_environment(env_index)
+        env, reward, ended, first = env_index[order], reward[order].astype(np.float64), ended[order], first[order]
+        begins = np.diff(env, prepend=-1) != 0  # of each environment's steps
+        self._add_episodes(env, reward, ended, begins)
+        sums = np.empty(len(env), np.float32)
+        sums[order] = self._add_sums(env, reward, first, begins)
+        return sums
+
+    def _add_episodes(self, env: np.ndarray, reward: np.ndarray, ended: np.ndarray, begins: np.ndarray) -> None:
+        starts = np.flatnonzero(begins | np.append(True, ended[:-1]))  # of episodes, or of what is here of one
+        stops = np.append(starts[1:], len(env))
+        parts = env[starts], np.add.reduceat(reward, starts), stops - starts, ended[stops - 1]
+        for i, total, steps, over in zip(*(part.tolist() for part in parts), strict=True):
+            self._returns[i] += total
+            self._lengths[i] += steps
+            if over:
+                self.episodes.append((float(self._returns[i]), int(self._lengths[i])))
+                self._returns[i], self._lengths[i] = 0.0, -1
+
+    def _add_sums(self, env: np.ndarray, reward: np.ndarray, first: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """Return s_t = reward_t + discount s_{t-1} along each environment's steps."""
+        decays = np.where(first, 0.0, self.discount)
+        inputs = np.where(begins, reward + decays * self._sums[env], reward)
+        decays[begins] = 0.0
+        backwards = [torch.from_numpy(x[::-1].copy())[None] for x in (inputs, decays)]
+        sums: np.ndarray = reverse_scan(backwards[0], backwards[1], time_first=False)[0].numpy()[::-1]
+        lasts = np.append(begins[1:], True)
+        self._sums[env[lasts]] = sums[lasts]
+        return sums
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is known of the current episodes, and the episodes that were not taken."""
+        totals = {"returns": self._returns, "lengths": self._lengths, "sums": self._sums}
+        return {name: torch.from_numpy(x.copy()) for name, x in totals.items()} | {"episodes": list(self.episodes)}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._returns, self._lengths, self._sums = (saved[x].numpy().copy() for x in ("returns", "lengths", "sums"))
+        self.episodes = list(saved["episodes"])
+
+
+def by_environment(env_index: np.ndarray) -> np.ndarray:
+    """Return the order that brings the steps of each environment together, and keeps theirs [K]."""
+    # Numpy sorts short integers in linear time.
+    return np.argsort(env_index.astype(np.uint16) if env_index.max() < 2**16 else env_index, kind="stable")
