@@ -1,9 +1,10 @@
 """Plot several runs of one task: returns over frames and over seconds of training.
 
-python tools/plot_seeds.py RUN_DIR... --out results/ppo/cartpole --solved 475
+python tools/plot_seeds.py RUN... --out results/ppo/cartpole --solved 475
 
-Writes to --out: SEED.csv (a copy of each run's eval.csv) and curves.png; prints a row of a table for each run.
---peers adds curves of `python -m benchmarks.learning`, files SIDE_SEED.csv, in grey, and copies them too.
+A RUN is a run directory, or a SEED.csv that an earlier call wrote. Writes to --out: SEED.csv (a copy of each run's
+eval.csv) and curves.png; prints a row of a table for each run. --peers adds curves of `python -m benchmarks.learning`,
+files SIDE_SEED.csv, in grey, and copies them too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def read(path: Path, seed: int) -> Curve:
     return Curve(seed, *columns)
 
 
+def keep(path: Path, copy: Path) -> None:
+    """Copy a file, unless it is the copy."""
+    if not (copy.exists() and copy.samefile(path)):
+        shutil.copyfile(path, copy)
+
+
 def table_row(curve: Curve, solved: float) -> str:
     """Return when the run was solved, its best and its last evaluation, as a row of a Markdown table."""
     found = [(f, s) for f, value, s in zip(curve.frames, curve.returns, curve.seconds, strict=True) if value >= solved]
@@ -51,25 +58,27 @@ def table_row(curve: Curve, solved: float) -> str:
 def main() -> None:
     """Run the command line described above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run_dirs", nargs="+", type=Path)
+    parser.add_argument("runs", nargs="+", type=Path, help="run directories or SEED.csv")
     parser.add_argument("--out", type=Path, required=True, help="output directory")
     parser.add_argument("--solved", type=float, required=True, help="mean return at which the task counts as solved")
     parser.add_argument("--peers", nargs="*", type=Path, default=[], help="CSV files of other libraries")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
-    for run_dir in args.run_dirs:
-        curve = read(run_dir / "eval.csv", int(OmegaConf.load(run_dir / "config.yaml").seed))
+    for run in args.runs:
+        is_csv = run.suffix == ".csv"
+        path = run if is_csv else run / "eval.csv"
+        curve = read(path, int(run.stem if is_csv else OmegaConf.load(run / "config.yaml").seed))
         for axis, xs in zip(axes, (curve.frames, curve.seconds), strict=True):
             axis.plot(xs, curve.returns, marker=".", label=f"seed {curve.seed}")
-        shutil.copyfile(run_dir / "eval.csv", args.out / f"{curve.seed}.csv")
+        keep(path, args.out / f"{curve.seed}.csv")
         print(table_row(curve, args.solved))
     for path in args.peers:
         side, _, seed = path.stem.partition("_")
         curve = read(path, int(seed))
         for axis, xs in zip(axes, (curve.frames, curve.seconds), strict=True):
             axis.plot(xs, curve.returns, color="grey", linestyle=PEERS[side], label=f"{side}, seed {seed}")
-        shutil.copyfile(path, args.out / path.name)
+        keep(path, args.out / path.name)
     for axis, label in zip(axes, ("environment frames", "seconds of training"), strict=True):
         axis.axhline(args.solved, color="grey", linewidth=0.8, linestyle="--")
         axis.set_xlabel(label)

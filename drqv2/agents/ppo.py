@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drqv2.agents import ppo_mlp
@@ -17,37 +16,10 @@ from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss, explained_v
 from drqv2.nn.normalization import RunningMeanStd
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import puff_advantage
+from drqv2.rollout.segments import Segments, take_rows
 
+Minibatch = tuple[dict[str, Any], Tensor, Tensor]  # steps of a batch, its rows, their weights
 METRICS = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "clipfrac", "importance")
-
-
-class Segments(NamedTuple):
-    """Consecutive steps of environments, as collected: [S, H, ...], S segments of H steps each.
-
-    Reward and the three flags came with the observation. Where an episode ended, the observation is its last, the
-    action was ignored, and the next step is `first`.
-
-    Attributes:
-        obs: float32 [S, H, N] or uint8 [S, H, C, H, W].
-        actions: chosen at it, float32 [S, H, A] or int64 [S, H, A].
-        log_probs: of the actions when they were chosen, [S, H].
-        values: of the observations then, [S, H].
-        rewards: [S, H].
-        terminated: bool [S, H].
-        truncated: bool [S, H].
-        first: bool [S, H].
-        state: of the LSTM before each segment, two [S, hidden]; None without one.
-    """
-
-    obs: Tensor
-    actions: Tensor
-    log_probs: Tensor
-    values: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    first: Tensor
-    state: State | None
 
 
 class PPOAgent:
@@ -80,7 +52,9 @@ class PPOAgent:
         truncation: bootstrap from the last observation of a truncated episode, or ignore that it was cut off and treat
             it as an end.
         advantage: full_batch computes advantages before each minibatch, with the current ratios and values of all
-            segments; minibatch does so again for the segments drawn, with their ratios after the forward pass.
+            segments; minibatch does so again for the segments drawn, with their ratios after the forward pass; once
+            computes them when the batch has been collected and shuffles its steps into minibatches in every epoch
+            (whole segments with an LSTM), as in the paper: without priorities.
         normalize_observations: vectors by their running mean and deviation. The first batch only begins these.
         normalize_rewards: by the running deviation of their discounted sum.
         precision: fp32, or bf16 for the convolutions.
@@ -200,9 +174,13 @@ class PPOAgent:
         count, horizon = batch.rewards.shape
         steps = self._steps(batch)
         number = int(self.update_epochs * count * horizon / self.minibatch_size)
-        noise = batch.rewards.new_empty(number, count).exponential_(generator=self.generator)
-        beta = self.prio_beta0 + (1 - self.prio_beta0) * self.prio_alpha * progress
-        means = dict(zip(METRICS, self._minibatches(steps, noise, beta), strict=True))
+        if self.advantage == "once":
+            found = self._learn_from(self._shuffled(steps, number), number)
+        else:
+            noise = batch.rewards.new_empty(number, count).exponential_(generator=self.generator)
+            beta = self.prio_beta0 + (1 - self.prio_beta0) * self.prio_alpha * progress
+            found = self._learn_by_priority(steps, noise, beta)
+        means = dict(zip(METRICS, found, strict=True))
         means["approx_kl"] = means["importance"] - 1 + means["old_approx_kl"]
         returns = self._advantages(steps) + steps["values"]
         if (explained := explained_variance(steps["values"], returns, steps["live"])) is not None:
@@ -212,16 +190,16 @@ class PPOAgent:
     def _steps(self, batch: Segments) -> dict[str, Any]:
         """Return the fields of a batch that learning needs, and what it derives from them, [S, H, ...].
 
-        `values` and `ratio` are written by each minibatch. A value of 0 is not bootstrapped from. A ratio of 0, where
-        the action was ignored, cuts both the difference there and the trace through it.
+        Minibatches may write `values` and `ratio`. A value of 0 is not bootstrapped from. A ratio of 0, where the
+        action was ignored, cuts both the difference there and the trace through it.
         """
-        live, followed = _live(batch), self._followed(batch)
+        live, followed = batch.live(), batch.followed(self.truncation == "bootstrap")
         steps: dict[str, Any] = {"obs": batch.obs, "actions": batch.actions.reshape(*batch.rewards.shape, -1)}
         steps |= {"log_probs": batch.log_probs, "rewards": batch.rewards, "first": batch.first, "state": batch.state}
         steps |= {"dones": batch.first.to(batch.values.dtype), "live": live, "followed": followed}
         return steps | {"values": batch.values * followed, "ratio": live.clone()}
 
-    def _minibatches(self, steps: dict[str, Any], noise: Tensor, beta: float) -> list[float]:
+    def _learn_by_priority(self, steps: dict[str, Any], noise: Tensor, beta: float) -> list[float]:
         """Learn from minibatches of segments, drawn by their advantages; return means of their METRICS.
 
         Args:
@@ -242,18 +220,41 @@ class PPOAgent:
             )
             steps["obs"] = self.policy.normalized(steps["obs"])
             return ppo_mlp.learn(self.policy, self.optimizers[0], steps, settings, noise)
+
+        def draws() -> Iterator[Minibatch]:
+            for one in noise:
+                steps["advantages"] = self._advantages(steps)
+                yield steps, *self._draw(steps["advantages"], drawn, one, beta)
+
+        return self._learn_from(draws(), len(noise))
+
+    def _shuffled(self, steps: dict[str, Any], number: int) -> Iterator[Minibatch]:
+        """Yield minibatches of single steps, or with an LSTM of segments: each once before any comes again."""
+        steps = steps | {"advantages": self._advantages(steps)}
+        if self.policy.lstm is None:
+            steps = {name: x if x is None else x.flatten(0, 1)[:, None] for name, x in steps.items()}
+        rows, horizon = steps["rewards"].shape
+        drawn, left = self.minibatch_size // horizon, steps["rewards"].new_empty(0, dtype=torch.int64)
+        for _ in range(number):
+            if len(left) < drawn:
+                left = torch.randperm(rows, generator=self.generator, device=left.device)
+            yield steps, left[:drawn], steps["rewards"].new_ones(drawn)
+            left = left[drawn:]
+
+    def _learn_from(self, minibatches: Iterator[Minibatch], number: int) -> list[float]:
+        """Learn from so many minibatches; return means of their METRICS."""
         sums: list[Tensor] = []
-        for k in range(len(noise)):
-            steps["advantages"] = self._advantages(steps)
-            rows, weights = self._draw(steps["advantages"], drawn, noise[k], beta)
-            sums.append(self._accumulate(steps, rows, weights))
-            if (k + 1) % self.accumulate_minibatches == 0 or k + 1 == len(noise):  # a snapshot holds no gradients
+        for k, minibatch in enumerate(minibatches, 1):
+            sums.append(self._accumulate(*minibatch))
+            if k % self.accumulate_minibatches == 0 or k == number:  # a snapshot holds no gradients
                 self._step()
         means: list[float] = torch.stack(sums).mean(0).tolist()
         return means
 
     def _accumulate(self, steps: Mapping[str, Any], rows: Tensor, weights: Tensor) -> Tensor:
-        """Add the gradients of a minibatch, write its new values and ratios, return metrics in the order of METRICS.
+        """Add the gradients of a minibatch, return metrics in the order of METRICS.
+
+        Values and ratios are replaced by the new ones, unless advantages are computed only once.
 
         The loss is that of the class, averaged over steps that count. Its derivatives are written out, since a graph
         of so many small operations would take longer than the networks.
@@ -263,7 +264,7 @@ class PPOAgent:
             rows: segments of the minibatch.
             weights: of their importance.
         """
-        part: dict[str, Any] = {name: None if x is None else _rows(x, rows) for name, x in steps.items()}
+        part: dict[str, Any] = {name: None if x is None else take_rows(x, rows) for name, x in steps.items()}
         live, old_values, advantages = part["live"], part["values"], part["advantages"]
         dist, values, _ = self.policy(part["obs"], part["state"], part["first"])
         log_probs, entropy = dist.log_prob(part["actions"]), dist.entropy()  # [S, H]
@@ -283,7 +284,8 @@ class PPOAgent:
             clipped = ((ratio - 1).abs() > self.clip_coef).to(ratio.dtype)
             terms = torch.stack([policy_loss, value_loss, entropy, -log_ratio, clipped, ratio])
             metrics = terms.flatten(1) @ share.flatten()
-            steps["values"][rows], steps["ratio"][rows] = values * part["followed"], ratio * live
+            if self.advantage != "once":
+                steps["values"][rows], steps["ratio"][rows] = values * part["followed"], ratio * live
         torch.autograd.backward(
             (log_probs, values, entropy),
             (by_log_probs * shared, by_values * (self.vf_coef * shared), -self.ent_coef * shared),
@@ -294,11 +296,6 @@ class PPOAgent:
         """Return advantages [S, H]: 0 at a segment's last step and where an episode has ended."""
         values, rewards, dones, ratio = (steps[name] for name in ("values", "rewards", "dones", "ratio"))
         return puff_advantage(values, rewards, dones, ratio, *self.advantage_args)
-
-    def _followed(self, batch: Segments) -> Tensor:
-        """Return 0 where nothing is bootstrapped, since an episode has ended, else 1, [S, H]."""
-        ended = batch.terminated if self.truncation == "bootstrap" else batch.terminated | batch.truncated
-        return (~ended).to(batch.values.dtype)
 
     def _draw(self, advantages: Tensor, number: int, noise: Tensor, beta: float) -> tuple[Tensor, Tensor]:
         """Return segments drawn without replacement by their advantages, and their importance weights [number]."""
@@ -320,16 +317,6 @@ class PPOAgent:
             for group in optimizer.param_groups:
                 group["lr"] = lr
         return lr
-
-
-def _rows(x: Any, rows: Tensor) -> Any:
-    return tuple(part[rows] for part in x) if isinstance(x, tuple) else x[rows]
-
-
-def _live(batch: Segments) -> Tensor:
-    """Return 1 where an action counted and its result is in the segment, else 0, [S, H]."""
-    live = (~(batch.terminated | batch.truncated)).to(batch.rewards.dtype)
-    return F.pad(live[:, :-1], (0, 1))
 
 
 def make_optimizers(policy: nn.Module, name: str, lr: float) -> list[torch.optim.Optimizer]:

@@ -70,6 +70,10 @@ def _check_batches(cfg: Mapping[str, Any]) -> None:
     if int(cfg.get("agent.update_epochs", 1) * batch / minibatch) == 0:
         epochs = cfg["agent.update_epochs"]
         raise UserError(f"agent.update_epochs={epochs}: less than one minibatch of {minibatch} steps")
+    if cfg.get("agent.advantage") == "once" and cfg.get("agent.prio_alpha"):
+        raise UserError(
+            f"agent.prio_alpha={cfg['agent.prio_alpha']}: agent.advantage=once has no priorities; set it to 0"
+        )
     if cfg["envs_per_recv"] is not None and cfg["envs_per_recv"] > envs:
         raise UserError(f"envs_per_recv={cfg['envs_per_recv']}: more than num_envs={envs}")
 
@@ -127,7 +131,7 @@ def validate(cfg: DictConfig) -> None:
     known = keys(regime)
     with open_dict(cfg):
         _drop_foreign(cfg, known)
-        if ":" in str(cfg.get("env_id")):
+        if re.search(":.", str(cfg.get("env_id"))):
             cfg.task_name = label(cfg.env_id, "")
         try:
             plain = _resolved(cfg)

@@ -264,8 +264,9 @@ PPO_AGENT = (
     ),
     Key(
         "agent.advantage",
-        Choice("full_batch", "minibatch"),
-        "Advantages of the whole batch before each minibatch; or again of the minibatch, with its own ratios.",
+        Choice("full_batch", "minibatch", "once"),
+        "Advantages of the whole batch before each minibatch; or again of the minibatch, with its own ratios; or once, "
+        "with minibatches of shuffled steps and prio_alpha=0, as in the paper.",
     ),
     fixed("agent.normalize_observations", Bool(), "Normalise vectors by their running mean and deviation."),
     fixed("agent.normalize_rewards", Bool(), "Divide rewards by the running deviation of their discounted sum."),

@@ -122,8 +122,8 @@ class RenderCamera:
     def __init__(self, env: Any, size: int) -> None:
         if env.render_mode != "rgb_array":
             raise UserError(
-                f"the environment's observations are {env.observation_spec()} and its render_mode is "
-                f'{env.render_mode!r}: must be pixels, or gymnasium.make(..., render_mode="rgb_array")'
+                f"no video: the observations are no images, and render_mode is {env.render_mode!r} instead of "
+                "'rgb_array', which a gymnasium.Env lists in metadata['render_modes']"
             )
         self.shape = (size, size, 3)
         self._env = env

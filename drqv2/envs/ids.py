@@ -13,8 +13,8 @@ def split(env_id: str) -> tuple[str, str]:
     Raises:
         UserError: it names no library that is known.
     """
-    library, colon, name = env_id.partition(":")
-    if not colon or library not in LIBRARIES:
+    library, _, name = env_id.partition(":")
+    if not name or library not in LIBRARIES:
         allowed = " or ".join(f"{known}:NAME" for known in LIBRARIES)
         raise UserError(f"env_id={env_id}: must be {allowed}, such as gymnasium:CartPole-v1")
     return library, name
@@ -24,6 +24,5 @@ def unknown(env_id: str, names: list[str]) -> UserError:
     """Return the error for a name that a library does not have."""
     library, name = split(env_id)
     near = nearest(name, names)
-    return UserError(
-        f"env_id={env_id}: {library} has no such environment" + (f"; nearest: {', '.join(near)}" if near else "")
-    )
+    hint = f"nearest: {', '.join(near)}" if near else f"it has {len(names):,}, such as {', '.join(sorted(names)[:3])}"
+    return UserError(f"env_id={env_id}: {library} has no such environment; {hint}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -41,10 +42,18 @@ def factory(env_id: str, options: Mapping[str, Any]) -> Callable[..., Any]:
 
 def _gymnasium_env(name: str, options: dict[str, Any]) -> Any:
     import gymnasium
+    from gymnasium.envs.registration import load_env_creator
 
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory; without a display it would complain
     try:
-        return gymnasium.make(name, **{"render_mode": "rgb_array"} | options)
+        module, _, plain_name = name.rpartition(":")
+        if module:
+            importlib.import_module(module)  # it registers the name
+        entry = gymnasium.spec(plain_name).entry_point
+        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+        modes = getattr(creator, "metadata", {}).get("render_modes", ["rgb_array"])  # a function does not say
+        drawing = {"render_mode": "rgb_array"} if "rgb_array" in modes else {}
+        return gymnasium.make(name, **drawing | options)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise UserError(f"env_id=gymnasium:{name}: {' '.join(str(error).split())[:200]}") from error
 

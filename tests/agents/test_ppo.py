@@ -11,8 +11,9 @@ import pytest
 import torch
 from dm_env import specs
 
-from drqv2.agents.ppo import PPOAgent, Segments
+from drqv2.agents.ppo import PPOAgent
 from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss
+from drqv2.rollout.segments import Segments
 
 ARGUMENTS: dict[str, Any] = {
     "obs_shape": (5,),
@@ -91,7 +92,7 @@ def test_derivatives_of_the_losses_are_those_of_autograd() -> None:
 
 
 @pytest.mark.parametrize("lstm", [False, True])
-@pytest.mark.parametrize("changes", [{}, {"advantage": "minibatch"}, {"optimizer": "muon"}])
+@pytest.mark.parametrize("changes", [{}, {"advantage": "minibatch"}, {"advantage": "once"}, {"optimizer": "muon"}])
 def test_minibatches(changes: dict[str, Any], lstm: bool) -> None:
     agent = make_agent(minibatch_size=12, update_epochs=2.0, accumulate_minibatches=2, lstm=lstm, **changes)
     before = [p.clone() for p in agent.policy.parameters()]

@@ -13,9 +13,10 @@ import torch
 from dm_env import specs
 
 from drqv2.agents import ppo
-from drqv2.agents.ppo import PPOAgent, Segments
+from drqv2.agents.ppo import PPOAgent
 from drqv2.agents.ppo_mlp import Kernels
 from drqv2.nn.losses import clipped_value_loss
+from drqv2.rollout.segments import Segments
 
 COUNT, HORIZON, STEP = 4, 6, 60
 ARGUMENTS: dict[str, Any] = {
@@ -81,7 +82,12 @@ class WrittenOut:
         self.a: dict[str, Any] = ARGUMENTS | {"advantage": agent.advantage, "truncation": agent.truncation}
         self.policy, self.batch = agent.policy, batch
         self.parameters = list(agent.policy.parameters())
-        self.noise = torch.empty(3, COUNT, dtype=torch.float64).exponential_(generator=agent.generator)
+        self.once = agent.advantage == "once"
+        if self.once:
+            orders = [torch.randperm(COUNT * HORIZON, generator=agent.generator).tolist() for _ in range(2)]
+            self.shuffled = [[divmod(i, HORIZON) for i in part] for part in (orders[0][:12], orders[0][12:], orders[1])]
+        else:
+            self.noise = torch.empty(3, COUNT, dtype=torch.float64).exponential_(generator=agent.generator)
         ended = batch.terminated | batch.truncated
         self.live = [[not ended[s, t] and t + 1 < HORIZON for t in range(HORIZON)] for s in range(COUNT)]
         bootstrapped = ~batch.terminated if agent.truncation == "bootstrap" else ~ended
@@ -102,14 +108,11 @@ class WrittenOut:
 
     def update(self) -> dict[str, float]:
         progress = STEP / self.a["total_steps"]
-        beta = 0.3 + 0.7 * 0.8 * progress
         gradients = [torch.zeros_like(p) for p in self.parameters]
         for k in range(3):
             known = [self.advantages(s) for s in range(COUNT)]
-            priority = [sum(map(abs, row)) ** 0.8 for row in known]
-            p = [(x + 1e-6) / (sum(priority) + 1e-6) for x in priority]
-            drawn = sorted(range(COUNT), key=lambda s: -p[s] / float(self.noise[k, s]))[:2]
-            loss = self.loss(drawn, known, {s: (COUNT * p[s]) ** -beta for s in drawn})
+            drawn, weights = self.draw(k, known)
+            loss = self.loss(drawn, known, weights)
             for total, part in zip(gradients, torch.autograd.grad(loss / 2, self.parameters), strict=True):
                 total += part
             if k in (1, 2):
@@ -122,13 +125,23 @@ class WrittenOut:
         spread = np.var([known[s][t] + self.values[s][t] for s, t in chosen], ddof=1)
         return means | {"explained_variance": 1 - left / spread}
 
-    def loss(self, drawn: list[int], known: list[list[float]], weights: dict[int, float]) -> torch.Tensor:
+    def draw(self, k: int, known: list[list[float]]) -> tuple[list[tuple[int, int]], list[float]]:
+        """Return the steps of minibatch k, and a weight of each segment."""
+        if self.once:
+            return self.shuffled[k][:12], [1.0] * COUNT
+        progress = STEP / self.a["total_steps"]
+        beta = 0.3 + 0.7 * 0.8 * progress
+        priority = [sum(map(abs, row)) ** 0.8 for row in known]
+        p = [(x + 1e-6) / (sum(priority) + 1e-6) for x in priority]
+        drawn = sorted(range(COUNT), key=lambda s: -p[s] / float(self.noise[k, s]))[:2]
+        return [(s, t) for s in drawn for t in range(HORIZON)], [(COUNT * x) ** -beta for x in p]
+
+    def loss(self, drawn: list[tuple[int, int]], known: list[list[float]], weights: list[float]) -> torch.Tensor:
         outputs = {}
-        for s in drawn:
-            for t in range(HORIZON):
-                h = self.policy.encoder(self.batch.obs[s, t])
-                logs = torch.log_softmax(self.policy.actor(h), -1)
-                outputs[s, t] = logs, self.policy.critic(h)[0], logs[self.batch.actions[s, t, 0]]
+        for s, t in drawn:
+            h = self.policy.encoder(self.batch.obs[s, t])
+            logs = torch.log_softmax(self.policy.actor(h), -1)
+            outputs[s, t] = logs, self.policy.critic(h)[0], logs[self.batch.actions[s, t, 0]]
         log_ratio = {at: x[2] - self.batch.log_probs[at] for at, x in outputs.items()}
         if self.a["advantage"] == "minibatch":
             for s, t in outputs:
@@ -149,7 +162,7 @@ class WrittenOut:
             loss = loss + (policy_loss + 2.0 * value_loss - 0.01 * entropy) / len(steps)
             terms = policy_loss, value_loss, entropy, -log_ratio[s, t], abs(ratio - 1) > 0.2, ratio
             self.sums += np.array([float(x.detach()) for x in terms]) / len(steps)
-        for s, t in outputs:
+        for s, t in [] if self.once else outputs:
             self.values[s][t] = float(outputs[s, t][1].detach()) * self.bootstrapped[s][t]
             self.ratio[s][t] = float(log_ratio[s, t].detach().exp())
         return loss
@@ -168,7 +181,12 @@ class WrittenOut:
 @pytest.mark.parametrize("truncation", ["bootstrap", "ignore"])
 @pytest.mark.parametrize(
     ("hidden_dim", "advantage", "kernels"),
-    [(8, "full_batch", Kernels.TORCH), (16, "minibatch", Kernels.TORCH), (16, "full_batch", Kernels.CPP)],
+    [
+        (8, "full_batch", Kernels.TORCH),
+        (16, "minibatch", Kernels.TORCH),
+        (16, "once", Kernels.TORCH),
+        (16, "full_batch", Kernels.CPP),
+    ],
 )
 def test_an_update_is_the_one_written_out(hidden_dim: int, advantage: str, kernels: Kernels, truncation: str) -> None:
     agent = make_agent(hidden_dim=hidden_dim, advantage=advantage, truncation=truncation)

@@ -122,6 +122,25 @@ def test_gae_is_the_loop(dtype, sizes, gamma, gae_lambda):
     assert_close(gae(*arguments), naive_gae(*doubles(arguments)))
 
 
+@pytest.mark.parametrize(
+    ("truncated", "published"),
+    [
+        ([], "454.8344 376.1143 291.298 200. 464.5610 383.1085 295.387 201. 474.2876 390.1027 299.476 202."),
+        ([3, 7], "454.0109 375.2386 290.3669 199.01 462.9138 381.3571 293.5248 199.02 474.2876 390.1027 299.476 202."),
+    ],
+)
+def test_gae_gives_the_numbers_that_tianshou_publishes(truncated, published):
+    """Three episodes of four steps, test/base/test_returns.py there: values of the next observations, returns."""
+    rewards = torch.tensor([101.0, 102, 103, 200, 104, 105, 106, 201, 107, 108, 109, 202])[:, None]
+    next_values = torch.tensor([2.0, 3, 4, -1, 5, 6, 7, -2, 8, 9, 10, -3])[:, None]
+    values = next_values.roll(1)
+    ended = (torch.arange(12) % 4 == 3).float()[:, None]
+    terminated = ended.clone()
+    terminated[truncated] = 0
+    returns = gae(rewards, values, next_values, terminated, ended, 0.99, 0.95) + values
+    torch.testing.assert_close(returns[:, 0], torch.tensor([float(x) for x in published.split()]), rtol=1e-5, atol=1e-4)
+
+
 def naive_vtrace(log_rhos, discounts, rewards, values, bootstrap, clip_rho, clip_pg_rho):
     """Return the sums of the paper's equation 1, written out: no recurrence."""
     steps, rhos = len(rewards), log_rhos.exp()

@@ -96,6 +96,17 @@ def test_envpool_gives_the_same_run_twice_and_begins_new_episodes_on_a_resume(
     assert rows(longer, "train")[-1]["step"] == "1200"
 
 
+def test_preset_cartpole_learns(tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    run(
+        tmp_path / "run",
+        *"total_timesteps=40000 eval_every_frames=40000 num_eval_episodes=5 save_video=false".split(),
+        base=["regime=ppo", "preset=cartpole"],
+    )
+    *_, last = rows(tmp_path / "run", "eval")
+    assert float(last["episode_reward"]) > 400
+
+
 def test_a_sweep_maximises_the_mean_return_after_the_first_fifth(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = [float(row["episode_reward"]) for row in rows(whole, "train")[4:] if row["episode_reward"]]
     workspace = PPOWorkspace.__new__(PPOWorkspace)
