@@ -88,7 +88,7 @@ MAY_USE: dict[str, set[str]] = {
     "snapshot": {"system", "config"},
     "snapshot/__main__": {"system", "replay", "launch"},
     "run": {"system", "config", "envs", "agents", "replay", "logging", "snapshot"},
-    "rollout": {"envs"},
+    "rollout": {"nn", "envs"},
     "evaluation": {"system", "config", "envs", "logging", "snapshot", "run"},
     "regimes": {"config", "envs", "agents", "rollout", "run", "evaluation"},
     "report": {"system", "config", "evaluation"},

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from drqv2.agents import ppo_mlp
 from drqv2.agents.ppo_mlp import Kernels
+from drqv2.agents.segments import Segments, take_rows
 from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss, explained_variance
 from drqv2.nn.normalization import RunningMeanStd
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import puff_advantage
-from drqv2.rollout.segments import Segments, take_rows
 
 Minibatch = tuple[dict[str, Any], Tensor, Tensor]  # steps of a batch, its rows, their weights
 METRICS = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "clipfrac", "importance")

@@ -12,8 +12,8 @@ import torch
 from dm_env import specs
 
 from drqv2.agents.ppo import PPOAgent
+from drqv2.agents.segments import Segments
 from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss
-from drqv2.rollout.segments import Segments
 
 ARGUMENTS: dict[str, Any] = {
     "obs_shape": (5,),

@@ -15,8 +15,8 @@ from dm_env import specs
 from drqv2.agents import ppo
 from drqv2.agents.ppo import PPOAgent
 from drqv2.agents.ppo_mlp import Kernels
+from drqv2.agents.segments import Segments
 from drqv2.nn.losses import clipped_value_loss
-from drqv2.rollout.segments import Segments
 
 COUNT, HORIZON, STEP = 4, 6, 60
 ARGUMENTS: dict[str, Any] = {
