@@ -96,16 +96,15 @@ class Collector(Iterator[dict[str, Any]]):
         """Act once; return for how many environments."""
         assert self.current is not None, "start() comes first"
         step, state = self.current, self.state
-        with self.spent_on("copy"):
+        with self.spent_on("forward"):
             obs, first = (torch.from_numpy(x).to(self.device) for x in (step.observation, step.first))
             index = torch.from_numpy(step.env_index)
             before = None if state is None else (state[0][index], state[1][index])
-        with self.spent_on("forward"):
             actions, log_probs, values, after = self.act(obs, before, first)
             chosen = actions.cpu().numpy()
         with self.spent_on("env"):
             self.env.send(chosen)
-            new = {"obs": obs, "first": first, "actions": actions, "log_probs": log_probs, "values": values}
+            new = {"obs": obs, "actions": actions, "log_probs": log_probs, "values": values}
             if state is not None and before is not None and after is not None:
                 new |= zip("hc", before, strict=True)
                 for x, y in zip(state, after, strict=True):
@@ -115,7 +114,10 @@ class Collector(Iterator[dict[str, Any]]):
         return len(step.env_index)
 
     def _enough(self) -> bool:
-        """Return whether the steps make S whole segments."""
+        """Return whether S H steps or more make S whole segments."""
+        number = self.env.num_envs
+        if not self._kept and len(self._new[-1][0].env_index) == number and self.segments % number == 0:
+            return True  # all environments step together
         index = np.concatenate([self._kept.get("env_index", np.empty(0, int)), *(s.env_index for s, _ in self._new)])
         return int((np.bincount(index) // self.horizon).sum()) >= self.segments
 
@@ -138,8 +140,8 @@ class Collector(Iterator[dict[str, Any]]):
         _, *fields = zip(*(step for step, _ in self._new), strict=True)
         reward, terminated, truncated, first, index = map(np.concatenate, fields)
         sums = self.totals.add(reward, terminated | truncated, first, index)
-        arrays = {"rewards": reward, "terminated": terminated, "truncated": truncated, "sums": sums, "env_index": index}
-        steps = {name: torch.from_numpy(x) for name, x in arrays.items()}
+        arrays = {"rewards": reward, "terminated": terminated, "truncated": truncated, "first": first, "sums": sums}
+        steps = {name: torch.from_numpy(x) for name, x in (arrays | {"env_index": index}).items()}
         steps |= {name: torch.cat([new[name] for _, new in self._new]) for name in self._new[0][1]}
         self._new = []
         return {name: torch.cat([self._kept[name], x]) if self._kept else x for name, x in steps.items()}
