@@ -80,7 +80,7 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
     if str(node["_target_"]).endswith(".DrQV2Agent") and np.issubdtype(env.action_spec().dtype, np.integer):
         raise UserError(
             f"{node['_target_']} acts with vectors of floats, and the actions of {cfg.task_name} are discrete: use "
-            "regime=ppo, or an agent of your own"
+            "regime=ppo and its own agent, or one of yours"
         )
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")} | {"action_spec": env.action_spec()} | shapes
     return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, shapes | {"device": str(device)}, offered)
