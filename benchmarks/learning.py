@@ -21,7 +21,8 @@ import torch
 
 from benchmarks.ppo import Setting
 
-# As the presets of these names; steps between evaluations; episodes of each.
+# Sizes, epochs and learning rates as in the presets of these names, the libraries' own values otherwise; steps between
+# evaluations; episodes of each.
 TASKS: dict[str, tuple[Setting, int, int]] = {
     "cartpole": (
         Setting("CartPole-v1", "mlp", 64, 32, 64, epochs=6, lr=2e-3, total=100_000, scale_rewards=True),

@@ -165,7 +165,7 @@ class PPOAgent:
             batch = batch._replace(rewards=self.reward_stats.scale(batch.rewards))
         known = self.policy.knows_observations()
         metrics = self._learn(batch, min(step / self.total_steps, 1.0)) if known else {}
-        self.policy.see(batch.obs)  # after learning, whose log probabilities are of the statistics before
+        self.policy.see(batch.obs)  # after learning: most log probabilities are of the statistics before
         return metrics
 
     def _learn(self, batch: Segments, progress: float) -> dict[str, float]:
@@ -236,22 +236,23 @@ class PPOAgent:
         rows, horizon = steps["rewards"].shape
         drawn, left = self.minibatch_size // horizon, steps["rewards"].new_empty(0, dtype=torch.int64)
         for _ in range(number):
-            if len(left) < drawn:
-                left = torch.randperm(rows, generator=self.generator, device=left.device)
+            while len(left) < drawn:
+                left = torch.cat([left, torch.randperm(rows, generator=self.generator, device=left.device)])
             yield steps, left[:drawn], steps["rewards"].new_ones(drawn)
             left = left[drawn:]
 
     def _learn_from(self, minibatches: Iterator[Minibatch], number: int) -> list[float]:
         """Learn from so many minibatches; return means of their METRICS."""
         sums: list[Tensor] = []
-        for k, minibatch in enumerate(minibatches, 1):
-            sums.append(self._accumulate(*minibatch))
-            if k % self.accumulate_minibatches == 0 or k == number:  # a snapshot holds no gradients
+        group = self.accumulate_minibatches
+        for k, minibatch in enumerate(minibatches):
+            sums.append(self._accumulate(*minibatch, min(group, number - k // group * group)))
+            if (k + 1) % group == 0 or k + 1 == number:  # a snapshot holds no gradients
                 self._step()
         means: list[float] = torch.stack(sums).mean(0).tolist()
         return means
 
-    def _accumulate(self, steps: Mapping[str, Any], rows: Tensor, weights: Tensor) -> Tensor:
+    def _accumulate(self, steps: Mapping[str, Any], rows: Tensor, weights: Tensor, group: int) -> Tensor:
         """Add the gradients of a minibatch, return metrics in the order of METRICS.
 
         Values and ratios are replaced by the new ones, unless advantages are computed only once.
@@ -263,6 +264,7 @@ class PPOAgent:
             steps: of the batch.
             rows: segments of the minibatch.
             weights: of their importance.
+            group: minibatches whose gradients are averaged.
         """
         part: dict[str, Any] = {name: None if x is None else take_rows(x, rows) for name, x in steps.items()}
         live, old_values, advantages = part["live"], part["values"], part["advantages"]
@@ -280,7 +282,7 @@ class PPOAgent:
             policy_loss, by_log_probs = clipped_policy_loss(ratio, scaled, self.clip_coef)
             value_loss, by_values = clipped_value_loss(values, old_values, advantages + old_values, self.vf_clip)
             share = live / number
-            shared = share / self.accumulate_minibatches
+            shared = share / group
             clipped = ((ratio - 1).abs() > self.clip_coef).to(ratio.dtype)
             terms = torch.stack([policy_loss, value_loss, entropy, -log_ratio, clipped, ratio])
             metrics = terms.flatten(1) @ share.flatten()

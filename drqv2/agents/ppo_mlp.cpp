@@ -24,8 +24,8 @@ struct Adam {
 
 // Add the gradients of a minibatch to `to` and its metrics, in the order of METRICS, to `sums`; see
 // PPOAgent._accumulate.
-void accumulate(const Policy& net, const Batch& batch, const Settings& set, const int64_t* rows, const Real* weights,
-                const Real* advantages, Real* const* to, double* sums) {
+void accumulate(const Policy& net, const Batch& batch, const Settings& set, int64_t group, const int64_t* rows,
+                const Real* weights, const Real* advantages, Real* const* to, double* sums) {
     thread_local Pass pass;
     const int64_t horizon = batch.horizon, width = net.sizes ? net.groups : net.outputs;
     const size_t bytes = net.sizes ? sizeof(int64_t) : sizeof(Real);
@@ -51,7 +51,7 @@ void accumulate(const Policy& net, const Batch& batch, const Settings& set, cons
         const int64_t at = rows[b / horizon] * horizon + b % horizon;
         const void* action = static_cast<const char*>(batch.actions) + at * width * bytes;
         Real entropy, *y = &pass.y[b * pass.out], *d_y = &pass.d_y[b * pass.out];
-        const Real live = batch.live[at], share = live / Real(number), shared = share / set.accumulate;
+        const Real live = batch.live[at], share = live / Real(number), shared = share / group;
         const Real log_ratio = log_prob(net, y, action, entropy) - batch.log_probs[at], ratio = std::exp(log_ratio);
         const Real advantage = weights[b / horizon] * Real((advantages[at] - mean) * live / spread);
         const Real limited = std::min(std::max(ratio, 1 - set.clip_coef), 1 + set.clip_coef);
@@ -148,7 +148,8 @@ extern "C" int64_t learn(const Policy* net, const Batch* batch, const Settings* 
     for (int64_t k = 0; k < set->minibatches; ++k) {
         puff_advantage(*batch, *set, advantages.data());
         draw(*batch, *set, advantages.data(), noise + k * batch->segments, rows, weights);
-        accumulate(*net, *batch, *set, rows.data(), weights.data(), advantages.data(), to, metrics);
+        const int64_t group = std::min(set->accumulate, set->minibatches - k / set->accumulate * set->accumulate);
+        accumulate(*net, *batch, *set, group, rows.data(), weights.data(), advantages.data(), to, metrics);
         if ((k + 1) % set->accumulate == 0 || k + 1 == set->minibatches)
             step(*net, *set, *adam, adam->steps + ++steps, sizes, gradients);
     }

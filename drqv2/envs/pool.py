@@ -40,7 +40,8 @@ def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tu
             pool = envpool.make(name, env_type="gymnasium", num_envs=num_envs, seed=seed % 2**31, **options)
             return pool, pool.observation_space, pool.action_space
         except (AssertionError, TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"env_id=envpool:{name}: {' '.join(str(error).split())[:200]}") from error
+            text = " ".join(str(error).split())[:200] or "options that it does not take"
+            raise UserError(f"env_id=envpool:{name}: {text}") from error
 
 
 class _Actions:
@@ -61,7 +62,8 @@ class _Actions:
             self.spec = specs.BoundedArray(space.shape, np.float32, -1.0, 1.0, "action")
             self._scale = (space.low + space.high) / 2, (space.high - space.low) / 2
         else:
-            raise UserError(f"the actions of {name} are {space}: must be discrete, or one vector with finite bounds")
+            shown = " ".join(str(space).split())
+            raise UserError(f"the actions of {name} are {shown}: must be discrete, or one vector with finite bounds")
 
     def __call__(self, actions: np.ndarray) -> np.ndarray:
         if self._scale is not None:
@@ -70,12 +72,14 @@ class _Actions:
 
 
 class _Observations:
-    """Turns observations [N, ...] of a pool into one array: images as they are; vectors and numbers joined, float32."""
+    """Turns observations [N, ...] of a pool into one array: images [C, H, W]; vectors and numbers joined, float32."""
 
     def __init__(self, space: Any, name: str) -> None:
         self.is_image = space.__class__.__name__ == "Box" and space.dtype == np.uint8 and len(space.shape) == 3
         if self.is_image:
-            self.spec: specs.Array = specs.BoundedArray(space.shape, np.uint8, 0, 255, "observation")
+            self._channels_last = space.shape[2] < space.shape[0]
+            shape = (space.shape[2], *space.shape[:2]) if self._channels_last else space.shape
+            self.spec: specs.Array = specs.BoundedArray(shape, np.uint8, 0, 255, "observation")
             return
         parts = space.spaces if hasattr(space, "spaces") else {"": space}
         self._keys = [key for key, part in parts.items() if hasattr(part, "low")]
@@ -87,7 +91,7 @@ class _Observations:
     def __call__(self, observation: Any) -> np.ndarray:
         if self.is_image:
             image: np.ndarray = observation
-            return image
+            return np.ascontiguousarray(image.transpose(0, 3, 1, 2)) if self._channels_last else image
         if not isinstance(observation, Mapping):
             return observation.reshape(len(observation), -1).astype(np.float32, copy=False)
         parts = [observation[key] for key in self._keys]
@@ -125,9 +129,13 @@ class PoolVector(VectorEnv):
         super().__init__(num_envs, self._observations.spec, self._actions.spec)
         self._over = np.zeros(num_envs, bool)
         self._rows = np.arange(num_envs)
+        self._partial, self._in_flight = sizes["batch_size"] < num_envs, False
 
     def _reset(self) -> VectorStep:
+        if self._in_flight:
+            raise RuntimeError("reset() comes once where recv() does not return all environments")
         self._over[:] = True
+        self._in_flight = self._partial
         self._pool.async_reset()
         return self._recv()
 

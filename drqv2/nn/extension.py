@@ -43,16 +43,17 @@ def _built(name: str, sources: tuple[Path, ...], flags: tuple[str, ...]) -> Path
     from torch.utils import cpp_extension
 
     source = "".join(f'#line 1 "{path.name}"\n{path.read_text()}' for path in sources)
-    key = hashlib.sha256(repr((source, flags, _processor())).encode()).hexdigest()[:16]
+    key = f"{name}_" + hashlib.sha256(repr((source, flags, _processor())).encode()).hexdigest()[:16]
     cache = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()) / "drqv2"
-    library = cache / f"{name}_{key}.so"
+    library = cache / f"{key}.so"
     if not library.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
-            Path(folder, f"{name}.cpp").write_text(source)
-            path = [str(Path(folder, f"{name}.cpp"))]
-            cpp_extension.load(name, path, list(flags), build_directory=folder, is_python_module=False)
-            Path(folder, f"{name}.so").replace(library)
+            path = Path(folder, f"{name}.cpp")
+            path.write_text(source)
+            # By the key: a name that this process has built before would get a number.
+            cpp_extension.load(key, [str(path)], list(flags), build_directory=folder, is_python_module=False)
+            Path(folder, library.name).replace(library)
     return library
 
 

@@ -168,15 +168,16 @@ def action_sizes(spec: Any) -> tuple[int, ...] | None:
     Raises:
         UserError: no policy fits the actions.
     """
+    shown = " ".join(str(spec).split())
     if isinstance(spec, specs.DiscreteArray):
         return (int(spec.num_values),)
     if isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1:
         if np.issubdtype(spec.dtype, np.floating):
             return None
         if np.any(spec.minimum):
-            raise UserError(f"no policy fits the actions {spec}: whole numbers must begin at 0; wrap the environment")
+            raise UserError(f"no policy fits the actions {shown}: whole numbers must begin at 0; wrap the environment")
         return tuple(int(n) for n in np.broadcast_to(spec.maximum, spec.shape) + 1)
-    raise UserError(f"no policy fits the actions {spec}: they must be discrete, several discrete ones, or one vector")
+    raise UserError(f"no policy fits the actions {shown}: they must be discrete, several discrete ones, or one vector")
 
 
 class Policy(nn.Module):

@@ -107,6 +107,7 @@ class PPOWorkspace(BaseWorkspace):
 
     def eval(self) -> None:
         """Play num_eval_episodes with the most probable actions; log their returns and film the first."""
+        self.require_finite(parameters=True)
         policy = evaluation_policy(self.agent, self.vector.action_spec().shape, self.global_step)
 
         @torch.no_grad()
@@ -133,7 +134,7 @@ class PPOWorkspace(BaseWorkspace):
                 log("episode_length", float(np.mean(steps)) * cfg.action_repeat)
             log("fps", sps * cfg.action_repeat)
             log("total_time", total_time)
-            log("episode", self.global_episode)
+            log("episode", progress.episode)
             log("step", self.global_step)
             log("SPS", sps)
             log("agent_steps", self.global_step)
@@ -142,6 +143,11 @@ class PPOWorkspace(BaseWorkspace):
             for name, share in self.time_shares.shares().items():
                 log(f"performance/{'misc' if name == 'other' else name}", share)
         episodes.clear()
+
+    @property
+    def global_episode(self) -> int:
+        """Training episodes finished so far, those of the next row of train.csv included."""
+        return self.progress.episode + len(self.segments.totals.episodes)
 
     @cached_property
     def num_frames(self) -> int:

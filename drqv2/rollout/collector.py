@@ -59,6 +59,7 @@ class Collector(Iterator[dict[str, Any]]):
         self.current: VectorStep | None = None  # the one that is acted on next
         self._new: list[tuple[VectorStep, Steps]] = []  # since the last batch
         self._kept: Steps = {}  # before it, and not in it
+        self._waiting = np.zeros(env.num_envs, np.int64)  # how many of both each environment has
 
     def __next__(self) -> dict[str, Any]:
         """Return a batch of new segments.
@@ -70,8 +71,8 @@ class Collector(Iterator[dict[str, Any]]):
         Raises:
             NotFiniteError: a reward is NaN or infinite.
         """
-        steps = len(self._kept.get("rewards", ()))
-        while steps < self.segments * self.horizon or not self._enough():
+        steps = int(self._waiting.sum())
+        while steps < self.segments * self.horizon or (self._waiting // self.horizon).sum() < self.segments:
             steps += self._step()
         with self.spent_on("copy"):
             return self._batch()
@@ -110,16 +111,9 @@ class Collector(Iterator[dict[str, Any]]):
                 for x, y in zip(state, after, strict=True):
                     x[index] = y
             self._new.append((step, new))
+            self._waiting[step.env_index] += 1
             self.current = self.env.recv()
         return len(step.env_index)
-
-    def _enough(self) -> bool:
-        """Return whether S H steps or more make S whole segments."""
-        number = self.env.num_envs
-        if not self._kept and len(self._new[-1][0].env_index) == number and self.segments % number == 0:
-            return True  # all environments step together
-        index = np.concatenate([self._kept.get("env_index", np.empty(0, int)), *(s.env_index for s, _ in self._new)])
-        return int((np.bincount(index) // self.horizon).sum()) >= self.segments
 
     def _batch(self) -> dict[str, Any]:
         """Take the oldest whole segments out of the steps that are waiting."""
@@ -129,10 +123,11 @@ class Collector(Iterator[dict[str, Any]]):
         rest = np.ones(len(index), bool)
         rest[taken] = False
         self._kept = {name: x[torch.from_numpy(rest)] for name, x in steps.items()} if rest.any() else {}
+        self._waiting = np.bincount(index[rest], minlength=len(self._waiting))
         del steps["env_index"]
         where = torch.from_numpy(taken).to(self.device)
+        states = tuple(steps.pop(name)[where[:, 0]] for name in "hc" if name in steps)
         batch: dict[str, Any] = {name: x.to(self.device)[where] for name, x in steps.items()}
-        states = tuple(batch.pop(name)[:, 0] for name in "hc" if name in batch)
         return batch | {"state": states or None}
 
     def _take(self) -> Steps:

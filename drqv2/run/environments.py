@@ -54,6 +54,11 @@ def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
     return ProcessEnv(make, machine.render_threads(number))
 
 
+# Arguments of envpool.make, and what sets them.
+_SET_BY = {"task_id": "env_id", "name": "env_id", "num_envs": "num_envs", "seed": "seed", "batch_size": "envs_per_recv"}
+_SET_BY |= {"env_type": "this project", "render_mode": "this project"}
+
+
 def make_vector(cfg: DictConfig, step: int) -> VectorEnv:
     """Return the training environments of a regime that steps them all at once.
 
@@ -104,6 +109,9 @@ def _make_pool(cfg: DictConfig, step: int) -> VectorEnv:
 
 def _options(cfg: DictConfig) -> dict[str, Any]:
     options: Any = OmegaConf.to_container(cfg.env, resolve=True)
+    for name, key in _SET_BY.items() if ids.split(cfg.env_id)[0] == "envpool" else ():
+        if name in options:
+            raise UserError(f"env.{name}: is set by {key}; leave it out")
     return {name: value for name, value in options.items() if name != "_target_"}
 
 

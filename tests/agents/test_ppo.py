@@ -106,6 +106,24 @@ def test_minibatches(changes: dict[str, Any], lstm: bool) -> None:
     assert all(moved)
 
 
+def test_one_minibatch_of_everything_is_the_same_however_advantages_are_computed() -> None:
+    for lstm in (False, True):
+        found = []
+        for advantage in ("full_batch", "once"):
+            agent = make_agent(minibatch_size=24, update_epochs=1.0, lstm=lstm, advantage=advantage, prio_alpha=0.0)
+            metrics = agent.update(iter([make_batch(agent)._asdict()]), 0)
+            del metrics["losses/explained_variance"]  # of the values after and before the update
+            found.append([torch.tensor(list(metrics.values())), *agent.policy.parameters()])
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_steps_left_over_from_an_epoch_come_first_in_the_next() -> None:
+    agent = make_agent(minibatch_size=18, advantage="once")
+    drawn = torch.cat([rows for _, rows, _ in agent._shuffled(agent._steps(make_batch(agent)), 4)])
+    assert drawn.bincount().tolist() == [3] * 24  # 4 x 18 steps of 24
+
+
 def test_no_gradients_are_left_for_the_next_update() -> None:
     agent = make_agent(minibatch_size=12, update_epochs=1.5, accumulate_minibatches=2)  # three minibatches
     agent.update(iter([make_batch(agent)._asdict()]), 0)
@@ -170,7 +188,7 @@ def test_advantages_of_a_minibatch_have_its_ratios_and_the_values_before_it() ->
             ratio = (dist.log_prob(batch.actions) - batch.log_probs).exp() * steps["live"]
         known = agent._advantages(steps | {"ratio": ratio})
         steps["advantages"] = torch.zeros_like(known) if advantage == "minibatch" else known
-        metrics = agent._accumulate(steps, torch.arange(4), torch.ones(4))
+        metrics = agent._accumulate(steps, torch.arange(4), torch.ones(4), 1)
         found.append([metrics, *(p.grad for p in agent.policy.parameters())])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)

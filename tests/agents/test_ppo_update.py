@@ -113,7 +113,9 @@ class WrittenOut:
             known = [self.advantages(s) for s in range(COUNT)]
             drawn, weights = self.draw(k, known)
             loss = self.loss(drawn, known, weights)
-            for total, part in zip(gradients, torch.autograd.grad(loss / 2, self.parameters), strict=True):
+            for total, part in zip(
+                gradients, torch.autograd.grad(loss / (1 if k == 2 else 2), self.parameters), strict=True
+            ):
                 total += part
             if k in (1, 2):
                 self.step(gradients, 0.5 * 0.01 * (1 + math.cos(math.pi * progress)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import gymnasium
 import numpy as np
 import pytest
 
@@ -76,6 +79,27 @@ def test_images_of_envpool_come_channels_first_and_are_filmed_in_colour() -> Non
     assert frame.shape == (210, 160, 3)
     assert np.ptp(frame.astype(int), axis=2).max() > 50
     env.close()
+
+
+class Undrawn(gymnasium.Env):
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.ones(3, np.float32), 1.0, False, False, {}
+
+
+def test_an_environment_that_does_not_draw_is_not_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry: Any = Undrawn
+    monkeypatch.setitem(gymnasium.registry, "Undrawn-v0", gymnasium.envs.registration.EnvSpec("Undrawn-v0", entry))
+    env = made("gymnasium:Undrawn-v0")
+    assert played(env, 2)[2].tolist() == [1, 1, 1]
+    assert env.render_mode is None
 
 
 def test_several_discrete_actions() -> None:

@@ -110,6 +110,7 @@ def test_envpool_gives_the_same_stream() -> None:
     ("name", "observed", "acted"),
     [
         ("Pong-v5", (4, 84, 84), ()),
+        ("CarRacing-v2", (3, 96, 96), (3,)),  # EnvPool puts its channels last
         ("CartpoleBalance-v1", (5,), (1,)),
         ("Catch-v0", (50,), ()),
         ("Pendulum-v1", (3,), (1,)),
@@ -133,6 +134,17 @@ def test_envpool_hands_over_those_that_are_ready() -> None:
         for index, first in zip(step.env_index, step.first, strict=True):
             firsts[int(index)] += first
     assert min(firsts.values()) >= 1
+
+
+def test_a_second_reset_is_refused_while_some_environments_step() -> None:
+    needs_envpool()
+    pool = PoolVector("CartPole-v1", 4, 0, batch_size=2)
+    pool.reset()
+    with pytest.raises(RuntimeError, match="comes once"):
+        pool.reset()
+    whole = PoolVector("CartPole-v1", 4, 0)
+    assert whole.reset().first.all()
+    assert whole.reset().first.all()
 
 
 def test_an_unknown_id_names_the_nearest() -> None:

@@ -148,6 +148,8 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         ("agent.minibatch_size=8", "agent.minibatch_size=8: differs from minibatch_size=24"),
         ("env_id=envpool:CartPole-v1 vector=auto obs_type=pixels", "obs_type=pixels: envpool:CartPole-v1 shows arrays"),
         ("env_id=envpool:CartpoleBalance-v1 vector=auto +env.from_pixels=true", "use task=NAME"),
+        ("agent.advantage=once agent.prio_alpha=0.8", "agent.advantage=once has no priorities"),
+        ("env_id=envpool:CartPole-v1 vector=auto +env.seed=7", "env.seed: is set by seed; leave it out"),
         ("agent.encoder=nature", "agent.encoder=nature is for images"),
         ("obs_type=pixels agent.encoder=mlp", "agent.encoder=mlp is for vectors"),
         ("env_id=gymnasium:CartPol-v1", "nearest: .*CartPole-v1"),

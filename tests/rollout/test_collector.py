@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drqv2.envs.handles import LocalEnv
 from drqv2.envs.vector import HandleVector, VectorEnv, VectorStep
@@ -123,3 +125,69 @@ def test_a_reward_that_is_not_finite_is_named() -> None:
 
     with pytest.raises(NotFiniteError, match="the reward is nan in environment 0: fix the environment"):
         next(started(Broken(2), act, None, segments=2, horizon=8))
+
+
+class Uneven(VectorEnv):
+    """Environments whose episodes end at random, handed over in random order, some more often than others."""
+
+    def __init__(self, num_envs: int, ready: int, rng: np.random.Generator) -> None:
+        super().__init__(num_envs, None, None)
+        self.ready, self.rng, self.over = ready, rng, np.ones(num_envs, bool)
+        self.steps: list[list[Any]] = [[] for _ in range(num_envs)]  # reward, terminated, truncated, first of each
+
+    def _recv(self) -> VectorStep:
+        often = np.arange(1.0, self.num_envs + 1) ** 2
+        some = self.rng.choice(self.num_envs, self.ready, replace=False, p=often / often.sum())
+        index = some if self.ready < self.num_envs else np.arange(self.num_envs)
+        first = self.over[index]
+        ended = (self.rng.random(self.ready) < 0.2) & ~first
+        truncated = ended & (self.rng.random(self.ready) < 0.5)
+        reward = np.where(first, 0, self.rng.integers(-4, 5, self.ready)).astype(np.float32)
+        self.over[index] = ended
+        obs = np.array([[i, len(self.steps[i])] for i in index], np.float32)
+        for i, *step in zip(index, reward, ended & ~truncated, truncated, first, strict=True):
+            self.steps[i].append(step)
+        return VectorStep(obs, reward, ended & ~truncated, truncated, first, index)
+
+    _reset = _recv
+
+    def _send(self, actions: np.ndarray) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def act_with_memory(obs: torch.Tensor, state: Any, first: torch.Tensor) -> Any:
+    """Return numbers made from the observation; the state counts an episode's steps and adds up their numbers."""
+    h, c = (x * ~first[:, None] for x in state)
+    value = 10 * obs[:, 0] + obs[:, 1]
+    return value[:, None], value + 1, value + 2, (h + 1, c + obs[:, 1:])
+
+
+@given(seed=st.integers(0, 10_000))
+def test_batches_in_any_order_equal_a_loop(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_envs, horizon = int(rng.integers(1, 6)), int(rng.integers(2, 6))
+    env = Uneven(num_envs, int(rng.integers(1, num_envs + 1)), rng)
+    state, segments = (torch.zeros(num_envs, 1), torch.zeros(num_envs, 1)), num_envs * int(rng.integers(1, 4))
+    collector = started(env, act_with_memory, state, segments, horizon, discount=0.5)
+    taken = [0] * num_envs
+    for batch in (next(collector) for _ in range(4)):
+        values = 10 * batch["obs"][..., 0] + batch["obs"][..., 1]
+        assert torch.equal(batch["actions"][..., 0], values)
+        assert torch.equal(batch["log_probs"], values + 1)
+        assert torch.equal(batch["values"], values + 2)
+        for s in range(segments):
+            i = int(batch["obs"][s, 0, 0])
+            assert batch["obs"][s].tolist() == [[i, taken[i] + t] for t in range(horizon)]
+            before, total = [0, 0], 0.0  # steps of the episode and the sum of their numbers; discounted rewards
+            for t, (reward, terminated, truncated, first) in enumerate(env.steps[i][: taken[i] + horizon]):
+                if t == taken[i]:
+                    assert [float(x[s]) for x in batch["state"]] == before
+                before = [1, t] if first else [before[0] + 1, before[1] + t]
+                total = 0.5 * total * (not first) + reward
+                if t >= taken[i]:
+                    k = t - taken[i]
+                    found = [batch[name][s, k] for name in ("rewards", "terminated", "truncated", "first", "sums")]
+                    expected = [reward, terminated, truncated, first, total]
+                    assert [float(x) for x in found] == pytest.approx([float(x) for x in expected])
+            taken[i] += horizon
