@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 import re
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,18 @@ POOL = [word for word in PPO if not word.startswith(("vector=", "env_id="))] + [
 def run(run_dir: Path, *overrides: str, base: list[str] = PPO) -> Path:
     launch(train.main, "cfgs", argv=[*base, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
+
+
+def signal_at(count: int) -> Callable[..., dict[str, float]]:
+    """Return an `update` that asks the process to stop when it is called for the `count`th time."""
+    update, calls = PPOAgent.update, itertools.count(1)
+
+    def update_and_signal(self: PPOAgent, segments: Any, step: int) -> dict[str, float]:
+        if next(calls) == count:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, segments, step)
+
+    return update_and_signal
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +70,8 @@ def test_a_run_writes_everything(whole: Path) -> None:
 
 
 def test_an_interrupted_run_ends_in_the_same_bits(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    update, left = PPOAgent.update, 9
-
-    def update_and_signal(self: PPOAgent, segments: Any, step: int) -> dict[str, float]:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return update(self, segments, step)
-
     with monkeypatch.context() as m:
-        m.setattr(PPOAgent, "update", update_and_signal)
+        m.setattr(PPOAgent, "update", signal_at(9))
         with pytest.raises(SystemExit) as leaving:
             run(tmp_path / "run")
     assert leaving.value.code == 75
@@ -94,6 +99,23 @@ def test_envpool_gives_the_same_run_twice_and_begins_new_episodes_on_a_resume(
     assert "begin new episodes: EnvPool cannot return" in capsys.readouterr().out
     assert rows(longer, "train")[:20] == rows(one, "train")
     assert rows(longer, "train")[-1]["step"] == "1200"
+
+
+def test_a_resume_with_envpool_keeps_episodes_that_no_row_has_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = [*POOL, "save_video=false", "log_every_seconds=1000"]
+    with monkeypatch.context() as m:
+        m.setattr(PPOAgent, "update", signal_at(9))
+        with pytest.raises(SystemExit):
+            run(tmp_path / "run", base=base)
+    assert not (tmp_path / "run" / "train.csv").exists()
+    saved = snapshot.load(tmp_path / "run" / "snapshot.pt")
+    waiting = len(saved["collector"]["totals"]["episodes"])
+    assert waiting > 10
+    resume(tmp_path / "run", "total_timesteps=480")  # one update more, in which at most a few episodes end
+    (row,) = rows(tmp_path / "run", "train")
+    assert int(row["episode"]) >= waiting
 
 
 def test_preset_cartpole_learns(tmp_path: Path) -> None:
