@@ -18,7 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.kinds import NO_LEGACY, Device, Key, Schedule
 from drqv2.config.messages import explain
-from drqv2.config.schema import FIRST_REGIME, every_key, keys, tasks
+from drqv2.config.schema import every_key, keys, tasks
+from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
 _LENGTHS = {"obs_shape": 3, "action_shape": 1}  # of the shapes that the environment defines

@@ -9,12 +9,13 @@ from omegaconf import OmegaConf
 from drqv2.config.checks import leaves
 from drqv2.config.formatting import show
 from drqv2.config.kinds import Key
-from drqv2.config.schema import CFGS, FIRST_REGIME, GROUPS, REGIMES, SHARED, defaults, groups, keys, presets, tasks
+from drqv2.config.schema import CFGS, GROUPS, defaults, groups, keys, presets, tasks
+from drqv2.config.tables.shared import FIRST_REGIME, REGIMES, SHARED
 
 _HEAD = """\
 # Configuration
 
-Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/schema.py` and `cfgs/`.
+Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/tables/` and `cfgs/`.
 
 Later wins: `cfgs/config.yaml`, then the regime (`regime=drqv2`), the task (`task=cheetah_run`), the preset
 (`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result to `config.yaml` in its

@@ -10,7 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from drqv2.config.formatting import did_you_mean, unknown
 from drqv2.config.kinds import Key, not_set
-from drqv2.config.schema import CHOSEN, FIRST_REGIME, GROUPS, every_key, keys, tasks
+from drqv2.config.schema import CHOSEN, GROUPS, every_key, keys, tasks
+from drqv2.config.tables.shared import FIRST_REGIME
 
 
 def explain(error: Exception, regime: str = FIRST_REGIME) -> str:

@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors import SafetensorError, safe_open
 
-from drqv2.config.schema import FIRST_REGIME, defaults
+from drqv2.config.schema import defaults
+from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 from drqv2.run import factory
 from drqv2.snapshot import agent_state, agent_weights

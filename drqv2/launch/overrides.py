@@ -13,7 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from drqv2.config.kinds import Schedule
-from drqv2.config.schema import CHOSEN, FIRST_REGIME, every_key
+from drqv2.config.schema import CHOSEN, every_key
+from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 from drqv2.system import files
 

@@ -17,7 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from drqv2.config.checks import leaves
-from drqv2.config.schema import FIRST_REGIME, every_key, legacy, length
+from drqv2.config.schema import every_key, legacy, length
+from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
 _NEEDED = {"task_name": str, "seed": int, "action_repeat": int, "num_envs": int}

@@ -7,7 +7,8 @@ from typing import Any
 
 from drqv2.config.checks import leaves
 from drqv2.config.formatting import show
-from drqv2.config.schema import FIRST_REGIME, keys, legacy
+from drqv2.config.schema import keys, legacy
+from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
 

@@ -13,17 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config.checks import check_agent, leaves, validate
 from drqv2.config.help import help_text, markdown
-from drqv2.config.schema import (
-    CFGS,
-    GROUPS,
-    REGIMES,
-    SMALLEST_IMAGE,
-    defaults,
-    groups,
-    keys,
-    presets,
-    tasks,
-)
+from drqv2.config.schema import CFGS, GROUPS, defaults, groups, keys, presets, tasks
+from drqv2.config.tables.shared import REGIMES, SMALLEST_IMAGE
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
 

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from drqv2.config import help, schema
 from drqv2.config.kinds import Choice, Int, Key
 from drqv2.config.schema import CFGS
+from drqv2.config.tables import shared
 from drqv2.launch.command_line import launch
 from drqv2.launch.overrides import quote, readable
 from tests.launch.harness import RUNS, refused, run, start, stored
@@ -111,10 +112,10 @@ def toy(tmp_path, monkeypatch) -> Path:
     shutil.copytree(CFGS, cfgs)
     (cfgs / "regime" / "toy.yaml").write_text("# @package _global_\nregime: toy\nhorizon: 64\n")
     key = Key("horizon", Int(1), "Steps of one segment.", "agent steps")
-    task = (Key("regime", Choice("drqv2", "toy"), "Set by regime=NAME."), *schema.TASK[1:])
-    others = {"Evaluation": schema.EVALUATION, "Run": schema.RUN, "Snapshots": schema.SNAPSHOTS}
-    monkeypatch.setitem(schema.GROUPS, "toy", {"Task": task, "Toy": (key,), **others, "Records": schema.RECORDS})
-    monkeypatch.setitem(schema.REGIMES, "toy", "A regime of the tests")
+    task = (Key("regime", Choice("drqv2", "toy"), "Set by regime=NAME."), *shared.TASK[1:])
+    others = {"Evaluation": shared.EVALUATION, "Run": shared.RUN, "Snapshots": shared.SNAPSHOTS}
+    monkeypatch.setitem(schema.GROUPS, "toy", {"Task": task, "Toy": (key,), **others, "Records": shared.RECORDS})
+    monkeypatch.setitem(shared.REGIMES, "toy", "A regime of the tests")
     for module in (schema, help):
         monkeypatch.setattr(module, "CFGS", cfgs)
     return cfgs

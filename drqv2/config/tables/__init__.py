@@ -1,0 +1,1 @@
+"""The configuration keys in groups: those of every regime, and those of each."""

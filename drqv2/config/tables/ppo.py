@@ -1,0 +1,90 @@
+"""Keys of PPO; their defaults are in cfgs/regime/ppo.yaml."""
+
+from __future__ import annotations
+
+from drqv2.config.kinds import Bool, Choice, Device, Float, Int, Key, Name
+from drqv2.config.tables import shared
+from drqv2.config.tables.shared import fixed, free
+
+LENGTH = (
+    free(
+        "total_timesteps",
+        Int(1),
+        "Length of the run; another length also stretches the schedule of the learning rate.",
+        "agent steps",
+    ),
+)
+ROLLOUT = (
+    free(
+        "vector",
+        Choice("auto", "processes", "serial"),
+        "How environments are stepped: each in its own process, all in this one (for debugging), or auto: by the "
+        "threads of EnvPool where it is theirs, else in processes.",
+    ),
+    free("envs_per_recv", Int(1), "EnvPool only: act on those that are ready first.", "environments", null="all"),
+    fixed("horizon", Int(2), "Consecutive steps of one environment in a segment.", "agent steps"),
+    fixed("segments", Int(1), "Segments collected for one update.", "segments", null="num_envs"),
+    Key("minibatch_size", Int(1), "Steps of a minibatch.", "agent steps", null="the batch, up to 16,384"),
+)
+SNAPSHOTS = (
+    *shared.SNAPSHOTS,
+    free("snapshot_every_epochs", Int(1), "Updates between two snapshots at most.", "updates"),
+)
+RECORDS = (*shared.RECORDS, free("log_every_seconds", Float(0), "Least time between two rows of train.csv.", "seconds"))
+AGENT = (
+    Key("agent._target_", Name(), "Class of the agent."),
+    free("agent.device", Device(), "As device."),
+    fixed(
+        "agent.encoder",
+        Choice("auto", "mlp", "small", "nature", "impala"),
+        "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of Nature "
+        "518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
+    ),
+    fixed("agent.hidden_dim", Int(1), "Width of the layers behind it, and of the LSTM.", "units"),
+    fixed("agent.lstm", Bool(), "A recurrent policy."),
+    fixed(
+        "agent.optimizer",
+        Choice("muon", "adam"),
+        "Muon, for matrices, with Adam for the rest (torch.optim.Muon); or Adam for all.",
+    ),
+    Key("agent.lr", Float(0, above=True), "Learning rate at the start; it falls to 0 along a cosine."),
+    free("agent.total_steps", Int(1), "As total_timesteps."),
+    Key("agent.discount", Float(0, 1, above=True), "As discount."),
+    Key("agent.gae_lambda", Float(0, 1), "Lambda of the advantages."),
+    Key("agent.rho_clip", Float(0, above=True), "Greatest ratio in the differences of the advantages."),
+    Key("agent.c_clip", Float(0, above=True), "Greatest ratio in their trace."),
+    Key("agent.update_epochs", Float(0, above=True), "How often an update goes through its batch."),
+    Key("agent.minibatch_size", Int(1), "As minibatch_size.", null="as minibatch_size"),
+    Key("agent.accumulate_minibatches", Int(1), "Minibatches before a step of the optimizer.", "minibatches"),
+    Key("agent.clip_coef", Float(0, above=True), "How far the ratio may leave 1."),
+    Key("agent.vf_coef", Float(0), "Weight of the value loss."),
+    Key("agent.vf_clip", Float(0, above=True), "How far values may leave the old ones."),
+    Key("agent.ent_coef", Float(0), "Weight of the entropy."),
+    Key("agent.max_grad_norm", Float(0, above=True), "To which the gradient's norm is clipped."),
+    Key("agent.prio_alpha", Float(0), "Exponent of the segments' priorities; 0: all are drawn alike."),
+    Key("agent.prio_beta0", Float(0, 1), "Exponent of the importance weights at the start."),
+    Key(
+        "agent.truncation",
+        Choice("bootstrap", "ignore"),
+        "At a time limit, bootstrap from the last observation; or treat it as an end.",
+    ),
+    Key(
+        "agent.advantage",
+        Choice("full_batch", "minibatch", "once"),
+        "Advantages of the whole batch before each minibatch; or again of the minibatch, with its own ratios; or once, "
+        "with minibatches of shuffled steps and prio_alpha=0, as in the paper.",
+    ),
+    fixed("agent.normalize_observations", Bool(), "Normalise vectors by their running mean and deviation."),
+    fixed("agent.normalize_rewards", Bool(), "Divide rewards by the running deviation of their discounted sum."),
+)
+
+GROUPS = {  # by title, in the order in which they are shown
+    "Task": shared.TASK,
+    "Length": LENGTH,
+    "Evaluation": shared.EVALUATION,
+    "Rollout": ROLLOUT,
+    "Run": shared.RUN,
+    "Snapshots": SNAPSHOTS,
+    "Records": RECORDS,
+    "Agent": AGENT,
+}

@@ -1,0 +1,111 @@
+"""Keys of every regime; their defaults are in cfgs/config.yaml."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from drqv2.config.kinds import Bool, Choice, Device, EnvId, EvenInt, File, Float, Folder, Int, Key, Name, Text
+
+REGIMES = {  # each has cfgs/regime/NAME.yaml and a table beside this one
+    "drqv2": "DrQ-v2, off-policy learning from pixels",
+    "ppo": "PPO, on-policy learning from many environments at once",
+}
+FIRST_REGIME = "drqv2"  # of configurations stored before the key `regime` existed
+LARGEST_RENDER = 2048  # pixels: OpenGL drivers can be relied on to draw this much off-screen
+SMALLEST_IMAGE = 15  # pixels: of which the encoder's four convolutions leave one
+
+free, fixed = partial(Key, resume="free"), partial(Key, resume="fixed")  # what a resume may do with the key
+
+TASK = (
+    fixed("regime", Choice(*REGIMES), "How the agent learns, set by regime=NAME.", legacy=FIRST_REGIME),
+    fixed("task_name", Text(), "Task, set by task=NAME."),
+    fixed(
+        "env_id",
+        EnvId(),
+        "An environment of another library, instead of a task; +env.x=1 passes it an option.",
+        null="the task task_name",
+        legacy=None,
+    ),
+    fixed(
+        "obs_type",
+        Choice("auto", "pixels", "state"),
+        "Images, or a vector of the environment's state; auto: images for tasks, else what the environment shows.",
+        legacy="pixels",
+    ),
+    fixed("frame_stack", Int(1), "Images stacked into one observation, newest last.", "images"),
+    fixed("action_repeat", Int(1), "Environment frames for which each action is held.", "frames"),
+    fixed("image_size", Int(SMALLEST_IMAGE, LARGEST_RENDER), "Side of the agent's square images.", "pixels"),
+    Key(
+        "render",
+        Choice("exact", "fast"),
+        "How dm_control's tasks are drawn: exactly as dm_control draws them, or faster with coarser shadows, which "
+        "changes up to 0.3 % of the pixels, averaged over a task.",
+    ),
+    Key("discount", Float(0, 1, above=True), "Discount (gamma) of one agent step."),
+    Key(
+        "env._target_",
+        Name(),
+        "Your own environment: a function or class that returns a dm_env or gymnasium environment; +env.x=1 passes it "
+        "an argument.",
+        null="the dm_control task task_name",
+    ),
+    fixed(
+        "num_envs",
+        Int(1),
+        "Environments stepped in parallel, each in its own process. The number affects learning: with more, an update "
+        "sees fewer of the newest steps.",
+        "environments",
+        legacy=1,
+    ),
+    free("overlap", Bool(), "Step a single environment in its own process while the agent learns; same results."),
+)
+EVALUATION = (
+    free("eval_every_frames", Int(1), "Interval between evaluations; at least action_repeat.", "frames"),
+    free("num_eval_episodes", Int(1), "Episodes of one evaluation.", "episodes"),
+    free("num_eval_envs", Int(1), "Environments that play episodes of an evaluation in parallel.", "environments"),
+)
+RUN = (
+    Key("seed", Int(0, 2**32 - 1), "Seed from which every random stream of the run is spawned."),
+    free("device", Device(), "Where the agent computes; auto takes the GPU if there is one."),
+    free(
+        "precision",
+        Choice("auto", "fp32", "bf16"),
+        "Precision of matrix products in updates; auto takes bf16 where the hardware multiplies it natively. Passed to "
+        "agents whose signature names it.",
+    ),
+    free(
+        "compile",
+        Choice("auto", True, False),
+        "On a GPU, replay updates as one CUDA graph; on a CPU, compile the networks, which needs a C++ compiler. "
+        "auto: true on a GPU, false on a CPU, where it was measured to gain nothing.",
+    ),
+    free("experiment", Text(), "A label of your own, stored with the run."),
+    free("agent_dir", Folder(), "Directory of your agent files; agent._target_ is looked up there first.", null="none"),
+    free("init_from", File(), "Snapshot from which a new run takes the weights and nothing else.", null="new weights"),
+    free(
+        "resume",
+        Text(),
+        "Run directory to resume, or latest. Its stored config.yaml replaces the defaults, task and preset; other "
+        "key=value arguments override it.",
+        null="a new run",
+    ),
+    free("resume_force", Bool(), "Resume a run even if changed keys affect what it learns."),
+)
+SNAPSHOTS = (
+    free("save_snapshot", Bool(), "Write snapshot.pt while training, so that the run can be resumed."),
+    free("snapshot_every_seconds", Float(0), "Seconds of training between two snapshots.", "seconds"),
+    free("snapshot_keep", Int(0), "Evenly spaced weights_FRAME.pt to keep, besides the initial weights.", "files"),
+)
+RECORDS = (
+    free(
+        "console",
+        Choice("auto", "rich", "plain", "off"),
+        "A dashboard (rich), a line for each row of the logs (plain), or neither (off); auto: a dashboard on a "
+        "terminal, lines elsewhere.",
+    ),
+    free("use_tb", Bool(), "Write TensorBoard events."),
+    free("use_wandb", Bool(), "Log to Weights & Biases (pip install wandb; WANDB_MODE=offline without a server)."),
+    free("save_video", Bool(), "Film the first episode of each evaluation."),
+    free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
+)
+SHARED = (TASK, EVALUATION, RUN, SNAPSHOTS, RECORDS)
