@@ -58,6 +58,9 @@ class PPOAgent:
         normalize_observations: vectors by their running mean and deviation. The first batch only begins these.
         normalize_rewards: by the running deviation of their discounted sum.
         precision: fp32, or bf16 for the convolutions.
+        adam_beta1: decay of Adam's mean of gradients.
+        adam_eps: added to the root of its mean of squares. Where a unit's inputs hardly change, as those of a still
+            background, gradients are small, and Adam makes full steps of their noise unless this is larger.
         seed: of what it draws.
     """
 
@@ -91,12 +94,14 @@ class PPOAgent:
         normalize_observations: bool = False,
         normalize_rewards: bool = False,
         precision: str = "fp32",
+        adam_beta1: float = 0.95,
+        adam_eps: float = 1e-8,
         seed: int = 0,
     ) -> None:
         self.device, self.training = device, True
         policy = Policy(obs_shape, action_spec, encoder, hidden_dim, lstm, normalize_observations, precision)
         self.policy = policy.to(device)
-        self.optimizers = make_optimizers(self.policy, optimizer, lr)
+        self.optimizers = make_optimizers(self.policy, optimizer, lr, (adam_beta1, 0.999), adam_eps)
         self.reward_stats = RunningMeanStd().to(device) if normalize_rewards else None
         self.lr, self.total_steps = lr, total_steps
         self.advantage_args = discount, gae_lambda, rho_clip, c_clip
@@ -321,7 +326,9 @@ class PPOAgent:
         return lr
 
 
-def make_optimizers(policy: nn.Module, name: str, lr: float) -> list[torch.optim.Optimizer]:
+def make_optimizers(
+    policy: nn.Module, name: str, lr: float, betas: tuple[float, float], eps: float
+) -> list[torch.optim.Optimizer]:
     """Return the optimizers of a policy: Muon (Jordan et al., 2024) takes matrices alone, Adam the rest or all."""
     parameters = list(policy.parameters())
     matrices = [p for p in parameters if p.ndim == 2] if name == "muon" else []
@@ -330,5 +337,5 @@ def make_optimizers(policy: nn.Module, name: str, lr: float) -> list[torch.optim
     if matrices:
         made.append(torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.0))
     if others:
-        made.append(torch.optim.Adam(others, lr=lr, betas=(0.95, 0.999), eps=1e-8, fused=True))
+        made.append(torch.optim.Adam(others, lr=lr, betas=betas, eps=eps, fused=True))
     return made

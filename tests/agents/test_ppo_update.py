@@ -43,6 +43,8 @@ ARGUMENTS: dict[str, Any] = {
     "max_grad_norm": 0.5,
     "prio_alpha": 0.8,
     "prio_beta0": 0.3,
+    "adam_beta1": 0.9,
+    "adam_eps": 0.001,
     "seed": 0,
 }
 ACTIONS = {
@@ -174,10 +176,10 @@ class WrittenOut:
         self.taken += 1
         for p, g, (first, second) in zip(self.parameters, gradients, self.moments, strict=True):
             g = g * min(1.0, 0.5 / (norm + 1e-6))
-            first += 0.05 * (g - first)
+            first += (1 - self.a["adam_beta1"]) * (g - first)
             second += 0.001 * (g * g - second)
-            scaled = (second / (1 - 0.999**self.taken)).sqrt() + 1e-8
-            p.data -= lr * first / (1 - 0.95**self.taken) / scaled
+            scaled = (second / (1 - 0.999**self.taken)).sqrt() + self.a["adam_eps"]
+            p.data -= lr * first / (1 - self.a["adam_beta1"] ** self.taken) / scaled
 
 
 @pytest.mark.parametrize("truncation", ["bootstrap", "ignore"])

@@ -48,6 +48,12 @@ AGENT = (
         "Muon, for matrices, with Adam for the rest (torch.optim.Muon); or Adam for all.",
     ),
     Key("agent.lr", Float(0, above=True), "Learning rate at the start; it falls to 0 along a cosine."),
+    Key("agent.adam_beta1", Float(0, 0.999), "Decay of Adam's mean of gradients."),
+    Key(
+        "agent.adam_eps",
+        Float(0, above=True),
+        "What Adam adds to the root of its mean of squares; larger: smaller steps where gradients are small.",
+    ),
     free("agent.total_steps", Int(1), "As total_timesteps."),
     Key("agent.discount", Float(0, 1, above=True), "As discount."),
     Key("agent.gae_lambda", Float(0, 1), "Lambda of the advantages."),
