@@ -48,8 +48,8 @@ AGENT = (
         "Muon, for matrices, with Adam for the rest (torch.optim.Muon); or Adam for all.",
     ),
     Key("agent.lr", Float(0, above=True), "Learning rate at the start; it falls to 0 along a cosine."),
-    Key("agent.adam_beta1", Float(0, 0.999), "Decay of Adam's mean of gradients."),
-    Key(
+    fixed("agent.adam_beta1", Float(0, 0.999), "Decay of Adam's mean of gradients."),
+    fixed(
         "agent.adam_eps",
         Float(0, above=True),
         "What Adam adds to the root of its mean of squares; larger: smaller steps where gradients are small.",
