@@ -122,34 +122,19 @@ class PPOAgent:
         """Return the action for one observation at the start of an episode; see `act_from`."""
         return self.act_from(None, obs, step, eval_mode)[0]
 
-    @torch.no_grad()
     def act_from(
         self, state: State | None, obs: np.ndarray, step: int, eval_mode: bool
     ) -> tuple[np.ndarray, State | None]:
-        """Return the action for one observation and the state of the LSTM after it.
-
-        Args:
-            state: of the LSTM before it; None at the start of an episode.
-            obs: the observation.
-            step: agent steps so far; not used.
-            eval_mode: take the most probable action (the mean, of a vector) instead of a sample.
-        """
-        batch = torch.as_tensor(obs, device=self.device)[None, None]  # [1, 1, ...]
-        first = torch.full((1, 1), state is None, device=self.device)
-        dist, _, state = self.policy(batch, self.policy.initial_state(1) if state is None else state, first)
-        action: np.ndarray = (dist.mode() if eval_mode else dist.sample(self.generator))[0, 0].cpu().numpy()
-        return action.reshape(self.policy.action_shape), state
+        """Return the action for one observation and the state of the LSTM after it, see `Policy.act_from`."""
+        return self.policy.act_from(state, obs, None if eval_mode else self.generator)
 
     @torch.inference_mode()
     def step(self, obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
         """Return actions [N, ...], their log probabilities [N], values [N] and the next state, for collecting."""
-        shape = len(obs), *self.policy.action_shape
-        if self.kernels is Kernels.CPP:
-            actions, log_probs, values = ppo_mlp.act(self.policy, self.policy.normalized(obs), self.generator)
-            return actions.reshape(shape), log_probs, values, None
-        dist, values, state = self.policy(obs[:, None], state, first[:, None])
-        actions = dist.sample(self.generator)  # [N, 1, A]
-        return actions.reshape(shape), dist.log_prob(actions)[:, 0], values[:, 0], state
+        if self.kernels is not Kernels.CPP:
+            return self.policy.choose(obs, state, first, self.generator)
+        actions, log_probs, values = ppo_mlp.act(self.policy, self.policy.normalized(obs), self.generator)
+        return actions.reshape(len(obs), *self.policy.action_shape), log_probs, values, None
 
     def update(self, segments: Iterator[Mapping[str, Any]], step: int) -> dict[str, float]:
         """Learn from the next batch of segments.

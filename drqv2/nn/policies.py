@@ -262,6 +262,40 @@ class Policy(nn.Module):
             return Gaussian(outputs, self.log_std), values, state
         return Categorical(outputs, self.sizes), values, state
 
+    @torch.inference_mode()
+    def choose(
+        self, obs: Tensor, state: State | None, first: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor, State | None]:
+        """Return sampled actions [N, ...], their log probabilities [N], values [N] and the LSTM's next state.
+
+        Args:
+            obs: of N environments, [N, ...].
+            state: of the LSTM before them, two [N, hidden]; None without one.
+            first: where an observation starts an episode, bool [N].
+            generator: of the samples.
+        """
+        dist, values, state = self(obs[:, None], state, first[:, None])
+        actions = dist.sample(generator)  # [N, 1, A]
+        return actions.reshape(len(obs), *self.action_shape), dist.log_prob(actions)[:, 0], values[:, 0], state
+
+    @torch.no_grad()
+    def act_from(
+        self, state: State | None, obs: np.ndarray, generator: torch.Generator | None
+    ) -> tuple[np.ndarray, State | None]:
+        """Return the action for one observation and the state of the LSTM after it.
+
+        Args:
+            state: of the LSTM before it; None at the start of an episode.
+            obs: the observation.
+            generator: of the sample; None for the most probable action (the mean, of a vector).
+        """
+        device = self.critic.weight.device
+        batch = torch.as_tensor(obs, device=device)[None, None]  # [1, 1, ...]
+        first = torch.full((1, 1), state is None, device=device)
+        dist, _, state = self(batch, self.initial_state(1) if state is None else state, first)
+        action: np.ndarray = (dist.mode() if generator is None else dist.sample(generator))[0, 0].cpu().numpy()
+        return action.reshape(self.action_shape), state
+
     def _encode(self, obs: Tensor) -> Tensor:
         """Return features [B, hidden] of observations [B, ...]."""
         if self.obs_ndim == 1:

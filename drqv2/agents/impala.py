@@ -1,0 +1,190 @@
+"""IMPALA's learner (Espeholt et al., arXiv 1802.01561), with the losses and defaults of TorchBeast (1910.03552)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drqv2.agents.segments import Segments
+from drqv2.nn.policies import Policy, State
+from drqv2.nn.returns import vtrace
+
+REWARD_CLIPPING = ("none", "abs_one", "soft_asymmetric")
+
+
+class ImpalaAgent:
+    """An actor-critic that learns from rollouts of older policies, corrected by V-trace.
+
+    Args:
+        obs_shape: of one observation.
+        action_spec: discrete, several discrete, or a vector within [-1, 1].
+        device: where it computes.
+        encoder: mlp, small, nature or impala; auto: mlp for vectors, nature for images.
+        hidden_dim: units.
+        lstm: whether the policy is recurrent.
+        lr: learning rate at the start; it falls to 0 in a line.
+        rms_alpha: decay of RMSprop's mean of squares.
+        rms_eps: added to its root.
+        rms_momentum: of RMSprop.
+        total_steps: agent steps until the learning rate is 0.
+        discount: gamma, of a step.
+        reward_clipping: none, abs_one or soft_asymmetric, see `clip_rewards`.
+        rho_clip: greatest ratio in V-trace's differences.
+        pg_rho_clip: greatest ratio of a policy gradient's advantage.
+        baseline_cost: weight of the value loss.
+        entropy_cost: weight of the entropy.
+        loss_reduction: sum over the steps of a batch, as published, or mean, which is a smaller learning rate but for
+            RMSprop's eps and the limit of gradients.
+        max_grad_norm: to which gradients are clipped.
+        truncation: bootstrap from the last observation of a truncated episode, or ignore that it was cut off.
+        normalize_observations: vectors by their running mean and deviation.
+        precision: fp32, or bf16 for the convolutions.
+        seed: of what it samples.
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        action_spec: Any,
+        device: str,
+        encoder: str,
+        hidden_dim: int,
+        lstm: bool,
+        lr: float,
+        rms_alpha: float,
+        rms_eps: float,
+        rms_momentum: float,
+        total_steps: int,
+        discount: float,
+        reward_clipping: str,
+        rho_clip: float,
+        pg_rho_clip: float,
+        baseline_cost: float,
+        entropy_cost: float,
+        loss_reduction: str,
+        max_grad_norm: float,
+        truncation: str = "bootstrap",
+        normalize_observations: bool = False,
+        precision: str = "fp32",
+        seed: int = 0,
+    ) -> None:
+        self.device, self.training = device, True
+        policy = Policy(obs_shape, action_spec, encoder, hidden_dim, lstm, normalize_observations, precision)
+        self.policy = policy.to(device)
+        self.optimizer = torch.optim.RMSprop(
+            self.policy.parameters(), lr=lr, alpha=rms_alpha, eps=rms_eps, momentum=rms_momentum
+        )
+        self.lr, self.total_steps, self.discount = lr, total_steps, discount
+        self.reward_clipping, self.rho_clip, self.pg_rho_clip = reward_clipping, rho_clip, pg_rho_clip
+        self.baseline_cost, self.entropy_cost, self.max_grad_norm = baseline_cost, entropy_cost, max_grad_norm
+        self.loss_reduction, self.truncation = loss_reduction, truncation
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def train(self, training: bool = True) -> None:
+        """Put the policy into training or evaluation mode."""
+        self.training = training
+        self.policy.train(training)
+
+    def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+        """Return the action for one observation at the start of an episode; see `act_from`."""
+        return self.act_from(None, obs, step, eval_mode)[0]
+
+    def act_from(
+        self, state: State | None, obs: np.ndarray, step: int, eval_mode: bool
+    ) -> tuple[np.ndarray, State | None]:
+        """Return the action for one observation and the state of the LSTM after it, see `Policy.act_from`."""
+        return self.policy.act_from(state, obs, None if eval_mode else self.generator)
+
+    def update(self, rollouts: Iterator[Mapping[str, Any]], step: int) -> dict[str, float]:
+        """Learn from the next batch of rollouts.
+
+        Args:
+            rollouts: yields the fields of `Segments`, [B, T + 1, ...]. The last step of a rollout is the first of the
+                environment's next.
+            step: agent steps before the batch.
+
+        Returns:
+            losses/: total, pg, baseline, entropy and aux, as they are in the total; mean_rho; and grad_norm,
+            learning_rate.
+        """
+        batch = Segments(**next(rollouts))
+        lr = self._decay(step)
+        losses, rhos = self._losses(batch)
+        total = torch.stack(list(losses.values())).sum()
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()
+        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+        self.optimizer.step()
+        self.policy.see(batch.obs[:, :-1])
+        metrics = {f"losses/{name}": float(value.detach()) for name, value in losses.items()}
+        metrics |= {"losses/total": float(total.detach()), "losses/mean_rho": float(rhos.mean())}
+        return metrics | {"grad_norm": float(norm), "learning_rate": lr}
+
+    def _losses(self, batch: Segments) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the weighted parts of the loss, and the ratios of the new policy to the actors' [B, T]."""
+        actions = batch.actions.reshape(*batch.rewards.shape, -1)
+        dist, values, _ = self.policy(batch.obs, batch.state, batch.first)  # [B, T + 1]
+        log_probs = dist.log_prob(actions)[:, :-1]
+        log_rhos = log_probs.detach() - batch.log_probs[:, :-1]
+        live = batch.live()[:, :-1]
+        vs, advantages = self._targets(batch, log_rhos, values.detach())
+        parts = {
+            "pg": -log_probs * advantages,
+            "baseline": 0.5 * self.baseline_cost * (vs - values[:, :-1]).square(),
+            "entropy": -self.entropy_cost * dist.entropy()[:, :-1],
+        }
+        number = live.sum().clamp(min=1) if self.loss_reduction == "mean" else 1.0
+        losses = {name: (part * live).sum() / number for name, part in parts.items()}
+        return losses | {"aux": self.auxiliary_loss(batch)}, log_rhos.exp()
+
+    def _targets(self, batch: Segments, log_rhos: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return V-trace's targets and advantages, [B, T] each.
+
+        Where an episode has ended, the action was ignored. Its target is its value, which the step before it is
+        bootstrapped from: 0 after a termination.
+        """
+        live = batch.live()[:, :-1]
+        values = values * batch.followed(self.truncation == "bootstrap")
+        rewards = torch.where(live > 0, clip_rewards(batch.rewards[:, 1:], self.reward_clipping), values[:, :-1])
+        vs, advantages = vtrace(
+            (log_rhos * live).T,
+            (self.discount * live).T,
+            rewards.T,
+            values[:, :-1].T,
+            values[:, -1],
+            self.rho_clip,
+            self.pg_rho_clip,
+        )
+        return vs.T, advantages.T
+
+    def auxiliary_loss(self, batch: Segments) -> Tensor:
+        """Return a further loss that is added to the others; for subclasses. Here 0.
+
+        Args:
+            batch: of rollouts, [B, T + 1, ...].
+        """
+        return batch.rewards.new_zeros(())
+
+    def _decay(self, step: int) -> float:
+        """Set this update's learning rate and return it."""
+        lr = self.lr * max(1.0 - step / self.total_steps, 0.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        return lr
+
+
+def clip_rewards(rewards: Tensor, how: str) -> Tensor:
+    """Return rewards as they are (none), within [-1, 1] (abs_one), or soft_asymmetric.
+
+    The last is 5 tanh(r / 5), times 0.3 where r is negative (arXiv 1802.01561, appendix).
+    """
+    if how == "none":
+        return rewards
+    if how == "abs_one":
+        return rewards.clamp(-1, 1)
+    squeezed = torch.tanh(rewards / 5)
+    return 5 * torch.where(rewards < 0, 0.3 * squeezed, squeezed)
