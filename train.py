@@ -34,6 +34,7 @@ from drqv2.envs import ExtendedTimeStep
 from drqv2.evaluation.episodes import evaluate, require_finite
 from drqv2.launch.command_line import launch
 from drqv2.logging.diagnostics import diagnose
+from drqv2.regimes.impala import ImpalaWorkspace
 from drqv2.regimes.ppo import PPOWorkspace
 from drqv2.run import factory
 from drqv2.run.environments import make_env
@@ -225,7 +226,7 @@ class Workspace(BaseWorkspace):
         self.train_video_recorder.close()
 
 
-REGIMES: dict[str, type[BaseWorkspace]] = {"drqv2": Workspace, "ppo": PPOWorkspace}
+REGIMES: dict[str, type[BaseWorkspace]] = {"drqv2": Workspace, "impala": ImpalaWorkspace, "ppo": PPOWorkspace}
 
 
 def main(cfg: DictConfig, work_dir: Path) -> float:

@@ -19,7 +19,7 @@ from drqv2.errors import UserError
 
 # Random streams. Each consumer draws from its own child of the run's seed, so that more draws by one (another agent,
 # another evaluation interval) never change the draws of another.
-TRAIN_ENV, EVAL_ENV, REPLAY, AGENT = range(4)
+TRAIN_ENV, EVAL_ENV, REPLAY, AGENT, ACTOR = range(5)
 
 
 def spawn_seed(seed: int, *key: int) -> int:

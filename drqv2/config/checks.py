@@ -36,6 +36,8 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
             )
     if "minibatch_size" in cfg:
         _check_batches(cfg)
+    if "num_actors" in cfg:
+        _check_actors(cfg)
     frames = 250 if task == "reach_duplo" else 1000  # reach_duplo: 10 s at 25 Hz
     least = math.ceil(frames / repeat)
     # The length of other environments' episodes is unknown.
@@ -77,6 +79,30 @@ def _check_batches(cfg: Mapping[str, Any]) -> None:
         )
     if cfg["envs_per_recv"] is not None and cfg["envs_per_recv"] > envs:
         raise UserError(f"envs_per_recv={cfg['envs_per_recv']}: more than num_envs={envs}")
+
+
+def _check_actors(cfg: Mapping[str, Any]) -> None:
+    """Check the sizes of a regime whose actors fill rollouts."""
+    actors, envs, batch = cfg["num_actors"], cfg["num_envs"], cfg["batch_size"]
+    own = cfg.get("agent.discount", cfg["discount"])
+    if own != cfg["discount"]:
+        raise UserError(f"agent.discount={own}: differs from discount={cfg['discount']}; set discount={own} instead")
+    if cfg["compile"] is True:
+        raise UserError("compile=true: regime=impala has nothing to compile; use auto")
+    if cfg["deterministic"] and actors != 1:
+        raise UserError(f"deterministic=true with num_actors={actors}: only one acts in turn; set num_actors=1")
+    if envs % actors:
+        raise UserError(f"num_envs={envs}: must be a multiple of num_actors={actors}, so that each has as many")
+    if batch % (envs // actors):
+        raise UserError(
+            f"batch_size={batch}: must be a multiple of {envs // actors}, the environments of an actor, each of which "
+            "fills one of the rollouts (num_envs / num_actors)"
+        )
+    least = batch // (envs // actors) + actors
+    if cfg["num_buffers"] is not None and cfg["num_buffers"] < least:
+        raise UserError(
+            f"num_buffers={cfg['num_buffers']}: too few; must be at least {least}, one for each actor and a batch"
+        )
 
 
 def default_minibatch(segments: int, horizon: int) -> int:

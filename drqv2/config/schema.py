@@ -11,13 +11,14 @@ from omegaconf import OmegaConf
 
 from drqv2.config.formatting import show, unknown
 from drqv2.config.kinds import NO_LEGACY, Key
-from drqv2.config.tables import drqv2, ppo
+from drqv2.config.tables import drqv2, impala, ppo
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
 CFGS = Path(__file__).resolve().parents[2] / "cfgs"
 CHOSEN = ("regime", "task", "preset")  # each chooses a file of the folder of cfgs/ with its name
-GROUPS: dict[str, dict[str, tuple[Key, ...]]] = {"drqv2": drqv2.GROUPS, "ppo": ppo.GROUPS}  # regime -> title -> keys
+# regime -> title -> keys
+GROUPS: dict[str, dict[str, tuple[Key, ...]]] = {"drqv2": drqv2.GROUPS, "impala": impala.GROUPS, "ppo": ppo.GROUPS}
 
 
 def groups(regime: str = FIRST_REGIME) -> Mapping[str, tuple[Key, ...]]:

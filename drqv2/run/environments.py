@@ -70,7 +70,7 @@ def make_vector(cfg: DictConfig, step: int) -> VectorEnv:
         UserError: one cannot be made, or EnvPool's are asked for what they do not do.
     """
     if is_pool(cfg):
-        return _make_pool(cfg, step)
+        return _make_pool(cfg, cfg.num_envs, utils.spawn_seed(cfg.seed, utils.TRAIN_ENV, step), cfg.envs_per_recv)
     if cfg.envs_per_recv not in (None, cfg.num_envs):
         raise UserError(f"envs_per_recv={cfg.envs_per_recv}: is for EnvPool with vector=auto; leave it out")
     makes = [_maker(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
@@ -79,12 +79,28 @@ def make_vector(cfg: DictConfig, step: int) -> VectorEnv:
     return HandleVector([ProcessEnv(make, machine.render_threads(len(makes))) for make in makes])
 
 
+def make_actor_vector(cfg: DictConfig, step: int, actor: int, restarts: int) -> VectorEnv:
+    """Return the environments of one of several actors, stepped within its process.
+
+    Args:
+        cfg: the run's configuration.
+        step: agent steps when the run was started or resumed; with the others it makes the seed.
+        actor: its number.
+        restarts: how often it has been replaced since.
+    """
+    number, key = cfg.num_envs // cfg.num_actors, (step, actor, restarts)
+    if is_pool(cfg):
+        return _make_pool(cfg, number, utils.spawn_seed(cfg.seed, utils.ACTOR, *key))
+    names = (utils.spawn_seed(cfg.seed, utils.ACTOR, *key, i) for i in range(number))
+    return HandleVector([LocalEnv(_maker(cfg, utils.TRAIN_ENV, name)) for name in names])
+
+
 def is_pool(cfg: DictConfig) -> bool:
     """Return whether EnvPool steps the training environments by itself."""
-    return cfg.vector == "auto" and cfg.env_id is not None and ids.split(cfg.env_id)[0] == "envpool"
+    return cfg.get("vector", "auto") == "auto" and cfg.env_id is not None and ids.split(cfg.env_id)[0] == "envpool"
 
 
-def _make_pool(cfg: DictConfig, step: int) -> VectorEnv:
+def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None = None) -> VectorEnv:
     from drqv2.envs.pool import PoolVector
 
     for name in ("action_repeat", "frame_stack"):
@@ -95,8 +111,7 @@ def _make_pool(cfg: DictConfig, step: int) -> VectorEnv:
             )
     if cfg.env.get("from_pixels"):  # its threads lose the context of OpenGL, and the process with it
         raise UserError("env.from_pixels: EnvPool's drawing ends the process now and then; use task=NAME, which draws")
-    seed = utils.spawn_seed(cfg.seed, utils.TRAIN_ENV, step)
-    pool = PoolVector(ids.split(cfg.env_id)[1], cfg.num_envs, seed, cfg.envs_per_recv, **_options(cfg))
+    pool = PoolVector(ids.split(cfg.env_id)[1], num_envs, seed, batch_size, **_options(cfg))
     shape = pool.observation_spec().shape
     if (len(shape) == 3) != (cfg.obs_type == "pixels"):
         pool.close()

@@ -1,0 +1,74 @@
+"""Keys of IMPALA; their defaults are in cfgs/regime/impala.yaml."""
+
+from __future__ import annotations
+
+from drqv2.config.kinds import Bool, Choice, Device, Float, Int, Key, Name
+from drqv2.config.tables import shared
+from drqv2.config.tables.ppo import LENGTH
+from drqv2.config.tables.shared import fixed, free
+
+ROLLOUT = (
+    free("num_actors", Int(1), "Processes that act, each in num_envs / num_actors environments.", "processes"),
+    fixed("unroll_length", Int(1), "Steps of an environment in a rollout.", "agent steps"),
+    Key("batch_size", Int(1), "Rollouts of one environment each in a batch.", "rollouts"),
+    free("num_buffers", Int(1), "Rollouts of an actor in memory.", null="2 for each actor, and two batches"),
+    free("num_learner_threads", Int(1), "Threads that prepare batches, each one ahead of the learner.", "threads"),
+    Key("max_policy_lag", Int(0), "Older rollouts are dropped, and counted.", "updates", null="no bound"),
+    free("actor_hang_seconds", Float(1), "Without a step, after which an actor is replaced.", "seconds"),
+    fixed(
+        "deterministic",
+        Bool(),
+        "One actor, in the learner's process, in turn with it: the same seed gives the same bits.",
+    ),
+)
+RECORDS = (*shared.RECORDS, free("log_every_seconds", Float(0), "Least time between two rows of train.csv.", "seconds"))
+AGENT = (
+    Key("agent._target_", Name(), "Class of the agent."),
+    free("agent.device", Device(), "As device."),
+    fixed(
+        "agent.encoder",
+        Choice("auto", "mlp", "small", "nature", "impala"),
+        "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of Nature "
+        "518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
+    ),
+    fixed("agent.hidden_dim", Int(1), "Width of the layers behind it, and of the LSTM.", "units"),
+    fixed("agent.lstm", Bool(), "A recurrent policy."),
+    Key("agent.lr", Float(0, above=True), "Learning rate at the start; it falls to 0 in a line."),
+    fixed("agent.rms_alpha", Float(0, 1), "Decay of RMSprop's mean of squares."),
+    fixed("agent.rms_eps", Float(0, above=True), "What RMSprop adds to its root."),
+    fixed("agent.rms_momentum", Float(0, 1), "Momentum of RMSprop."),
+    free("agent.total_steps", Int(1), "As total_timesteps."),
+    Key("agent.discount", Float(0, 1, above=True), "As discount."),
+    Key(
+        "agent.reward_clipping",
+        Choice("none", "abs_one", "soft_asymmetric"),
+        "Rewards as they are, within [-1, 1], or 5 tanh(r / 5), times 0.3 where negative.",
+    ),
+    Key("agent.rho_clip", Float(0, above=True), "Greatest ratio in V-trace's differences."),
+    Key("agent.pg_rho_clip", Float(0, above=True), "Greatest ratio of a policy gradient's advantage."),
+    Key("agent.baseline_cost", Float(0), "Weight of the value loss."),
+    Key("agent.entropy_cost", Float(0), "Weight of the entropy."),
+    Key(
+        "agent.loss_reduction",
+        Choice("sum", "mean"),
+        "Losses summed over the steps of a batch, as published, or their mean.",
+    ),
+    Key("agent.max_grad_norm", Float(0, above=True), "To which the gradient's norm is clipped."),
+    Key(
+        "agent.truncation",
+        Choice("bootstrap", "ignore"),
+        "At a time limit, bootstrap from the last observation; or treat it as an end.",
+    ),
+    fixed("agent.normalize_observations", Bool(), "Normalise vectors by their running mean and deviation."),
+)
+
+GROUPS = {  # by title, in the order in which they are shown
+    "Task": shared.TASK,
+    "Length": LENGTH,
+    "Evaluation": shared.EVALUATION,
+    "Rollout": ROLLOUT,
+    "Run": shared.RUN,
+    "Snapshots": shared.SNAPSHOTS,
+    "Records": RECORDS,
+    "Agent": AGENT,
+}

@@ -1,0 +1,247 @@
+"""IMPALA: actors fill rollouts with older policies, the learner corrects for that with V-trace, evaluates and saves."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import asdict
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+
+from drqv2 import utils
+from drqv2.agents.acting import evaluation_policy
+from drqv2.envs import ExtendedTimeStep
+from drqv2.envs.vector import HandleVector
+from drqv2.errors import UserError
+from drqv2.evaluation.episodes import evaluate
+from drqv2.rollout.actor import ActorTask
+from drqv2.rollout.actors import ActorProcesses
+from drqv2.rollout.batches import Batches, BatchesInTurn, Statistics
+from drqv2.rollout.shared import SharedArrays, SharedWeights
+from drqv2.rollout.unroll import Unroller, rollout_layout
+from drqv2.run import factory
+from drqv2.run.environments import make_actor_vector, make_env
+from drqv2.run.workspace import BaseWorkspace
+from drqv2.system import machine
+
+
+class ImpalaWorkspace(BaseWorkspace):
+    """A run of IMPALA: actors, the batches of their rollouts, the agent, and the loop over updates.
+
+    The agent's `update` gets an iterator; to ask it for the next batch waits for the actors, or, with
+    deterministic=true, lets the only one act.
+    """
+
+    phases = ("actors", "learn", "weights", "evaluation", "snapshot")
+    has_replay = False
+
+    def setup(self) -> None:
+        """Make environments, agent, recorder and predicates."""
+        cfg = self.cfg
+        self.vector = make_actor_vector(cfg, 0, 0, 0)  # the only actor's, or for the specs
+        self.eval_envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+        self.video_recorder, _ = factory.make_recorders(cfg, self.eval_envs[0], self.work_dir)
+        self.agent = factory.make_agent(cfg, self.vector, self.device)
+        self.require_actor_policy()
+        self.envs_of_actor = cfg.num_envs // cfg.num_actors
+        self.layout = rollout_layout(self.vector, self.agent.policy, self.envs_of_actor, cfg.unroll_length)
+        self.batches: Batches | BatchesInTurn | None = None
+        self.train_until_step = utils.Until(cfg.total_timesteps)
+        self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
+        self.rows_at = 0.0  # seconds of training at the newest row of train.csv
+
+    def require_actor_policy(self) -> None:
+        """Raise UserError if the agent lacks what this regime calls."""
+        missing = [name for name in ("policy", "update", "act") if not hasattr(self.agent, name)]
+        if missing:
+            raise UserError(
+                f"{type(self.agent).__name__} has no {', '.join(missing)}: an agent of regime=impala needs a policy "
+                "that actors copy, update and act, as drqv2.agents.impala.ImpalaAgent has"
+            )
+
+    def begin(self) -> None:
+        """Begin with new episodes."""
+        if self.cfg.deterministic:
+            self.batches = self.make_batches_in_turn()
+            self.batches.unroller.start(self.vector.reset())
+        else:
+            self.batches = self.make_batches()
+
+    def make_batches_in_turn(self) -> BatchesInTurn:
+        """Return batches of an actor in this process."""
+        agent, number = self.agent, self.cfg.batch_size // self.envs_of_actor
+
+        def choose(obs: Any, state: Any, first: Any) -> tuple[Any, Any, Any]:
+            actions, log_probs, _, after = agent.policy.choose(obs, state, first, agent.generator)
+            return actions, log_probs, after
+
+        unroller = Unroller(self.vector, choose, agent.policy.initial_state(self.envs_of_actor))
+        return BatchesInTurn(unroller, self.layout, number, self.device)
+
+    def make_batches(self) -> Batches:
+        """Return batches of actors in processes; these start with the first batch, from the learner's weights."""
+        cfg, per_batch = self.cfg, self.cfg.batch_size // self.envs_of_actor
+        number = cfg.num_buffers or 2 * (cfg.num_actors + per_batch)
+        self.weights = SharedWeights(self.agent.policy)
+        policy = copy.deepcopy(self.agent.policy).cpu()
+        task = ActorTask(
+            make_env=partial(make_actor_vector, cfg, self.global_step),
+            make_policy=partial(pickle.loads, pickle.dumps(policy)),
+            seed=partial(_seed, cfg, self.global_step),
+            buffers=SharedArrays({name: ((number, *shape), dtype) for name, (shape, dtype) in self.layout.items()}),
+            beats=SharedArrays({"steps": ((cfg.num_actors,), np.int64)}),
+            weights=self.weights,
+            render_threads=machine.render_threads(cfg.num_actors),
+        )
+        actors = ActorProcesses(task, cfg.num_actors, number, cfg.actor_hang_seconds)
+        print(
+            f"actors: {cfg.num_actors} processes, each with {self.envs_of_actor} environments of {cfg.task_name}; an "
+            f"update learns from {cfg.batch_size} rollouts of {cfg.unroll_length} steps; {number} buffers"
+        )
+        return Batches(
+            actors,
+            per_batch,
+            cfg.num_learner_threads,
+            self.device,
+            lambda: self.weights.version,
+            cfg.max_policy_lag,
+        )
+
+    def train(self) -> None:
+        """Learn and evaluate until total_timesteps; then evaluate and save once more."""
+        assert self.batches is not None
+        if not self.train_until_step(self.global_step):
+            print(f"nothing left to do: total_timesteps={self.cfg.total_timesteps} reached; increase it to continue")
+        while self.train_until_step(self.global_step):
+            # try to evaluate
+            if self.progress.last_eval_step != self.global_step and self.eval_every_step.due(self.global_step):
+                self.save_snapshot_if_due(now=True)  # a run stopped during an evaluation repeats all of it
+                self.stop.raise_if_requested()
+                self.eval()
+            self.eval_every_step(self.global_step)
+
+            # try to save a snapshot; stop here if asked to
+            self.save_snapshot_if_due()
+            self.stop.raise_if_requested()
+
+            # wait for a batch of rollouts and learn from it
+            with self.time_shares.spent_on("actors"):
+                batch = next(self.batches)
+            with self.time_shares.spent_on("learn"):
+                metrics = self.agent.update(iter([batch]), self.global_step)
+            self.progress.step += self.round_steps
+
+            # give the actors the new weights
+            if not self.cfg.deterministic:
+                with self.time_shares.spent_on("weights"):
+                    self.weights.publish(self.agent.policy)
+
+            # try to log
+            self.log(metrics)
+
+        if self.progress.last_eval_step != self.global_step:
+            self.save_snapshot_if_due(now=True)
+            self.eval()
+        self.save_snapshot_if_due(now=True)
+        self.finish_snapshots()
+
+    def eval(self) -> None:
+        """Play num_eval_episodes with the most probable actions; log their returns and film the first."""
+        self.require_finite(parameters=True)
+        policy = evaluation_policy(self.agent, self.vector.action_spec().shape, self.global_step)
+
+        @torch.no_grad()
+        def act(time_step: ExtendedTimeStep, episode: int) -> np.ndarray:
+            return policy(time_step, episode)
+
+        evaluate(self, self.eval_envs, self.video_recorder, act)
+
+    def log(self, metrics: dict[str, float]) -> None:
+        """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
+        assert self.batches is not None
+        cfg, progress = self.cfg, self.progress
+        self.logger.log_metrics(metrics, self.global_frame, ty="train")
+        total_time = self.timer.total_time()
+        if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
+            return
+        self.require_finite()
+        sps = (self.global_step - progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
+        self.rows_at, progress.last_row_step = total_time, self.global_step
+        known, self.batches.statistics = self.batches.statistics, Statistics()
+        progress.episode += len(known.episodes)
+        with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
+            if known.episodes:
+                returns, steps = zip(*known.episodes, strict=True)
+                log("episode_reward", float(np.mean(returns)))
+                log("episode_length", float(np.mean(steps)) * cfg.action_repeat)
+                log("mean_win_rate", known.wins / max(known.ends, 1))
+            log("fps", sps * cfg.action_repeat)
+            log("total_time", total_time)
+            log("episode", progress.episode)
+            log("step", self.global_step)
+            log("SPS", sps)
+            if known.lags:
+                log("policy_lag", float(np.mean(known.lags)))
+                log("policy_lag_max", float(max(known.lags)))
+            log("rollouts_dropped", known.dropped)
+            log("actors_restarted", self.batches.actors.restarted if isinstance(self.batches, Batches) else 0)
+            for name, share in self.time_shares.shares().items():
+                log(f"performance/{'misc' if name == 'other' else name}", share)
+
+    @property
+    def global_episode(self) -> int:
+        """Training episodes finished so far, those of the next row of train.csv included."""
+        return self.progress.episode + (len(self.batches.statistics.episodes) if self.batches else 0)
+
+    @cached_property
+    def num_frames(self) -> int:
+        """Environment frames of the whole run."""
+        return int(self.cfg.total_timesteps * self.cfg.action_repeat)
+
+    @cached_property
+    def round_steps(self) -> int:
+        """Agent steps of an update."""
+        return int(self.cfg.batch_size * self.cfg.unroll_length)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the only actor's state, with deterministic=true; rollouts in flight are lost otherwise."""
+        assert self.batches is not None
+        known = asdict(self.batches.statistics)
+        if not isinstance(self.batches, BatchesInTurn):
+            return {"actor": None, "statistics": known}
+        envs = self.vector.state() if isinstance(self.vector, HandleVector) else None
+        return {"actor": {"envs": envs, "unroller": self.batches.unroller.state_dict()}, "statistics": known}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore the only actor, with deterministic=true; otherwise the actors begin new episodes."""
+        self.rows_at, self.progress.last_row_step = saved["timer"], self.global_step
+        actor = saved["actor"]
+        if actor is not None and actor["envs"] is not None and isinstance(self.vector, HandleVector):
+            self.batches = self.make_batches_in_turn()
+            self.batches.unroller.load_state_dict(actor["unroller"], self.vector.restore(actor["envs"]))
+        else:
+            print(f"the {self.cfg.num_envs} environments begin new episodes; rollouts that were on their way are lost")
+            self.vector.close()
+            self.vector = make_actor_vector(self.cfg, self.global_step, 0, 0)
+            self.begin()
+        assert self.batches is not None
+        self.batches.statistics = Statistics(**saved["statistics"])
+
+    def close(self) -> None:
+        """Finish the current snapshot; close actors, environments, recorder and files."""
+        super().close()
+        if self.batches is not None:
+            self.batches.close()
+        self.vector.close()
+        for env in self.eval_envs:
+            env.close()
+        self.video_recorder.close()
+
+
+def _seed(cfg: DictConfig, step: int, actor: int, restarts: int) -> int:
+    """Return the seed of what an actor samples."""
+    return utils.spawn_seed(cfg.seed, utils.AGENT, step, actor, restarts)

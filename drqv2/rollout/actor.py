@@ -1,0 +1,100 @@
+"""An actor: a process that acts with a copy of the policy and fills rollouts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drqv2.envs.vector import VectorEnv
+from drqv2.errors import UserError
+from drqv2.nn.policies import Policy, State
+from drqv2.rollout.shared import SharedArrays, SharedWeights
+from drqv2.rollout.unroll import Unroller
+from drqv2.system.signals import ignore_signals
+
+
+class Filled(NamedTuple):
+    """What an actor tells of a rollout."""
+
+    slot: int
+    version: int  # of the weights that it began with
+    episodes: list[tuple[float, int]]  # return and length in steps of those that ended
+
+
+class Failed(NamedTuple):
+    """What an actor tells before it ends because of an error."""
+
+    message: str | None  # for people; None where the error is a bug
+    trace: str
+
+
+@dataclass
+class ActorTask:
+    """What the processes of actors are made of; can be pickled.
+
+    Attributes:
+        make_env: makes the environments of actor `i` after `k` restarts.
+        make_policy: makes the policy, with any weights.
+        seed: makes the seed of what actor `i` samples after `k` restarts.
+        buffers: of the rollouts.
+        beats: steps that each actor has taken, [num_actors].
+        weights: of the learner.
+        render_threads: of software rendering in a process; None leaves that to OpenGL.
+    """
+
+    make_env: Callable[[int, int], VectorEnv]
+    make_policy: Callable[[], Policy]
+    seed: Callable[[int, int], int]
+    buffers: SharedArrays
+    beats: SharedArrays
+    weights: SharedWeights
+    render_threads: int | None = None
+
+
+def serve(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
+    """Fill the rollouts whose numbers come through the pipe until its other end is closed."""
+    ignore_signals()
+    torch.set_num_threads(1)
+    if task.render_threads is not None:
+        os.environ["LP_NUM_THREADS"] = str(task.render_threads)  # Mesa reads it when OpenGL is opened
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        try:
+            _fill_rollouts(pipe, task, actor, restarts)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as error:
+            message = str(error) if isinstance(error, UserError) else None
+            pipe.send(Failed(message, "".join(traceback.format_exception(error))))
+
+
+def _fill_rollouts(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
+    env, policy = task.make_env(actor, restarts), task.make_policy()
+    generator = torch.Generator().manual_seed(task.seed(actor, restarts))
+    beats: np.ndarray = task.beats["steps"]
+
+    def choose(obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
+        beats[actor] += 1
+        actions, log_probs, _, after = policy.choose(obs, state, first, generator)
+        return actions, log_probs, after
+
+    unroller = Unroller(env, choose, policy.initial_state(env.num_envs))
+    unroller.start(env.reset())
+    version = -1
+    try:
+        while True:
+            slot: Any = pipe.recv()
+            if task.weights.version != version:
+                version = task.weights.read(policy)
+            episodes = unroller.fill(task.buffers.row(slot))
+            pipe.send(Filled(slot, version, episodes))
+    finally:
+        env.close()

@@ -1,0 +1,199 @@
+"""The actors of this machine: processes that fill rollouts, watched over and replaced when they die or hang."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import queue
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from multiprocessing import connection, resource_tracker
+from multiprocessing.util import Finalize
+from typing import Any
+
+from drqv2.errors import ProcessError, UserError
+from drqv2.rollout.actor import ActorTask, Failed, Filled, serve
+from drqv2.system.signals import signals_blocked
+
+_log = logging.getLogger(__name__)
+
+_START_SECONDS = 300.0  # for a process to import mujoco and make its environments
+_ATTEMPTS = 3  # processes in a row that may be lost without a rollout
+_AHEAD = 2  # rollouts that an actor has at once: the one that it fills, and the next
+_WATCH_SECONDS = 0.5  # between two looks at the actors
+
+
+@dataclass
+class _Actor:
+    """One process at a time, and what it was given."""
+
+    index: int
+    restarts: int = 0
+    lost: int = 0  # processes since the last rollout
+    process: Any = None
+    pipe: Any = None
+    release: Any = None
+    slots: list[int] = field(default_factory=list)  # that it has, or will fill next
+    steps: int = 0  # its count when it was looked at last
+    moved_at: float = 0.0  # when that had changed
+    started: bool = False  # whether it has taken a step
+
+
+class ActorProcesses:
+    """Actors in processes, and the queues of free and full rollouts between them and the learner.
+
+    The queues are lists in the learner's process: an actor has only the end of a pipe, so that it can be killed at any
+    time. What it was filling then is free again.
+
+    Args:
+        task: of the actors.
+        num_actors: processes.
+        num_buffers: rollouts in `task.buffers`.
+        hang_seconds: without a step, after which an actor is replaced.
+
+    Attributes:
+        full: rollouts in the order in which they were filled; who takes one gives it back by `give_back`.
+        restarted: actors that were replaced.
+    """
+
+    def __init__(self, task: ActorTask, num_actors: int, num_buffers: int, hang_seconds: float) -> None:
+        self.task, self.hang_seconds = task, hang_seconds
+        self.full: queue.SimpleQueue[Filled] = queue.SimpleQueue()
+        self.restarted = 0
+        self._free = deque(range(num_buffers))
+        self._lock = threading.Lock()  # of the free rollouts and of what actors have
+        self._actors = [_Actor(i) for i in range(num_actors)]
+        self._failure: Exception | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._watch, name="actors", daemon=True)
+
+    def start(self) -> None:
+        """Start the processes."""
+        for actor in self._actors:
+            self._start(actor)
+        self._hand_out()
+        self._thread.start()
+
+    def give_back(self, slot: int) -> None:
+        """Free a rollout that was taken from `full`."""
+        with self._lock:
+            self._free.append(slot)
+        self._hand_out()
+
+    def check(self) -> None:
+        """Raise what has made the actors fail for good.
+
+        Raises:
+            UserError: an environment cannot be made.
+            RuntimeError: any other error in an actor.
+            ProcessError: its processes die again and again.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def held(self) -> int:
+        """Return how many rollouts are free or with actors: all that are neither full nor taken."""
+        with self._lock:
+            return len(self._free) + sum(len(actor.slots) for actor in self._actors)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._closing = True
+        if self._thread.is_alive():
+            self._thread.join()
+        for actor in self._actors:
+            if actor.process is not None:
+                self._end(actor)
+
+    def _hand_out(self) -> None:
+        """Give free rollouts to actors, first to those that have fewest."""
+        with self._lock:
+            while self._free:
+                actor = min(self._actors, key=lambda a: len(a.slots))
+                if len(actor.slots) >= _AHEAD:
+                    return
+                actor.slots.append(self._free.popleft())
+                with contextlib.suppress(OSError):  # it has died: `_watch` replaces it
+                    actor.pipe.send(actor.slots[-1])
+
+    def _watch(self) -> None:
+        """Take what actors have filled; replace those that die or hang."""
+        try:
+            while not self._closing:
+                pipes = {actor.pipe: actor for actor in self._actors}
+                for ready in connection.wait(list(pipes), _WATCH_SECONDS):
+                    self._receive(pipes[ready])
+                for actor in self._actors:
+                    self._look_at(actor)
+        except Exception as error:
+            self._failure = error
+
+    def _receive(self, actor: _Actor) -> None:
+        try:
+            message = actor.pipe.recv()
+        except (EOFError, OSError):
+            actor.process.join(1.0)
+            self._replace(actor, f"ended with status {actor.process.exitcode}")
+            return
+        if isinstance(message, Failed):
+            if message.message is not None:
+                raise UserError(message.message)
+            raise RuntimeError(f"in an actor:\n{message.trace}")
+        actor.lost = 0
+        with self._lock:
+            actor.slots.remove(message.slot)
+        self.full.put(message)
+        self._hand_out()
+
+    def _look_at(self, actor: _Actor) -> None:
+        """Replace an actor that has something to do and does not step."""
+        steps, now = int(self.task.beats["steps"][actor.index]), time.monotonic()
+        if steps != actor.steps or not actor.slots:
+            actor.started |= steps != actor.steps
+            actor.steps, actor.moved_at = steps, now
+        seconds = self.hang_seconds if actor.started else max(self.hang_seconds, _START_SECONDS)
+        if now - actor.moved_at > seconds:
+            self._replace(actor, f"has not stepped for {seconds:.0f} seconds")
+
+    def _replace(self, actor: _Actor, reason: str) -> None:
+        self.restarted += 1
+        actor.restarts += 1
+        actor.lost += 1
+        if actor.lost >= _ATTEMPTS:
+            raise ProcessError(f"{_ATTEMPTS} processes of actor {actor.index} failed one after another: it {reason}")
+        _log.warning("Actor %d %s; restarting it.", actor.index, reason)
+        with self._lock:  # meanwhile nothing is handed to it
+            self._end(actor)
+            self._free.extendleft(reversed(actor.slots))
+            actor.slots.clear()
+            self._start(actor)
+        self._hand_out()
+
+    def _start(self, actor: _Actor) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["drqv2.rollout.actor"])
+        actor.pipe, theirs = context.Pipe()
+        arguments = theirs, self.task, actor.index, actor.restarts
+        actor.process = context.Process(target=serve, args=arguments, name=f"actor {actor.index}")
+        with signals_blocked():  # multiprocessing's servers, too, leave signals to the main process
+            resource_tracker.ensure_running()  # it lets SIGINT and SIGTERM through again, so it comes first and alone
+        with signals_blocked():
+            actor.process.start()
+        theirs.close()
+        actor.started, actor.moved_at = False, time.monotonic()
+        actor.steps = int(self.task.beats["steps"][actor.index])
+        # For programs that do not close this: at exit multiprocessing waits for its processes.
+        actor.release = Finalize(actor, _kill, (actor.pipe, actor.process), exitpriority=10)
+
+    def _end(self, actor: _Actor) -> None:
+        actor.release()
+        actor.process = None
+
+
+def _kill(pipe: connection.Connection, process: Any) -> None:
+    pipe.close()
+    process.kill()
+    process.join(5.0)  # one that hangs in a driver cannot be killed, and is left behind

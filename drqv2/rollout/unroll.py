@@ -1,0 +1,126 @@
+"""Rollouts: T steps of some environments, written in place; the last observation of one is the first of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drqv2.envs.vector import VectorEnv, VectorStep
+from drqv2.nn.policies import Policy, State
+from drqv2.rollout.shared import Layout
+from drqv2.rollout.totals import EpisodeTotals
+
+Choose = Callable[[Tensor, State | None, Tensor], tuple[Tensor, Tensor, State | None]]
+"""From observations [E, ...], state and `first` to actions, log probabilities and the next state."""
+
+
+def rollout_layout(env: Any, policy: Policy, num_envs: int, unroll_length: int) -> Layout:
+    """Return shape and dtype of a rollout's arrays.
+
+    Args:
+        env: has `observation_spec` and `action_spec`.
+        policy: that acts.
+        num_envs: E.
+        unroll_length: T; there are T + 1 steps, and the action of the last one is left out.
+    """
+    steps, spec = (num_envs, unroll_length + 1), env.observation_spec()
+    actions = np.float32 if policy.sizes is None else np.int64
+    layout: dict[str, tuple[tuple[int, ...], Any]] = {
+        "obs": ((*steps, *spec.shape), spec.dtype),
+        "actions": ((*steps, *policy.action_shape), actions),
+        "log_probs": (steps, np.float32),
+        "rewards": (steps, np.float32),
+        "terminated": (steps, bool),
+        "truncated": (steps, bool),
+        "first": (steps, bool),
+    }
+    if policy.lstm is not None:
+        layout |= dict.fromkeys("hc", ((num_envs, policy.hidden_dim), np.float32))
+    return layout
+
+
+class Unroller:
+    """Acts in a vector of environments and writes rollouts.
+
+    Args:
+        env: E environments, all of which each `recv` returns.
+        choose: acts.
+        state: of the LSTM where episodes start, two [E, hidden]; None without one.
+
+    Attributes:
+        totals: of the episodes.
+    """
+
+    def __init__(self, env: VectorEnv, choose: Choose, state: State | None) -> None:
+        self.env, self.choose, self.state = env, choose, state
+        self.totals = EpisodeTotals(env.num_envs, 1.0)
+        self.current: VectorStep | None = None
+
+    def start(self, step: VectorStep) -> None:
+        """Begin at a step that starts episodes in all environments."""
+        self.current = step
+        self._count([step])
+
+    def fill(self, out: Mapping[str, np.ndarray]) -> list[tuple[float, int]]:
+        """Write the next rollout; return return and length in steps of each episode that ended in it.
+
+        Its first step is the last of the rollout before, with the LSTM's state there.
+
+        Args:
+            out: arrays of `rollout_layout`.
+
+        Raises:
+            NotFiniteError: a reward is NaN or infinite.
+        """
+        assert self.current is not None, "start() comes first"
+        step, taken = self.current, []
+        if self.state is not None:
+            out["h"][...], out["c"][...] = (x.numpy() for x in self.state)
+        length = out["rewards"].shape[1] - 1
+        for t in range(length + 1):
+            rows = step.env_index
+            out["obs"][rows, t], out["rewards"][rows, t] = step.observation, step.reward
+            out["terminated"][rows, t], out["truncated"][rows, t] = step.terminated, step.truncated
+            out["first"][rows, t] = step.first
+            if t == length:
+                break
+            actions, log_probs = self._act(step)
+            self.env.send(actions)
+            out["actions"][rows, t], out["log_probs"][rows, t] = actions, log_probs
+            step = self.env.recv()
+            taken.append(step)
+        self.current = step
+        self._count(taken)
+        episodes, self.totals.episodes = self.totals.episodes, []
+        return episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the actor knows between two rollouts, but for the environments."""
+        return {"totals": self.totals.state_dict(), "state": self.state and [x.clone() for x in self.state]}
+
+    def load_state_dict(self, saved: dict[str, Any], step: VectorStep) -> None:
+        """Restore what `state_dict` returned, with the step that the environments were at."""
+        self.current = step
+        self.totals.load_state_dict(saved["totals"])
+        if self.state is not None:
+            for x, y in zip(self.state, saved["state"], strict=True):
+                x.copy_(y)
+
+    def _act(self, step: VectorStep) -> tuple[np.ndarray, np.ndarray]:
+        rows = torch.from_numpy(step.env_index)
+        obs, first = torch.from_numpy(step.observation), torch.from_numpy(step.first)
+        before = None if self.state is None else (self.state[0][rows], self.state[1][rows])
+        actions, log_probs, after = self.choose(obs, before, first)
+        if self.state is not None and after is not None:
+            for x, y in zip(self.state, after, strict=True):
+                x[rows] = y
+        return actions.numpy(), log_probs.numpy()
+
+    def _count(self, steps: list[VectorStep]) -> None:
+        _, *fields = zip(*steps, strict=True)
+        reward, terminated, truncated, first, index = map(np.concatenate, fields)
+        self.totals.add(reward, terminated | truncated, first, index)

@@ -1,0 +1,146 @@
+"""Whole runs of regime=impala: what they write, learn and resume, lost actors, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eval as eval_py
+import report
+import train
+from drqv2.agents.impala import ImpalaAgent
+from drqv2.errors import UserError
+from drqv2.launch.command_line import launch
+from drqv2.snapshot import file as snapshot
+from tests.short_run import assert_same, resume, rows
+
+SHORT = (
+    "regime=impala env_id=gymnasium:CartPole-v1 num_actors=2 num_envs=4 batch_size=4 unroll_length=12 "
+    "total_timesteps=960 eval_every_frames=200 num_eval_episodes=2 snapshot_every_seconds=0.1 log_every_seconds=0 "
+    "render_size=32 agent.hidden_dim=8 agent.lstm=true"
+).split()
+IN_TURN = "num_actors=1 num_envs=2 deterministic=true agent.normalize_observations=true".split()
+
+
+def run(run_dir: Path, *overrides: str) -> Path:
+    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}", *overrides])
+    return run_dir
+
+
+def stop_at(count: int) -> Callable[..., dict[str, float]]:
+    """Return an `update` that asks the process to stop when it is called for the `count`th time."""
+    update, calls = ImpalaAgent.update, itertools.count(1)
+
+    def update_and_signal(self: ImpalaAgent, rollouts: Any, step: int) -> dict[str, float]:
+        if next(calls) == count:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, rollouts, step)
+
+    return update_and_signal
+
+
+@pytest.fixture(scope="module")
+def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("impala") / "run", *IN_TURN)
+
+
+def test_a_run_with_actors_writes_everything(tmp_path: Path) -> None:
+    done = run(tmp_path / "run")
+    assert len(rows(done, "train")) == 20
+    assert [float(row["frame"]) for row in rows(done, "eval")] == [0, 240, 432, 624, 816, 960]
+    assert len(list((done / "eval_video").glob("*.mp4"))) == 6
+    with open(done / "train.csv", newline="") as f:
+        *_, last = csv.DictReader(f)
+    losses = {f"losses_{name}" for name in "total pg baseline entropy aux mean_rho".split()}
+    assert last.keys() >= losses | {"policy_lag", "policy_lag_max", "rollouts_dropped", "actors_restarted", "grad_norm"}
+    shares = {name: float(value) for name, value in last.items() if name.startswith("performance_")}
+    assert shares.keys() >= {f"performance_{name}" for name in ("actors", "learn", "weights", "misc")}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert last["actors_restarted"] == "0.0"
+
+
+def test_in_turn_the_same_seed_gives_the_same_bits(in_turn: Path, tmp_path: Path) -> None:
+    assert_same(in_turn, run(tmp_path / "run", *IN_TURN))
+    assert rows(in_turn, "eval") != rows(run(tmp_path / "other", *IN_TURN, "seed=2", "save_video=false"), "eval")
+
+
+def test_in_turn_an_interrupted_run_ends_in_the_same_bits(
+    in_turn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as m:
+        m.setattr(ImpalaAgent, "update", stop_at(9))
+        with pytest.raises(SystemExit) as leaving:
+            run(tmp_path / "run", *IN_TURN)
+    assert leaving.value.code == 75
+    assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 9 * 48
+    resume(tmp_path / "run")
+    assert_same(in_turn, tmp_path / "run")
+
+
+def test_a_run_with_actors_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as m:
+        m.setattr(ImpalaAgent, "update", stop_at(9))
+        with pytest.raises(SystemExit):
+            run(tmp_path / "run")
+    before = rows(tmp_path / "run", "train")
+    resume(tmp_path / "run")
+    assert "begin new episodes; rollouts that were on their way are lost" in capsys.readouterr().out
+    after = rows(tmp_path / "run", "train")
+    assert after[:9] == before
+    assert (after[-1]["step"], len(after)) == ("960", 20)
+    assert float(after[9]["learning_rate"]) < float(before[-1]["learning_rate"])
+
+
+def test_eval_and_report_read_the_run(in_turn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    eval_py.main([str(in_turn), "episodes=2", f"out={tmp_path}", "render_size=32"])
+    assert "CartPole-v1" in capsys.readouterr().out
+    assert list(tmp_path.glob("*.mp4"))
+    report.main([str(in_turn), f"out={tmp_path / 'report.html'}"])
+    assert "CartPole-v1" in (tmp_path / "report.html").read_text()
+
+
+def test_a_task_from_pixels(tmp_path: Path) -> None:
+    base = [word for word in SHORT if not word.startswith("env_id=")]
+    pixels = "task=cartpole_balance image_size=40 frame_stack=3 agent.encoder=small total_timesteps=96 action_repeat=50"
+    launch(
+        train.main,
+        "cfgs",
+        argv=[
+            *base,
+            *pixels.split(),
+            "eval_every_frames=4800",
+            "save_video=false",
+            f"hydra.run.dir={tmp_path / 'run'}",
+        ],
+    )
+    assert rows(tmp_path / "run", "eval")[-1]["frame"] == "4800"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["num_envs=5"], "num_envs=5: must be a multiple of num_actors=2"),
+        (["batch_size=3"], "batch_size=3: must be a multiple of 2, the environments of an actor"),
+        (["num_buffers=3"], "num_buffers=3: too few; must be at least 4"),
+        (["deterministic=true"], "deterministic=true with num_actors=2: only one acts"),
+        (["agent.discount=0.9"], "agent.discount=0.9: differs from discount=0.99"),
+        (["agent.reward_clipping=hard"], "agent.reward_clipping=hard"),
+        (["horizon=8"], "horizon: is a key of regime=ppo alone"),
+        (["agent._target_=drqv2.agents.drqv2.DrQV2Agent"], "agent"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    overrides: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((SystemExit, UserError)):
+        run(tmp_path / "run", *overrides)
+    assert message in capsys.readouterr().err

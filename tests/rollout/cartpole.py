@@ -1,0 +1,31 @@
+"""Environments and policies for tests of actors, which their processes can make."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from drqv2 import utils
+from drqv2.envs import libraries, make
+from drqv2.envs.handles import LocalEnv
+from drqv2.envs.vector import HandleVector
+from drqv2.nn.policies import Policy
+
+
+def vector(num_envs: int, actor: int = 0, restarts: int = 0) -> HandleVector:
+    """Return environments of CartPole."""
+    one = partial(
+        make,
+        *("CartPole-v1", 1, 1, 0),
+        factory=libraries.factory("gymnasium:CartPole-v1", {}),
+        stream=utils.TRAIN_ENV,
+        obs_type="state",
+    )
+    return HandleVector([LocalEnv(partial(one, index=100 * restarts + 10 * actor + i)) for i in range(num_envs)])
+
+
+def policy(lstm: bool = False) -> Policy:
+    """Return a policy for them, always the same."""
+    torch.manual_seed(0)
+    return Policy((4,), vector(1).action_spec(), "mlp", 8, lstm)

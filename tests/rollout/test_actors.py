@@ -1,0 +1,168 @@
+"""Actors in processes: what they fill, and what happens when they die, hang or fail."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from drqv2.errors import ProcessError, UserError
+from drqv2.rollout.actor import ActorTask, Filled
+from drqv2.rollout.actors import ActorProcesses
+from drqv2.rollout.batches import Batches
+from drqv2.rollout.shared import SharedArrays, SharedWeights
+from drqv2.rollout.unroll import rollout_layout
+from tests.rollout import cartpole
+
+ENVS, LENGTH, BUFFERS = 2, 20, 6
+
+
+def unknown(actor: int, restarts: int) -> Any:
+    raise UserError("there is no such environment")
+
+
+def dying(actor: int, restarts: int) -> Any:
+    os._exit(3)
+
+
+def seed(actor: int, restarts: int) -> int:
+    return 100 * restarts + actor
+
+
+@contextmanager
+def running(num_actors: int = 2, hang_seconds: float = 30.0, **changes: Any) -> Iterator[ActorProcesses]:
+    policy = cartpole.policy()
+    layout = rollout_layout(cartpole.vector(1), policy, ENVS, LENGTH)
+    parts: dict[str, Any] = {"make_env": partial(cartpole.vector, ENVS), "make_policy": cartpole.policy, "seed": seed}
+    parts["buffers"] = SharedArrays({name: ((BUFFERS, *shape), dtype) for name, (shape, dtype) in layout.items()})
+    parts["beats"] = SharedArrays({"steps": ((num_actors,), np.int64)})
+    actors = ActorProcesses(
+        ActorTask(**parts | {"weights": SharedWeights(policy)} | changes), num_actors, BUFFERS, hang_seconds
+    )
+    try:
+        actors.start()
+        yield actors
+    finally:
+        actors.close()
+
+
+def take(actors: ActorProcesses, seconds: float = 60.0) -> Filled:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        actors.check()
+        if not actors.full.empty():
+            return actors.full.get()
+        time.sleep(0.01)
+    raise TimeoutError("no rollout")
+
+
+def take_and_give_back(actors: ActorProcesses) -> None:
+    actors.give_back(take(actors).slot)
+
+
+def test_actors_begin_with_the_weights_of_the_learner_and_take_new_ones() -> None:
+    module = cartpole.policy()
+    with torch.no_grad():
+        module.actor.bias[0] = 50.0  # the first action, always
+    weights = SharedWeights(module)
+    with running(weights=weights) as actors:
+        first = take(actors)
+        assert first.version == 0
+        assert (actors.task.buffers["actions"][first.slot][:, :-1] == 0).all()
+        with torch.no_grad():
+            module.actor.bias[0] = -50.0
+        weights.publish(module)
+        actors.give_back(first.slot)
+        while (one := take(actors)).version == 0:
+            actors.give_back(one.slot)
+        assert (actors.task.buffers["actions"][one.slot][:, :-1] == 1).all()
+
+
+def test_actors_wait_when_no_rollout_is_free() -> None:
+    with running() as actors:
+        slots = [take(actors).slot for _ in range(BUFFERS)]
+        assert sorted(slots) == list(range(BUFFERS))
+        steps = actors.task.beats["steps"].copy()
+        time.sleep(1.0)
+        assert (actors.task.beats["steps"] == steps).all()
+        actors.give_back(slots[0])
+        assert take(actors).slot == slots[0]
+
+
+def test_actors_killed_at_any_time_are_replaced_and_no_rollout_is_lost() -> None:
+    chance = random.Random(0)
+    with running() as actors:
+        for kill in range(20):
+            actor = actors._actors[kill % 2]
+            while (
+                kill % 4 < 2 and actor.lost
+            ):  # one that can never fill a rollout is given up; else also while it starts
+                take_and_give_back(actors)
+            time.sleep(chance.uniform(0.0, 0.1))
+            os.kill(actor.process.pid, signal.SIGKILL)
+            take_and_give_back(actors)
+            while actors.restarted <= kill:
+                time.sleep(0.01)
+                actors.check()
+        taken = [take(actors).slot for _ in range(BUFFERS)]  # all of them come, so none was lost
+        assert sorted(taken) == list(range(BUFFERS))
+        assert actors.restarted == 20
+        assert actors.held() == 0
+
+
+def test_a_hung_actor_is_replaced() -> None:
+    with running(num_actors=1, hang_seconds=1.0) as actors:
+        take_and_give_back(actors)
+        begin = time.monotonic()
+        os.kill(actors._actors[0].process.pid, signal.SIGSTOP)
+        while actors.restarted == 0:
+            while not actors.full.empty():
+                take_and_give_back(actors)
+            time.sleep(0.01)
+            assert time.monotonic() - begin < 20
+        take_and_give_back(actors)
+
+
+def test_errors_in_an_actor_reach_the_learner() -> None:
+    with running(make_env=unknown) as actors, pytest.raises(UserError, match="there is no such environment"):
+        take(actors)
+    with running(make_policy=partial(int, "x")) as actors, pytest.raises(RuntimeError, match="invalid literal for int"):
+        take(actors)
+    with (
+        running(make_env=dying) as actors,
+        pytest.raises(ProcessError, match=r"one after another: it ended with"),
+    ):
+        take(actors)
+
+
+def test_old_rollouts_are_dropped_and_counted() -> None:
+    version = 0
+    with running() as actors:
+        actors_started = actors.start
+        actors.start = lambda: None  # type: ignore[method-assign]
+        batches = Batches(actors, 2, 2, torch.device("cpu"), lambda: version, max_lag=3)
+        assert actors_started is not None
+        try:
+            batch = next(batches)
+            assert batch["obs"].shape == (2 * ENVS, LENGTH + 1, 4)
+            assert batches.statistics.lags == [0, 0]
+            version = 3
+            next(batches)
+            assert (batches.statistics.lags[2:], batches.statistics.dropped) == ([3, 3], 0)
+            version = 4  # those that wait now were begun four updates ago
+            until = time.monotonic() + 10
+            waiting = iter(lambda: batches.statistics.dropped, None)
+            while next(waiting) == 0 and time.monotonic() < until:
+                time.sleep(0.01)
+            assert batches.statistics.dropped > 0
+        finally:
+            batches.close()
