@@ -21,6 +21,7 @@ from drqv2.evaluation.episodes import evaluate
 from drqv2.rollout.actor import ActorTask
 from drqv2.rollout.actors import ActorProcesses
 from drqv2.rollout.batches import Batches, BatchesInTurn, Statistics
+from drqv2.rollout.inference import Inference, asking_layout
 from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller, rollout_layout
 from drqv2.run import factory
@@ -97,7 +98,12 @@ class ImpalaWorkspace(BaseWorkspace):
             weights=self.weights,
             render_threads=machine.render_threads(cfg.num_actors),
         )
-        actors = ActorProcesses(task, cfg.num_actors, number, cfg.actor_hang_seconds)
+        inference = None
+        if cfg.batched_inference:
+            task.asked = SharedArrays(asking_layout(self.layout, cfg.num_actors))
+            seed = utils.spawn_seed(cfg.seed, utils.ACTOR, self.global_step)
+            inference = Inference(copy.deepcopy(self.agent.policy), self.weights, task.asked, seed)
+        actors = ActorProcesses(task, cfg.num_actors, number, cfg.actor_hang_seconds, inference)
         print(
             f"actors: {cfg.num_actors} processes, each with {self.envs_of_actor} environments of {cfg.task_name}; an "
             f"update learns from {cfg.batch_size} rollouts of {cfg.unroll_length} steps; {number} buffers"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +18,12 @@ from torch import Tensor
 from drqv2.envs.vector import VectorEnv
 from drqv2.errors import UserError
 from drqv2.nn.policies import Policy, State
+from drqv2.rollout.inference import ask
 from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller
 from drqv2.system.signals import ignore_signals
+
+ASKS, ANSWERED = "asks", "answered"  # messages of an actor that needs actions, and to it
 
 
 class Filled(NamedTuple):
@@ -49,6 +53,7 @@ class ActorTask:
         beats: steps that each actor has taken, [num_actors].
         weights: of the learner.
         render_threads: of software rendering in a process; None leaves that to OpenGL.
+        asked: where actors ask the learner's process for actions; None: they choose them.
     """
 
     make_env: Callable[[int, int], VectorEnv]
@@ -58,6 +63,7 @@ class ActorTask:
     beats: SharedArrays
     weights: SharedWeights
     render_threads: int | None = None
+    asked: SharedArrays | None = None
 
 
 def serve(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
@@ -80,21 +86,32 @@ def _fill_rollouts(pipe: Connection, task: ActorTask, actor: int, restarts: int)
     env, policy = task.make_env(actor, restarts), task.make_policy()
     generator = torch.Generator().manual_seed(task.seed(actor, restarts))
     beats: np.ndarray = task.beats["steps"]
+    slots, versions = deque[int](), list[int]()
 
     def choose(obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
         beats[actor] += 1
-        actions, log_probs, _, after = policy.choose(obs, state, first, generator)
-        return actions, log_probs, after
+        if task.asked is None:
+            actions, log_probs, _, after = policy.choose(obs, state, first, generator)
+            return actions, log_probs, after
+        chosen = ask(task.asked, actor, wait_for_answer, obs, state, first)
+        versions.append(int(task.asked["versions"][actor]))
+        return chosen
+
+    def wait_for_answer() -> None:
+        pipe.send(ASKS)
+        while (message := pipe.recv()) != ANSWERED:
+            slots.append(message)
 
     unroller = Unroller(env, choose, policy.initial_state(env.num_envs))
     unroller.start(env.reset())
     version = -1
     try:
         while True:
-            slot: Any = pipe.recv()
-            if task.weights.version != version:
+            slot = slots.popleft() if slots else pipe.recv()
+            if task.asked is None and task.weights.version != version:
                 version = task.weights.read(policy)
+            versions[:] = [version] if task.asked is None else []
             episodes = unroller.fill(task.buffers.row(slot))
-            pipe.send(Filled(slot, version, episodes))
+            pipe.send(Filled(slot, versions[0], episodes))
     finally:
         env.close()

@@ -15,7 +15,8 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from drqv2.errors import ProcessError, UserError
-from drqv2.rollout.actor import ActorTask, Failed, Filled, serve
+from drqv2.rollout.actor import ANSWERED, ASKS, ActorTask, Failed, Filled, serve
+from drqv2.rollout.inference import Inference
 from drqv2.system.signals import signals_blocked
 
 _log = logging.getLogger(__name__)
@@ -53,13 +54,22 @@ class ActorProcesses:
         num_actors: processes.
         num_buffers: rollouts in `task.buffers`.
         hang_seconds: without a step, after which an actor is replaced.
+        inference: chooses the actions where `task.asked` is set.
 
     Attributes:
         full: rollouts in the order in which they were filled; who takes one gives it back by `give_back`.
         restarted: actors that were replaced.
     """
 
-    def __init__(self, task: ActorTask, num_actors: int, num_buffers: int, hang_seconds: float) -> None:
+    def __init__(
+        self,
+        task: ActorTask,
+        num_actors: int,
+        num_buffers: int,
+        hang_seconds: float,
+        inference: Inference | None = None,
+    ) -> None:
+        self.inference = inference
         self.task, self.hang_seconds = task, hang_seconds
         self.full: queue.SimpleQueue[Filled] = queue.SimpleQueue()
         self.restarted = 0
@@ -124,20 +134,33 @@ class ActorProcesses:
         try:
             while not self._closing:
                 pipes = {actor.pipe: actor for actor in self._actors}
-                for ready in connection.wait(list(pipes), _WATCH_SECONDS):
-                    self._receive(pipes[ready])
+                asking = [pipes[ready] for ready in connection.wait(list(pipes), _WATCH_SECONDS)]
+                self._answer([actor for actor in asking if self._receive(actor) == ASKS])
                 for actor in self._actors:
                     self._look_at(actor)
         except Exception as error:
             self._failure = error
 
-    def _receive(self, actor: _Actor) -> None:
+    def _answer(self, actors: list[_Actor]) -> None:
+        """Choose actions for actors that wait for them."""
+        if not actors:
+            return
+        assert self.inference is not None
+        self.inference.answer([actor.index for actor in actors])
+        for actor in actors:
+            with contextlib.suppress(OSError):  # it has died
+                actor.pipe.send(ANSWERED)
+
+    def _receive(self, actor: _Actor) -> Any:
+        """Take a message of an actor and return it; None if it has died instead."""
         try:
             message = actor.pipe.recv()
         except (EOFError, OSError):
             actor.process.join(1.0)
             self._replace(actor, f"ended with status {actor.process.exitcode}")
-            return
+            return None
+        if message == ASKS:
+            return message
         if isinstance(message, Failed):
             if message.message is not None:
                 raise UserError(message.message)
@@ -147,6 +170,7 @@ class ActorProcesses:
             actor.slots.remove(message.slot)
         self.full.put(message)
         self._hand_out()
+        return message
 
     def _look_at(self, actor: _Actor) -> None:
         """Replace an actor that has something to do and does not step."""

@@ -51,8 +51,9 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("impala") / "run", *IN_TURN)
 
 
-def test_a_run_with_actors_writes_everything(tmp_path: Path) -> None:
-    done = run(tmp_path / "run")
+@pytest.mark.parametrize("batched", ["false", "true"])
+def test_a_run_with_actors_writes_everything(tmp_path: Path, batched: str) -> None:
+    done = run(tmp_path / "run", f"batched_inference={batched}")
     assert len(rows(done, "train")) == 20
     assert [float(row["frame"]) for row in rows(done, "eval")] == [0, 240, 432, 624, 816, 960]
     assert len(list((done / "eval_video").glob("*.mp4"))) == 6

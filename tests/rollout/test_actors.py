@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 
+from drqv2.agents.segments import Segments
 from drqv2.errors import ProcessError, UserError
 from drqv2.rollout.actor import ActorTask, Filled
 from drqv2.rollout.actors import ActorProcesses
-from drqv2.rollout.batches import Batches
+from drqv2.rollout.batches import Batches, stack
+from drqv2.rollout.inference import Inference, asking_layout
 from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import rollout_layout
 from tests.rollout import cartpole
@@ -39,15 +41,24 @@ def seed(actor: int, restarts: int) -> int:
 
 
 @contextmanager
-def running(num_actors: int = 2, hang_seconds: float = 30.0, **changes: Any) -> Iterator[ActorProcesses]:
-    policy = cartpole.policy()
+def running(
+    num_actors: int = 2, hang_seconds: float = 30.0, batched: bool = False, lstm: bool = False, **changes: Any
+) -> Iterator[ActorProcesses]:
+    policy = cartpole.policy(lstm)
     layout = rollout_layout(cartpole.vector(1), policy, ENVS, LENGTH)
-    parts: dict[str, Any] = {"make_env": partial(cartpole.vector, ENVS), "make_policy": cartpole.policy, "seed": seed}
+    parts: dict[str, Any] = {
+        "make_env": partial(cartpole.vector, ENVS),
+        "make_policy": partial(cartpole.policy, lstm),
+        "seed": seed,
+    }
     parts["buffers"] = SharedArrays({name: ((BUFFERS, *shape), dtype) for name, (shape, dtype) in layout.items()})
     parts["beats"] = SharedArrays({"steps": ((num_actors,), np.int64)})
-    actors = ActorProcesses(
-        ActorTask(**parts | {"weights": SharedWeights(policy)} | changes), num_actors, BUFFERS, hang_seconds
-    )
+    parts = parts | {"weights": SharedWeights(policy)} | changes
+    inference = None
+    if batched:
+        parts["asked"] = SharedArrays(asking_layout(layout, num_actors))
+        inference = Inference(parts["make_policy"](), parts["weights"], parts["asked"], 0)
+    actors = ActorProcesses(ActorTask(**parts), num_actors, BUFFERS, hang_seconds, inference)
     try:
         actors.start()
         yield actors
@@ -69,12 +80,13 @@ def take_and_give_back(actors: ActorProcesses) -> None:
     actors.give_back(take(actors).slot)
 
 
-def test_actors_begin_with_the_weights_of_the_learner_and_take_new_ones() -> None:
+@pytest.mark.parametrize("batched", [False, True])
+def test_actors_begin_with_the_weights_of_the_learner_and_take_new_ones(batched: bool) -> None:
     module = cartpole.policy()
     with torch.no_grad():
         module.actor.bias[0] = 50.0  # the first action, always
     weights = SharedWeights(module)
-    with running(weights=weights) as actors:
+    with running(weights=weights, batched=batched) as actors:
         first = take(actors)
         assert first.version == 0
         assert (actors.task.buffers["actions"][first.slot][:, :-1] == 0).all()
@@ -85,6 +97,18 @@ def test_actors_begin_with_the_weights_of_the_learner_and_take_new_ones() -> Non
         while (one := take(actors)).version == 0:
             actors.give_back(one.slot)
         assert (actors.task.buffers["actions"][one.slot][:, :-1] == 1).all()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_log_probabilities_are_those_of_the_actions(batched: bool) -> None:
+    policy = cartpole.policy(lstm=True)
+    with running(batched=batched, lstm=True) as actors:
+        rollouts = [actors.task.buffers.row(take(actors).slot) for _ in range(BUFFERS)]
+        batch = Segments(**stack(rollouts, torch.device("cpu")))
+    with torch.no_grad():
+        dist, *_ = policy(batch.obs, batch.state, batch.first)
+    got = dist.log_prob(batch.actions.reshape(*batch.rewards.shape, -1))
+    torch.testing.assert_close(got[:, :-1], batch.log_probs[:, :-1])
 
 
 def test_actors_wait_when_no_rollout_is_free() -> None:
@@ -98,9 +122,10 @@ def test_actors_wait_when_no_rollout_is_free() -> None:
         assert take(actors).slot == slots[0]
 
 
-def test_actors_killed_at_any_time_are_replaced_and_no_rollout_is_lost() -> None:
+@pytest.mark.parametrize("batched", [False, True])
+def test_actors_killed_at_any_time_are_replaced_and_no_rollout_is_lost(batched: bool) -> None:
     chance = random.Random(0)
-    with running() as actors:
+    with running(batched=batched) as actors:
         for kill in range(20):
             actor = actors._actors[kill % 2]
             while (

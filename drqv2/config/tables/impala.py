@@ -15,6 +15,11 @@ ROLLOUT = (
     free("num_learner_threads", Int(1), "Threads that prepare batches, each one ahead of the learner.", "threads"),
     Key("max_policy_lag", Int(0), "Older rollouts are dropped, and counted.", "updates", null="no bound"),
     free("actor_hang_seconds", Float(1), "Without a step, after which an actor is replaced.", "seconds"),
+    free(
+        "batched_inference",
+        Bool(),
+        "Choose actions in the learner's process, on its device, for all actors that wait at once; or in the actors.",
+    ),
     fixed(
         "deterministic",
         Bool(),

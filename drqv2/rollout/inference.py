@@ -1,0 +1,79 @@
+"""Actions for all actors that wait for some, chosen at once on the learner's device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drqv2.nn.policies import Policy, State
+from drqv2.rollout.shared import Layout, SharedArrays, SharedWeights
+
+
+def asking_layout(rollout: Layout, num_actors: int) -> Layout:
+    """Return shape and dtype of what actors ask with, and of the answers, from the layout of a rollout."""
+    layout: dict[str, tuple[tuple[int, ...], Any]] = {"versions": ((num_actors,), np.int64)}
+    for name in ("obs", "first", "actions", "log_probs"):
+        (envs, _, *rest), dtype = rollout[name]
+        layout[name] = (num_actors, envs, *rest), dtype
+    return layout | {name: ((num_actors, *rollout[name][0]), np.float32) for name in "hc" if name in rollout}
+
+
+class Inference:
+    """Chooses actions with a copy of the learner's policy, so that it can learn meanwhile.
+
+    Args:
+        policy: the copy, on the learner's device.
+        weights: of the learner.
+        asked: of `asking_layout`.
+        seed: of the samples.
+    """
+
+    def __init__(self, policy: Policy, weights: SharedWeights, asked: SharedArrays, seed: int) -> None:
+        self.policy, self.weights, self.asked = policy, weights, asked
+        self.device = policy.critic.weight.device
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.version = weights.read(policy)
+
+    def answer(self, actors: Sequence[int]) -> None:
+        """Write actions, their log probabilities, the LSTM's next state and the version of the weights."""
+        if self.weights.version != self.version:
+            self.version = self.weights.read(self.policy)
+        asked, rows = self.asked, list(actors)
+        obs, first, *state = (self._batch(name, rows) for name in ("obs", "first", *self._state_names()))
+        actions, log_probs, _, after = self.policy.choose(obs, tuple(state) or None, first, self.generator)  # type: ignore[arg-type]
+        answers = {"actions": actions, "log_probs": log_probs} | dict(zip("hc", after or (), strict=False))
+        for name, x in answers.items():
+            asked[name][rows] = x.cpu().numpy().reshape(len(rows), -1, *x.shape[1:])
+        asked["versions"][rows] = self.version
+
+    def _state_names(self) -> str:
+        return "" if self.policy.lstm is None else "hc"
+
+    def _batch(self, name: str, rows: list[int]) -> Tensor:
+        return torch.from_numpy(self.asked[name][rows]).flatten(0, 1).to(self.device)
+
+
+def ask(
+    asked: SharedArrays, actor: int, wait: Callable[[], None], obs: Tensor, state: State | None, first: Tensor
+) -> tuple[Tensor, Tensor, State | None]:
+    """Return actions, log probabilities and the next state that the learner's process has chosen.
+
+    Args:
+        asked: of `asking_layout`.
+        actor: its number.
+        wait: tells the learner's process, and waits for its answer.
+        obs: of the actor's environments, [E, ...].
+        state: of the LSTM, two [E, hidden]; None without one.
+        first: where an observation starts an episode, bool [E].
+    """
+    mine = asked.row(actor)
+    mine["obs"][...], mine["first"][...] = obs.numpy(), first.numpy()
+    for name, x in zip("hc", state or (), strict=False):
+        mine[name][...] = x.numpy()
+    wait()
+    after = None if state is None else (torch.from_numpy(mine["h"].copy()), torch.from_numpy(mine["c"].copy()))
+    return torch.from_numpy(mine["actions"].copy()), torch.from_numpy(mine["log_probs"].copy()), after
