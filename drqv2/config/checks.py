@@ -91,6 +91,9 @@ def _check_actors(cfg: Mapping[str, Any]) -> None:
         raise UserError("compile=true: regime=impala has nothing to compile; use auto")
     if cfg["deterministic"] and actors != 1:
         raise UserError(f"deterministic=true with num_actors={actors}: only one acts in turn; set num_actors=1")
+    if cfg["cluster"] == "ray" and (cfg["batched_inference"] or cfg["deterministic"]):
+        wrong = "batched_inference" if cfg["batched_inference"] else "deterministic"
+        raise UserError(f"cluster=ray with {wrong}=true: is for cluster=local")
     if envs % actors:
         raise UserError(f"num_envs={envs}: must be a multiple of num_actors={actors}, so that each has as many")
     if batch % (envs // actors):

@@ -16,9 +16,9 @@ from drqv2 import utils
 from drqv2.agents.acting import evaluation_policy
 from drqv2.envs import ExtendedTimeStep
 from drqv2.envs.vector import HandleVector
-from drqv2.errors import UserError
+from drqv2.errors import UserError, not_installed
 from drqv2.evaluation.episodes import evaluate
-from drqv2.rollout.actor import ActorTask
+from drqv2.rollout.actor import ActorSetup, ActorTask
 from drqv2.rollout.actors import ActorProcesses
 from drqv2.rollout.batches import Batches, BatchesInTurn, Statistics
 from drqv2.rollout.inference import Inference, asking_layout
@@ -51,6 +51,7 @@ class ImpalaWorkspace(BaseWorkspace):
         self.envs_of_actor = cfg.num_envs // cfg.num_actors
         self.layout = rollout_layout(self.vector, self.agent.policy, self.envs_of_actor, cfg.unroll_length)
         self.batches: Batches | BatchesInTurn | None = None
+        self.weights: Any = None  # SharedWeights or RayActors: what actors get the learner's weights from
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
@@ -87,35 +88,48 @@ class ImpalaWorkspace(BaseWorkspace):
         """Return batches of actors in processes; these start with the first batch, from the learner's weights."""
         cfg, per_batch = self.cfg, self.cfg.batch_size // self.envs_of_actor
         number = cfg.num_buffers or 2 * (cfg.num_actors + per_batch)
-        self.weights = SharedWeights(self.agent.policy)
         policy = copy.deepcopy(self.agent.policy).cpu()
-        task = ActorTask(
+        setup = ActorSetup(
             make_env=partial(make_actor_vector, cfg, self.global_step),
             make_policy=partial(pickle.loads, pickle.dumps(policy)),
             seed=partial(_seed, cfg, self.global_step),
+        )
+        actors = self.make_ray_actors(setup, number) if cfg.cluster == "ray" else self.make_processes(setup, number)
+        print(
+            f"actors: {cfg.num_actors} processes, each with {self.envs_of_actor} environments of {cfg.task_name}; an "
+            f"update learns from {cfg.batch_size} rollouts of {cfg.unroll_length} steps; {number} buffers"
+        )
+        threads, version = cfg.num_learner_threads, lambda: self.weights.version
+        return Batches(actors, per_batch, threads, self.device, version, cfg.max_policy_lag)
+
+    def make_processes(self, setup: ActorSetup, number: int) -> ActorProcesses:
+        """Return actors in processes of this machine, with so many rollouts in shared memory."""
+        cfg, inference = self.cfg, None
+        self.weights = SharedWeights(self.agent.policy)
+        task = ActorTask(
+            setup,
             buffers=SharedArrays({name: ((number, *shape), dtype) for name, (shape, dtype) in self.layout.items()}),
             beats=SharedArrays({"steps": ((cfg.num_actors,), np.int64)}),
             weights=self.weights,
             render_threads=machine.render_threads(cfg.num_actors),
         )
-        inference = None
         if cfg.batched_inference:
             task.asked = SharedArrays(asking_layout(self.layout, cfg.num_actors))
             seed = utils.spawn_seed(cfg.seed, utils.ACTOR, self.global_step)
             inference = Inference(copy.deepcopy(self.agent.policy), self.weights, task.asked, seed)
-        actors = ActorProcesses(task, cfg.num_actors, number, cfg.actor_hang_seconds, inference)
-        print(
-            f"actors: {cfg.num_actors} processes, each with {self.envs_of_actor} environments of {cfg.task_name}; an "
-            f"update learns from {cfg.batch_size} rollouts of {cfg.unroll_length} steps; {number} buffers"
-        )
-        return Batches(
-            actors,
-            per_batch,
-            cfg.num_learner_threads,
-            self.device,
-            lambda: self.weights.version,
-            cfg.max_policy_lag,
-        )
+        return ActorProcesses(task, cfg.num_actors, number, cfg.actor_hang_seconds, inference)
+
+    def make_ray_actors(self, setup: ActorSetup, number: int) -> Any:
+        """Return actors on the Ray cluster, with at most so many rollouts under way."""
+        try:
+            from drqv2.rollout.ray_actors import RayActors, connect
+        except ModuleNotFoundError as error:
+            raise UserError(not_installed("ray", "cluster")) from error
+        connect(self.cfg.cluster_address)
+        actors = RayActors(setup, self.layout, self.cfg.num_actors, number, self.cfg.actor_hang_seconds)
+        actors.publish(self.agent.policy)
+        self.weights = actors
+        return actors
 
     def train(self) -> None:
         """Learn and evaluate until total_timesteps; then evaluate and save once more."""

@@ -42,13 +42,26 @@ class Failed(NamedTuple):
 
 
 @dataclass
-class ActorTask:
-    """What the processes of actors are made of; can be pickled.
+class ActorSetup:
+    """What an actor is made of; can be pickled.
 
     Attributes:
         make_env: makes the environments of actor `i` after `k` restarts.
         make_policy: makes the policy, with any weights.
         seed: makes the seed of what actor `i` samples after `k` restarts.
+    """
+
+    make_env: Callable[[int, int], VectorEnv]
+    make_policy: Callable[[], Policy]
+    seed: Callable[[int, int], int]
+
+
+@dataclass
+class ActorTask:
+    """What the processes of actors get; can be pickled.
+
+    Attributes:
+        setup: of an actor.
         buffers: of the rollouts.
         beats: steps that each actor has taken, [num_actors].
         weights: of the learner.
@@ -56,9 +69,7 @@ class ActorTask:
         asked: where actors ask the learner's process for actions; None: they choose them.
     """
 
-    make_env: Callable[[int, int], VectorEnv]
-    make_policy: Callable[[], Policy]
-    seed: Callable[[int, int], int]
+    setup: ActorSetup
     buffers: SharedArrays
     beats: SharedArrays
     weights: SharedWeights
@@ -83,8 +94,8 @@ def serve(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
 
 
 def _fill_rollouts(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
-    env, policy = task.make_env(actor, restarts), task.make_policy()
-    generator = torch.Generator().manual_seed(task.seed(actor, restarts))
+    env, policy = task.setup.make_env(actor, restarts), task.setup.make_policy()
+    generator = torch.Generator().manual_seed(task.setup.seed(actor, restarts))
     beats: np.ndarray = task.beats["steps"]
     slots, versions = deque[int](), list[int]()
 

@@ -9,10 +9,13 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing import connection, resource_tracker
 from multiprocessing.util import Finalize
 from typing import Any
+
+import numpy as np
 
 from drqv2.errors import ProcessError, UserError
 from drqv2.rollout.actor import ANSWERED, ASKS, ActorTask, Failed, Filled, serve
@@ -87,10 +90,14 @@ class ActorProcesses:
         self._hand_out()
         self._thread.start()
 
-    def give_back(self, slot: int) -> None:
+    def rollout(self, filled: Filled) -> Mapping[str, np.ndarray]:
+        """Return the arrays of a rollout that was taken from `full`."""
+        return self.task.buffers.row(filled.slot)
+
+    def give_back(self, filled: Filled) -> None:
         """Free a rollout that was taken from `full`."""
         with self._lock:
-            self._free.append(slot)
+            self._free.append(filled.slot)
         self._hand_out()
 
     def check(self) -> None:

@@ -6,13 +6,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from drqv2.rollout.actor import Filled
-from drqv2.rollout.actors import ActorProcesses
 from drqv2.rollout.shared import Layout, SharedArrays
 from drqv2.rollout.unroll import Unroller
 
@@ -54,6 +53,28 @@ class Statistics:
         self.lags += [version - one.version for one in filled]
 
 
+class Actors(Protocol):
+    """Actors in processes of this machine (`ActorProcesses`) or on a cluster (`RayActors`)."""
+
+    full: queue.SimpleQueue[Filled]
+    restarted: int
+
+    def start(self) -> None:
+        """Start the actors."""
+
+    def rollout(self, filled: Filled) -> Mapping[str, np.ndarray]:
+        """Return the arrays of a rollout that was taken from `full`."""
+
+    def give_back(self, filled: Filled) -> None:
+        """Free a rollout that was taken from `full`."""
+
+    def check(self) -> None:
+        """Raise what has made the actors fail for good."""
+
+    def close(self) -> None:
+        """End the actors."""
+
+
 class Batches(Iterator[dict[str, Any]]):
     """Batches from actors.
 
@@ -71,7 +92,7 @@ class Batches(Iterator[dict[str, Any]]):
 
     def __init__(
         self,
-        actors: ActorProcesses,
+        actors: Actors,
         rollouts: int,
         threads: int,
         device: torch.device,
@@ -118,9 +139,9 @@ class Batches(Iterator[dict[str, Any]]):
                 filled = self._take()
             if len(filled) < self.rollouts:
                 return
-            batch = stack([self.actors.task.buffers.row(one.slot) for one in filled], self.device)
+            batch = stack([self.actors.rollout(one) for one in filled], self.device)
             for one in filled:
-                self.actors.give_back(one.slot)
+                self.actors.give_back(one)
             self._hand_over((batch, filled))
 
     def _take(self) -> list[Filled]:
@@ -132,7 +153,7 @@ class Batches(Iterator[dict[str, Any]]):
             except queue.Empty:
                 continue
             if self._too_old(one):
-                self.actors.give_back(one.slot)
+                self.actors.give_back(one)
                 self.statistics.dropped += 1
             else:
                 filled.append(one)

@@ -67,6 +67,19 @@ def test_a_run_with_actors_writes_everything(tmp_path: Path, batched: str) -> No
     assert last["actors_restarted"] == "0.0"
 
 
+@pytest.mark.slow
+def test_actors_on_a_ray_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ray = pytest.importorskip("ray")
+    try:
+        done = run(tmp_path / "run", "cluster=ray", "save_video=false")
+        assert len(rows(done, "train")) == 20
+        with pytest.raises(SystemExit):
+            run(tmp_path / "other", "cluster=ray", "num_envs=3", "num_actors=3", "batch_size=3", "env.colour=red")
+        assert "colour" in capsys.readouterr().err
+    finally:
+        ray.shutdown()
+
+
 def test_in_turn_the_same_seed_gives_the_same_bits(in_turn: Path, tmp_path: Path) -> None:
     assert_same(in_turn, run(tmp_path / "run", *IN_TURN))
     assert rows(in_turn, "eval") != rows(run(tmp_path / "other", *IN_TURN, "seed=2", "save_video=false"), "eval")
@@ -133,6 +146,7 @@ def test_a_task_from_pixels(tmp_path: Path) -> None:
         (["batch_size=3"], "batch_size=3: must be a multiple of 2, the environments of an actor"),
         (["num_buffers=3"], "num_buffers=3: too few; must be at least 4"),
         (["deterministic=true"], "deterministic=true with num_actors=2: only one acts"),
+        (["cluster=ray", "batched_inference=true"], "cluster=ray with batched_inference=true: is for cluster=local"),
         (["agent.discount=0.9"], "agent.discount=0.9: differs from discount=0.99"),
         (["agent.reward_clipping=hard"], "agent.reward_clipping=hard"),
         (["horizon=8"], "horizon: is a key of regime=ppo alone"),

@@ -17,7 +17,7 @@ import torch
 
 from drqv2.agents.segments import Segments
 from drqv2.errors import ProcessError, UserError
-from drqv2.rollout.actor import ActorTask, Filled
+from drqv2.rollout.actor import ActorSetup, ActorTask, Filled
 from drqv2.rollout.actors import ActorProcesses
 from drqv2.rollout.batches import Batches, stack
 from drqv2.rollout.inference import Inference, asking_layout
@@ -54,10 +54,11 @@ def running(
     parts["buffers"] = SharedArrays({name: ((BUFFERS, *shape), dtype) for name, (shape, dtype) in layout.items()})
     parts["beats"] = SharedArrays({"steps": ((num_actors,), np.int64)})
     parts = parts | {"weights": SharedWeights(policy)} | changes
+    parts["setup"] = ActorSetup(*(parts.pop(name) for name in ("make_env", "make_policy", "seed")))
     inference = None
     if batched:
         parts["asked"] = SharedArrays(asking_layout(layout, num_actors))
-        inference = Inference(parts["make_policy"](), parts["weights"], parts["asked"], 0)
+        inference = Inference(parts["setup"].make_policy(), parts["weights"], parts["asked"], 0)
     actors = ActorProcesses(ActorTask(**parts), num_actors, BUFFERS, hang_seconds, inference)
     try:
         actors.start()
@@ -77,7 +78,7 @@ def take(actors: ActorProcesses, seconds: float = 60.0) -> Filled:
 
 
 def take_and_give_back(actors: ActorProcesses) -> None:
-    actors.give_back(take(actors).slot)
+    actors.give_back(take(actors))
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -93,9 +94,9 @@ def test_actors_begin_with_the_weights_of_the_learner_and_take_new_ones(batched:
         with torch.no_grad():
             module.actor.bias[0] = -50.0
         weights.publish(module)
-        actors.give_back(first.slot)
+        actors.give_back(first)
         while (one := take(actors)).version == 0:
-            actors.give_back(one.slot)
+            actors.give_back(one)
         assert (actors.task.buffers["actions"][one.slot][:, :-1] == 1).all()
 
 
@@ -103,7 +104,7 @@ def test_actors_begin_with_the_weights_of_the_learner_and_take_new_ones(batched:
 def test_log_probabilities_are_those_of_the_actions(batched: bool) -> None:
     policy = cartpole.policy(lstm=True)
     with running(batched=batched, lstm=True) as actors:
-        rollouts = [actors.task.buffers.row(take(actors).slot) for _ in range(BUFFERS)]
+        rollouts = [actors.rollout(take(actors)) for _ in range(BUFFERS)]
         batch = Segments(**stack(rollouts, torch.device("cpu")))
     with torch.no_grad():
         dist, *_ = policy(batch.obs, batch.state, batch.first)
@@ -113,13 +114,13 @@ def test_log_probabilities_are_those_of_the_actions(batched: bool) -> None:
 
 def test_actors_wait_when_no_rollout_is_free() -> None:
     with running() as actors:
-        slots = [take(actors).slot for _ in range(BUFFERS)]
-        assert sorted(slots) == list(range(BUFFERS))
+        taken = [take(actors) for _ in range(BUFFERS)]
+        assert sorted(one.slot for one in taken) == list(range(BUFFERS))
         steps = actors.task.beats["steps"].copy()
         time.sleep(1.0)
         assert (actors.task.beats["steps"] == steps).all()
-        actors.give_back(slots[0])
-        assert take(actors).slot == slots[0]
+        actors.give_back(taken[0])
+        assert take(actors).slot == taken[0].slot
 
 
 @pytest.mark.parametrize("batched", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drqv2.config.kinds import Bool, Choice, Device, Float, Int, Key, Name
+from drqv2.config.kinds import Bool, Choice, Device, Float, Int, Key, Name, Text
 from drqv2.config.tables import shared
 from drqv2.config.tables.ppo import LENGTH
 from drqv2.config.tables.shared import fixed, free
@@ -20,6 +20,8 @@ ROLLOUT = (
         Bool(),
         "Choose actions in the learner's process, on its device, for all actors that wait at once; or in the actors.",
     ),
+    free("cluster", Choice("local", "ray"), "Where the actors are: on this machine, or on a Ray cluster."),
+    free("cluster_address", Text(), "The Ray cluster's address, or auto.", null="one of this machine alone"),
     fixed(
         "deterministic",
         Bool(),
