@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Corridor(gymnasium.Env):
-    """A short T-maze (Bakker, 2001). Observations: the sign, -1 or 1, at the first step, then 0; whether this is the end.
+    """A short T-maze (Bakker, 2001). Observations: the sign, -1 or 1, at first, then 0; whether this is the end.
 
     Both actions lead on; at the end they turn left and right: 1 if the sign said so, else -1. Without memory
     the best return is 0 on average.
