@@ -103,7 +103,8 @@ class Batches(Iterator[dict[str, Any]]):
         self.version, self.max_lag, self.statistics = version, max_lag, Statistics()
         self._ready: queue.Queue[tuple[dict[str, Any], list[Filled]]] = queue.Queue(maxsize=1)
         self._taking = threading.Lock()
-        self._closing = False
+        self._started = self._closing = False
+        self._failure: Exception | None = None  # of a thread
         self._threads = [
             threading.Thread(target=self._prepare, name=f"batches {i}", daemon=True) for i in range(threads)
         ]
@@ -114,12 +115,15 @@ class Batches(Iterator[dict[str, Any]]):
         Raises:
             UserError, RuntimeError, ProcessError: the actors have failed.
         """
-        if not self._threads[0].is_alive():
+        if not self._started:
+            self._started = True
             self.actors.start()
             for thread in self._threads:
                 thread.start()
         while True:
             self.actors.check()
+            if self._failure is not None:
+                raise self._failure
             try:
                 batch, filled = self._ready.get(timeout=_CHECK_SECONDS)
             except queue.Empty:
@@ -134,15 +138,19 @@ class Batches(Iterator[dict[str, Any]]):
         return self.max_lag is not None and self.version() - filled.version > self.max_lag
 
     def _prepare(self) -> None:
-        while not self._closing:
-            with self._taking:
-                filled = self._take()
-            if len(filled) < self.rollouts:
-                return
-            batch = stack([self.actors.rollout(one) for one in filled], self.device)
-            for one in filled:
-                self.actors.give_back(one)
-            self._hand_over((batch, filled))
+        """Prepare batches until this closes; what a thread runs."""
+        try:
+            while not self._closing:
+                with self._taking:
+                    filled = self._take()
+                if len(filled) < self.rollouts:
+                    return
+                batch = stack([self.actors.rollout(one) for one in filled], self.device)
+                for one in filled:
+                    self.actors.give_back(one)
+                self._hand_over((batch, filled))
+        except Exception as error:
+            self._failure = error
 
     def _take(self) -> list[Filled]:
         """Return enough rollouts for a batch, fewer if this closes."""
