@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
@@ -91,7 +90,7 @@ class ImpalaWorkspace(BaseWorkspace):
         policy = copy.deepcopy(self.agent.policy).cpu()
         setup = ActorSetup(
             make_env=partial(make_actor_vector, cfg, self.global_step),
-            make_policy=partial(pickle.loads, pickle.dumps(policy)),
+            make_policy=partial(copy.deepcopy, policy),  # processes may get it in shared memory
             seed=partial(_seed, cfg, self.global_step),
         )
         actors = self.make_ray_actors(setup, number) if cfg.cluster == "ray" else self.make_processes(setup, number)

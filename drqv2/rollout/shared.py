@@ -18,7 +18,7 @@ Layout = Mapping[str, tuple[tuple[int, ...], Any]]
 """Shape and dtype of each array."""
 
 _ALIGNMENT = 64  # bytes: of a cache line
-_SHARED = Path("/dev/shm")  # where Linux keeps such memory, often limited in containers
+_SHARED = Path("/dev/shm")  # nosec B108: where Linux keeps such memory, often limited in containers
 
 
 class SharedArrays:
