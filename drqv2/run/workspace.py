@@ -74,7 +74,7 @@ class BaseWorkspace:
         # Reading a key of an OmegaConf configuration takes microseconds: those needed at every step are read once.
         self.action_repeat = int(cfg.action_repeat)
         self._saves, self._save_every, self._keep = cfg.save_snapshot, cfg.snapshot_every_seconds, cfg.snapshot_keep
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
         utils.set_seed_everywhere(cfg.seed)
         self.progress = Progress(episode_steps=[0] * cfg.num_envs, episode_rewards=[0.0] * cfg.num_envs)
