@@ -108,7 +108,7 @@ class ImpalaAgent:
             step: agent steps before the batch.
 
         Returns:
-            losses/: total, pg, baseline, entropy and aux, as they are in the total; mean_rho; and grad_norm,
+            losses/: total, pg, baseline, entropy and aux, as they are in the total; and mean_rho, grad_norm,
             learning_rate.
         """
         batch = Segments(**next(rollouts))
@@ -121,11 +121,13 @@ class ImpalaAgent:
         self.optimizer.step()
         self.policy.see(batch.obs[:, :-1])
         metrics = {f"losses/{name}": float(value.detach()) for name, value in losses.items()}
-        metrics |= {"losses/total": float(total.detach()), "losses/mean_rho": float(rhos.mean())}
-        return metrics | {"grad_norm": float(norm), "learning_rate": lr}
+        metrics |= {
+            "losses/total": float(total.detach()),
+        }
+        return metrics | {"mean_rho": float(rhos), "grad_norm": float(norm), "learning_rate": lr}
 
     def _losses(self, batch: Segments) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the weighted parts of the loss, and the ratios of the new policy to the actors' [B, T]."""
+        """Return the weighted parts of the loss, and the mean of its clipped ratios to the actors' policies."""
         actions = batch.actions.reshape(*batch.rewards.shape, -1)
         dist, values, _ = self.policy(batch.obs, batch.state, batch.first)  # [B, T + 1]
         log_probs = dist.log_prob(actions)[:, :-1]
@@ -139,7 +141,8 @@ class ImpalaAgent:
         }
         number = live.sum().clamp(min=1) if self.loss_reduction == "mean" else 1.0
         losses = {name: (part * live).sum() / number for name, part in parts.items()}
-        return losses | {"aux": self.auxiliary_loss(batch)}, log_rhos.exp()
+        rhos = (log_rhos.exp().clamp(max=self.rho_clip) * live).sum() / live.sum().clamp(min=1)
+        return losses | {"aux": self.auxiliary_loss(batch)}, rhos
 
     def _targets(self, batch: Segments, log_rhos: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return V-trace's targets and advantages, [B, T] each.

@@ -94,6 +94,8 @@ def _check_actors(cfg: Mapping[str, Any]) -> None:
     if cfg["cluster"] == "ray" and (cfg["batched_inference"] or cfg["deterministic"]):
         wrong = "batched_inference" if cfg["batched_inference"] else "deterministic"
         raise UserError(f"cluster=ray with {wrong}=true: is for cluster=local")
+    if cfg["deterministic"] and cfg["batched_inference"]:
+        raise UserError("deterministic=true with batched_inference=true: the only actor acts in the learner's process")
     if envs % actors:
         raise UserError(f"num_envs={envs}: must be a multiple of num_actors={actors}, so that each has as many")
     if batch % (envs // actors):

@@ -7,16 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from drqv2 import utils
-from drqv2.agents.acting import evaluation_policy
 from drqv2.agents.ppo_mlp import Kernels
 from drqv2.config.checks import default_minibatch
-from drqv2.envs import ExtendedTimeStep
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError
-from drqv2.evaluation.episodes import evaluate
+from drqv2.regimes.evaluation import evaluate_policy
 from drqv2.rollout.collector import Collector
 from drqv2.run import factory
 from drqv2.run.environments import make_env, make_vector
@@ -84,7 +81,7 @@ class PPOWorkspace(BaseWorkspace):
             if self.progress.last_eval_step != self.global_step and self.eval_every_step.due(self.global_step):
                 self.save_snapshot_if_due(now=True)  # a run stopped during an evaluation repeats all of it
                 self.stop.raise_if_requested()
-                self.eval()
+                evaluate_policy(self)
             self.eval_every_step(self.global_step)
 
             # try to save a snapshot: no environment is stepping; stop here if asked to
@@ -101,20 +98,9 @@ class PPOWorkspace(BaseWorkspace):
 
         if self.progress.last_eval_step != self.global_step:
             self.save_snapshot_if_due(now=True)
-            self.eval()
+            evaluate_policy(self)
         self.save_snapshot_if_due(now=True)
         self.finish_snapshots()
-
-    def eval(self) -> None:
-        """Play num_eval_episodes with the most probable actions; log their returns and film the first."""
-        self.require_finite(parameters=True)
-        policy = evaluation_policy(self.agent, self.vector.action_spec().shape, self.global_step)
-
-        @torch.no_grad()
-        def act(time_step: ExtendedTimeStep, episode: int) -> np.ndarray:
-            return policy(time_step, episode)
-
-        evaluate(self, self.eval_envs, self.video_recorder, act)
 
     def log(self, metrics: dict[str, float]) -> None:
         """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import signal
 import threading
 import time
 from collections import deque
@@ -38,11 +39,14 @@ def connect(address: str | None) -> None:
     """
     if ray.is_initialized():
         return
+    before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False, include_dashboard=False)
-    except (ConnectionError, RuntimeError) as error:
+    except (ConnectionError, RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())[:200]
         raise UserError(f"cluster_address={address}: {text}; start one with: ray start --head") from error
+    finally:  # Ray's own would end the run wherever it is
+        signal.signal(signal.SIGTERM, before)
 
 
 class RemoteActor:

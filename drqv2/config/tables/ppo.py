@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drqv2.config.kinds import Bool, Choice, Device, Float, Int, Key, Name
+from drqv2.config.kinds import Bool, Choice, Float, Int, Key
 from drqv2.config.tables import shared
 from drqv2.config.tables.shared import fixed, free
 
@@ -32,16 +32,7 @@ SNAPSHOTS = (
 )
 RECORDS = (*shared.RECORDS, free("log_every_seconds", Float(0), "Least time between two rows of train.csv.", "seconds"))
 AGENT = (
-    Key("agent._target_", Name(), "Class of the agent."),
-    free("agent.device", Device(), "As device."),
-    fixed(
-        "agent.encoder",
-        Choice("auto", "mlp", "small", "nature", "impala"),
-        "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of Nature "
-        "518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
-    ),
-    fixed("agent.hidden_dim", Int(1), "Width of the layers behind it, and of the LSTM.", "units"),
-    fixed("agent.lstm", Bool(), "A recurrent policy."),
+    *shared.POLICY,
     fixed(
         "agent.optimizer",
         Choice("muon", "adam"),

@@ -110,3 +110,17 @@ RECORDS = (
     free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
 )
 SHARED = (TASK, EVALUATION, RUN, SNAPSHOTS, RECORDS)
+
+# Of the agents that learn from their own policy's segments; their defaults are in the regime's file.
+POLICY = (
+    Key("agent._target_", Name(), "Class of the agent."),
+    free("agent.device", Device(), "As device."),
+    fixed(
+        "agent.encoder",
+        Choice("auto", "mlp", "small", "nature", "impala"),
+        "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of Nature "
+        "518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
+    ),
+    fixed("agent.hidden_dim", Int(1), "Width of the layers behind it, and of the LSTM.", "units"),
+    fixed("agent.lstm", Bool(), "A recurrent policy."),
+)

@@ -1,0 +1,32 @@
+"""Evaluation of agents that act from a policy, maybe a recurrent one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from drqv2.agents.acting import evaluation_policy
+from drqv2.envs import ExtendedTimeStep
+from drqv2.evaluation.episodes import evaluate
+
+
+def evaluate_policy(workspace: Any) -> None:
+    """Play num_eval_episodes with the most probable actions; log their returns and film the first.
+
+    Args:
+        workspace: of regime=ppo or regime=impala.
+
+    Raises:
+        NotFiniteError: a loss or a parameter is NaN or infinite.
+    """
+    workspace.require_finite(parameters=True)
+    shape = workspace.vector.action_spec().shape
+    policy = evaluation_policy(workspace.agent, shape, workspace.global_step)
+
+    @torch.no_grad()
+    def act(time_step: ExtendedTimeStep, episode: int) -> np.ndarray:
+        return policy(time_step, episode)
+
+    evaluate(workspace, workspace.eval_envs, workspace.video_recorder, act)
