@@ -108,7 +108,7 @@ class ImpalaAgent:
             step: agent steps before the batch.
 
         Returns:
-            losses/: total, pg, baseline, entropy and aux, as they are in the total; and mean_rho, grad_norm,
+            total_loss and its parts pg_loss, baseline_loss, entropy_loss and aux_loss; mean_rho, grad_norm,
             learning_rate.
         """
         batch = Segments(**next(rollouts))
@@ -120,10 +120,7 @@ class ImpalaAgent:
         norm = nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
         self.optimizer.step()
         self.policy.see(batch.obs[:, :-1])
-        metrics = {f"losses/{name}": float(value.detach()) for name, value in losses.items()}
-        metrics |= {
-            "losses/total": float(total.detach()),
-        }
+        metrics = {f"{name}_loss": float(value.detach()) for name, value in (losses | {"total": total}).items()}
         return metrics | {"mean_rho": float(rhos), "grad_norm": float(norm), "learning_rate": lr}
 
     def _losses(self, batch: Segments) -> tuple[dict[str, Tensor], Tensor]:

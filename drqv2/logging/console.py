@@ -78,12 +78,14 @@ class Status:
         num_frames: environment frames of the whole run.
         best_return: best evaluation return so far; -inf before the first evaluation.
         shares: fraction of the time spent on each activity, by name; sums to 1.
+        details: further lines, by label.
     """
 
     frame: int
     num_frames: int
     best_return: float = float("-inf")
     shares: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
 class Dashboard(Console):
@@ -112,8 +114,9 @@ class Dashboard(Console):
         self._entered = ExitStack()
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
-        """Show the row at the next redraw."""
-        self._rows[ty] = dict(row)
+        """Show the row at the next redraw, if an episode ended in it."""
+        if "episode_reward" in row:
+            self._rows[ty] = dict(row)
 
     def __enter__(self) -> Self:
         outputs = (sys.stdout, sys.stderr)
@@ -153,6 +156,7 @@ class Dashboard(Console):
         if status.shares:
             shares = [f"{name} {100 * share:.0f} %" for name, share in status.shares.items()]
             lines.append(Text("time     " + "  ".join(shares), overflow="fold"))
+        lines += [Text(f"{label:<9}{text}", overflow="fold") for label, text in status.details.items()]
         if machine := self._machine():
             lines.append(Text("machine  " + "  ".join(f"{name} {value}" for name, value in machine.items())))
         return Panel(Group(*lines), title=self._title, title_align="left")

@@ -13,13 +13,14 @@ from omegaconf import DictConfig
 from drqv2 import utils
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError, not_installed
+from drqv2.logging.console import Status
 from drqv2.regimes.evaluation import evaluate_policy
-from drqv2.rollout.actor import ActorSetup, ActorTask
+from drqv2.rollout.actor import ActorSetup, ActorTask, beats_layout
 from drqv2.rollout.actors import ActorProcesses
 from drqv2.rollout.batches import Batches, BatchesInTurn, Statistics
 from drqv2.rollout.inference import Inference, asking_layout
 from drqv2.rollout.shared import SharedArrays, SharedWeights
-from drqv2.rollout.unroll import Unroller, rollout_layout
+from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout
 from drqv2.run import factory
 from drqv2.run.environments import make_actor_vector, make_env
 from drqv2.run.workspace import BaseWorkspace
@@ -27,11 +28,7 @@ from drqv2.system import machine
 
 
 class ImpalaWorkspace(BaseWorkspace):
-    """A run of IMPALA: actors, the batches of their rollouts, the agent, and the loop over updates.
-
-    The agent's `update` gets an iterator; to ask it for the next batch waits for the actors, or, with
-    deterministic=true, lets the only one act.
-    """
+    """A run of IMPALA: actors, the batches of their rollouts, the agent, and the loop over updates."""
 
     phases = ("actors", "learn", "weights", "evaluation", "snapshot")
     has_replay = False
@@ -45,20 +42,23 @@ class ImpalaWorkspace(BaseWorkspace):
         self.agent = factory.make_agent(cfg, self.vector, self.device)
         self.require_actor_policy()
         self.envs_of_actor = cfg.num_envs // cfg.num_actors
-        self.layout = rollout_layout(self.vector, self.agent.policy, self.envs_of_actor, cfg.unroll_length)
+        self.policy_device = next(self.agent.policy.parameters()).device  # with its number, for threads
+        state = self.agent.policy.initial_state(self.envs_of_actor)
+        self.layout = rollout_layout(self.vector, state, cfg.unroll_length)
         self.batches: Batches | BatchesInTurn | None = None
         self.weights: Any = None  # SharedWeights or RayActors: what actors get the learner's weights from
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
+        self.policy_lag = 0.0  # mean of that row
 
     def require_actor_policy(self) -> None:
         """Raise UserError if the agent lacks what this regime calls."""
-        missing = [name for name in ("policy", "update", "act") if not hasattr(self.agent, name)]
+        missing = [name for name in ("policy", "generator", "update", "act") if not hasattr(self.agent, name)]
         if missing:
             raise UserError(
                 f"{type(self.agent).__name__} has no {', '.join(missing)}: an agent of regime=impala needs a policy "
-                "that actors copy, update and act, as drqv2.agents.impala.ImpalaAgent has"
+                "that actors copy, a generator, update and act, as drqv2.agents.impala.ImpalaAgent has"
             )
 
     def begin(self) -> None:
@@ -71,23 +71,19 @@ class ImpalaWorkspace(BaseWorkspace):
 
     def make_batches_in_turn(self) -> BatchesInTurn:
         """Return batches of an actor in this process."""
-        agent, number = self.agent, self.cfg.batch_size // self.envs_of_actor
-
-        def choose(obs: Any, state: Any, first: Any) -> tuple[Any, Any, Any]:
-            actions, log_probs, _, after = agent.policy.choose(obs, state, first, agent.generator)
-            return actions, log_probs, after
-
-        unroller = Unroller(self.vector, choose, agent.policy.initial_state(self.envs_of_actor))
-        return BatchesInTurn(unroller, self.layout, number, self.device)
+        policy, number = self.agent.policy, self.cfg.batch_size // self.envs_of_actor
+        state = policy.initial_state(self.envs_of_actor)
+        before = None if state is None else (state[0].cpu(), state[1].cpu())
+        unroller = Unroller(self.vector, acts_with(policy, self.agent.generator), before)
+        return BatchesInTurn(unroller, self.layout, number, self.policy_device)
 
     def make_batches(self) -> Batches:
         """Return batches of actors in processes; these start with the first batch, from the learner's weights."""
         cfg, per_batch = self.cfg, self.cfg.batch_size // self.envs_of_actor
-        number = cfg.num_buffers or 2 * (cfg.num_actors + per_batch)
-        policy = copy.deepcopy(self.agent.policy).cpu()
+        self.num_buffers = number = cfg.num_buffers or 2 * (cfg.num_actors + per_batch)
         setup = ActorSetup(
             make_env=partial(make_actor_vector, cfg, self.global_step),
-            make_policy=partial(copy.deepcopy, policy),  # processes may get it in shared memory
+            make_policy=partial(factory.make_policy, cfg),
             seed=partial(_seed, cfg, self.global_step),
         )
         actors = self.make_ray_actors(setup, number) if cfg.cluster == "ray" else self.make_processes(setup, number)
@@ -96,7 +92,7 @@ class ImpalaWorkspace(BaseWorkspace):
             f"update learns from {cfg.batch_size} rollouts of {cfg.unroll_length} steps; {number} buffers"
         )
         threads, version = cfg.num_learner_threads, lambda: self.weights.version
-        return Batches(actors, per_batch, threads, self.device, version, cfg.max_policy_lag)
+        return Batches(actors, per_batch, threads, self.policy_device, version, cfg.max_policy_lag)
 
     def make_processes(self, setup: ActorSetup, number: int) -> ActorProcesses:
         """Return actors in processes of this machine, with so many rollouts in shared memory."""
@@ -105,9 +101,10 @@ class ImpalaWorkspace(BaseWorkspace):
         task = ActorTask(
             setup,
             buffers=SharedArrays({name: ((number, *shape), dtype) for name, (shape, dtype) in self.layout.items()}),
-            beats=SharedArrays({"steps": ((cfg.num_actors,), np.int64)}),
+            beats=SharedArrays(beats_layout(cfg.num_actors)),
             weights=self.weights,
             render_threads=machine.render_threads(cfg.num_actors),
+            imports=[factory.__name__],
         )
         if cfg.batched_inference:
             task.asked = SharedArrays(asking_layout(self.layout, cfg.num_actors))
@@ -146,7 +143,9 @@ class ImpalaWorkspace(BaseWorkspace):
 
             # wait for a batch of rollouts and learn from it
             with self.time_shares.spent_on("actors"):
-                batch = next(self.batches)
+                batch = self.batches.take(stop=lambda: self.stop.requested)
+            if batch is None:
+                continue  # to save a snapshot and stop
             with self.time_shares.spent_on("learn"):
                 metrics = self.agent.update(iter([batch]), self.global_step)
             self.progress.step += self.round_steps
@@ -183,6 +182,8 @@ class ImpalaWorkspace(BaseWorkspace):
                 returns, steps = zip(*known.episodes, strict=True)
                 log("episode_reward", float(np.mean(returns)))
                 log("episode_length", float(np.mean(steps)) * cfg.action_repeat)
+                log("mean_episode_return", float(np.mean(returns)))  # this and the next two: TorchBeast's names
+                log("mean_episode_len", float(np.mean(steps)))
                 log("mean_win_rate", known.wins / max(known.ends, 1))
             log("fps", sps * cfg.action_repeat)
             log("total_time", total_time)
@@ -190,12 +191,28 @@ class ImpalaWorkspace(BaseWorkspace):
             log("step", self.global_step)
             log("SPS", sps)
             if known.lags:
-                log("policy_lag", float(np.mean(known.lags)))
+                self.policy_lag = float(np.mean(known.lags))
+                log("policy_lag", self.policy_lag)
                 log("policy_lag_max", float(max(known.lags)))
             log("rollouts_dropped", known.dropped)
-            log("actors_restarted", self.batches.actors.restarted if isinstance(self.batches, Batches) else 0)
+            if isinstance(self.batches, Batches):
+                log("rollouts_full", self.batches.actors.full.qsize())
+                log("actors_waiting", self.batches.actors.waiting())
+                log("actors_restarted", self.batches.actors.restarted)
             for name, share in self.time_shares.shares().items():
                 log(f"performance/{'misc' if name == 'other' else name}", share)
+
+    def status(self) -> Status:
+        """Return what a dashboard shows: also how the actors and the queue of rollouts are."""
+        status = super().status()
+        if isinstance(self.batches, Batches):
+            actors, lag = self.batches.actors, self.policy_lag
+            waiting, restarted = 100 * actors.waiting(), f", {actors.restarted} restarted" if actors.restarted else ""
+            status.details = {
+                "actors": f"acting {100 - waiting:.0f} %  waiting for a free rollout {waiting:.0f} %{restarted}",
+                "queue": f"{actors.full.qsize()} of {self.num_buffers} rollouts full, policy lag {lag:.1f} updates",
+            }
+        return status
 
     @property
     def global_episode(self) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +20,8 @@ from drqv2.envs.vector import VectorEnv
 from drqv2.errors import UserError
 from drqv2.nn.policies import Policy, State
 from drqv2.rollout.inference import ask
-from drqv2.rollout.shared import SharedArrays, SharedWeights
-from drqv2.rollout.unroll import Unroller
+from drqv2.rollout.shared import Layout, SharedArrays, SharedWeights
+from drqv2.rollout.unroll import Unroller, acts_with
 from drqv2.system.signals import ignore_signals
 
 ASKS, ANSWERED = "asks", "answered"  # messages of an actor that needs actions, and to it
@@ -37,7 +38,7 @@ class Filled(NamedTuple):
 class Failed(NamedTuple):
     """What an actor tells before it ends because of an error."""
 
-    message: str | None  # for people; None where the error is a bug
+    error: UserError | None  # one for people; None where it is a bug
     trace: str
 
 
@@ -47,12 +48,12 @@ class ActorSetup:
 
     Attributes:
         make_env: makes the environments of actor `i` after `k` restarts.
-        make_policy: makes the policy, with any weights.
+        make_policy: makes the policy for them, on the CPU, with any weights.
         seed: makes the seed of what actor `i` samples after `k` restarts.
     """
 
     make_env: Callable[[int, int], VectorEnv]
-    make_policy: Callable[[], Policy]
+    make_policy: Callable[[VectorEnv], Policy]
     seed: Callable[[int, int], int]
 
 
@@ -63,10 +64,11 @@ class ActorTask:
     Attributes:
         setup: of an actor.
         buffers: of the rollouts.
-        beats: steps that each actor has taken, [num_actors].
+        beats: of `beats_layout`.
         weights: of the learner.
         render_threads: of software rendering in a process; None leaves that to OpenGL.
         asked: where actors ask the learner's process for actions; None: they choose them.
+        imports: modules that `setup` needs, imported once for all actors.
     """
 
     setup: ActorSetup
@@ -75,6 +77,35 @@ class ActorTask:
     weights: SharedWeights
     render_threads: int | None = None
     asked: SharedArrays | None = None
+    imports: Sequence[str] = ()
+
+
+def beats_layout(num_actors: int) -> Layout:
+    """Return shape and dtype of what each actor counts: its steps, and seconds in which it had no free rollout."""
+    return {"steps": ((num_actors,), np.int64), "waited": ((num_actors,), np.float64)}
+
+
+class _LearnerEnded(Exception):
+    """The other end of the pipe is closed."""
+
+
+class _Learner:
+    """The learner's process, at the other end of a pipe. Errors of the environments are not taken for the pipe's."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def send(self, message: Any) -> None:
+        try:
+            self._pipe.send(message)
+        except OSError as error:
+            raise _LearnerEnded from error
+
+    def recv(self) -> Any:
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise _LearnerEnded from error
 
 
 def serve(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
@@ -83,34 +114,36 @@ def serve(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
     torch.set_num_threads(1)
     if task.render_threads is not None:
         os.environ["LP_NUM_THREADS"] = str(task.render_threads)  # Mesa reads it when OpenGL is opened
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    learner = _Learner(pipe)
+    with contextlib.suppress(_LearnerEnded):
         try:
-            _fill_rollouts(pipe, task, actor, restarts)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+            _fill_rollouts(learner, task, actor, restarts)
+        except _LearnerEnded:
             raise
         except Exception as error:
-            message = str(error) if isinstance(error, UserError) else None
-            pipe.send(Failed(message, "".join(traceback.format_exception(error))))
+            known = error if isinstance(error, UserError) else None
+            learner.send(Failed(known, "".join(traceback.format_exception(error))))
 
 
-def _fill_rollouts(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
-    env, policy = task.setup.make_env(actor, restarts), task.setup.make_policy()
+def _fill_rollouts(learner: _Learner, task: ActorTask, actor: int, restarts: int) -> None:
+    env = task.setup.make_env(actor, restarts)
+    policy = task.setup.make_policy(env)
     generator = torch.Generator().manual_seed(task.setup.seed(actor, restarts))
-    beats: np.ndarray = task.beats["steps"]
+    own, waited = acts_with(policy, generator), task.beats["waited"]
+    steps: np.ndarray = task.beats["steps"]
     slots, versions = deque[int](), list[int]()
 
     def choose(obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
-        beats[actor] += 1
+        steps[actor] += 1
         if task.asked is None:
-            actions, log_probs, _, after = policy.choose(obs, state, first, generator)
-            return actions, log_probs, after
+            return own(obs, state, first)
         chosen = ask(task.asked, actor, wait_for_answer, obs, state, first)
         versions.append(int(task.asked["versions"][actor]))
         return chosen
 
     def wait_for_answer() -> None:
-        pipe.send(ASKS)
-        while (message := pipe.recv()) != ANSWERED:
+        learner.send(ASKS)
+        while (message := learner.recv()) != ANSWERED:
             slots.append(message)
 
     unroller = Unroller(env, choose, policy.initial_state(env.num_envs))
@@ -118,11 +151,15 @@ def _fill_rollouts(pipe: Connection, task: ActorTask, actor: int, restarts: int)
     version = -1
     try:
         while True:
-            slot = slots.popleft() if slots else pipe.recv()
+            if not slots:
+                begin = time.perf_counter()
+                slots.append(learner.recv())
+                waited[actor] += time.perf_counter() - begin
+            slot = slots.popleft()
             if task.asked is None and task.weights.version != version:
                 version = task.weights.read(policy)
             versions[:] = [version] if task.asked is None else []
             episodes = unroller.fill(task.buffers.row(slot))
-            pipe.send(Filled(slot, versions[0], episodes))
+            learner.send(Filled(slot, versions[0], episodes))
     finally:
         env.close()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from drqv2.errors import ProcessError, UserError
+from drqv2.errors import ProcessError
 from drqv2.rollout.actor import ANSWERED, ASKS, ActorTask, Failed, Filled, serve
 from drqv2.rollout.inference import Inference
 from drqv2.system.signals import signals_blocked
@@ -28,6 +28,7 @@ _START_SECONDS = 300.0  # for a process to import mujoco and make its environmen
 _ATTEMPTS = 3  # processes in a row that may be lost without a rollout
 _AHEAD = 2  # rollouts that an actor has at once: the one that it fills, and the next
 _WATCH_SECONDS = 0.5  # between two looks at the actors
+_SUSPENDED_SECONDS = 5.0  # between two looks, where this process was not suspended
 
 
 @dataclass
@@ -82,9 +83,11 @@ class ActorProcesses:
         self._failure: Exception | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._watch, name="actors", daemon=True)
+        self._started_at = 0.0
 
     def start(self) -> None:
         """Start the processes."""
+        self._started_at = time.monotonic()
         for actor in self._actors:
             self._start(actor)
         self._hand_out()
@@ -104,7 +107,7 @@ class ActorProcesses:
         """Raise what has made the actors fail for good.
 
         Raises:
-            UserError: an environment cannot be made.
+            UserError: an environment cannot be made, or returns what it must not.
             RuntimeError: any other error in an actor.
             ProcessError: its processes die again and again.
         """
@@ -115,6 +118,11 @@ class ActorProcesses:
         """Return how many rollouts are free or with actors: all that are neither full nor taken."""
         with self._lock:
             return len(self._free) + sum(len(actor.slots) for actor in self._actors)
+
+    def waiting(self) -> float:
+        """Return the share of the actors' time so far in which they had no free rollout to fill."""
+        seconds = (time.monotonic() - self._started_at) * len(self._actors)
+        return float(self.task.beats["waited"].sum()) / max(seconds, 1e-9)
 
     def close(self) -> None:
         """End the processes."""
@@ -140,10 +148,12 @@ class ActorProcesses:
         """Take what actors have filled; replace those that die or hang."""
         try:
             while not self._closing:
-                pipes = {actor.pipe: actor for actor in self._actors}
+                pipes, begin = {actor.pipe: actor for actor in self._actors}, time.monotonic()
                 asking = [pipes[ready] for ready in connection.wait(list(pipes), _WATCH_SECONDS)]
+                away = time.monotonic() - begin
                 self._answer([actor for actor in asking if self._receive(actor) == ASKS])
                 for actor in self._actors:
+                    actor.moved_at += away if away > _SUSPENDED_SECONDS else 0.0  # the actors were suspended, too
                     self._look_at(actor)
         except Exception as error:
             self._failure = error
@@ -169,9 +179,7 @@ class ActorProcesses:
         if message == ASKS:
             return message
         if isinstance(message, Failed):
-            if message.message is not None:
-                raise UserError(message.message)
-            raise RuntimeError(f"in an actor:\n{message.trace}")
+            raise message.error or RuntimeError(f"in an actor:\n{message.trace}")
         actor.lost = 0
         with self._lock:
             actor.slots.remove(message.slot)
@@ -205,7 +213,7 @@ class ActorProcesses:
 
     def _start(self, actor: _Actor) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["drqv2.rollout.actor"])
+        context.set_forkserver_preload(["drqv2.rollout.actor", *self.task.imports])
         actor.pipe, theirs = context.Pipe()
         arguments = theirs, self.task, actor.index, actor.restarts
         actor.process = context.Process(target=serve, args=arguments, name=f"actor {actor.index}")

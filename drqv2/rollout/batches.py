@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -71,11 +71,14 @@ class Actors(Protocol):
     def check(self) -> None:
         """Raise what has made the actors fail for good."""
 
+    def waiting(self) -> float:
+        """Return the share of the actors' time so far in which they had no free rollout to fill."""
+
     def close(self) -> None:
         """End the actors."""
 
 
-class Batches(Iterator[dict[str, Any]]):
+class Batches:
     """Batches from actors.
 
     Args:
@@ -109,8 +112,8 @@ class Batches(Iterator[dict[str, Any]]):
             threading.Thread(target=self._prepare, name=f"batches {i}", daemon=True) for i in range(threads)
         ]
 
-    def __next__(self) -> dict[str, Any]:
-        """Return the next batch.
+    def take(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
+        """Return the next batch; None if `stop` returns true before there is one.
 
         Raises:
             UserError, RuntimeError, ProcessError: the actors have failed.
@@ -120,7 +123,7 @@ class Batches(Iterator[dict[str, Any]]):
             self.actors.start()
             for thread in self._threads:
                 thread.start()
-        while True:
+        while not stop():
             self.actors.check()
             if self._failure is not None:
                 raise self._failure
@@ -133,6 +136,7 @@ class Batches(Iterator[dict[str, Any]]):
                 continue
             self.statistics.add(batch, filled, self.version())
             return batch
+        return None
 
     def _too_old(self, filled: Filled) -> bool:
         return self.max_lag is not None and self.version() - filled.version > self.max_lag
@@ -184,7 +188,7 @@ class Batches(Iterator[dict[str, Any]]):
         self.actors.close()
 
 
-class BatchesInTurn(Iterator[dict[str, Any]]):
+class BatchesInTurn:
     """Batches from one actor in this process, collected when the learner asks: the same seed gives the same bits.
 
     Args:
@@ -201,7 +205,7 @@ class BatchesInTurn(Iterator[dict[str, Any]]):
         self.unroller, self.rollouts, self.device, self.statistics = unroller, rollouts, device, Statistics()
         self._buffers = SharedArrays({name: ((rollouts, *shape), dtype) for name, (shape, dtype) in layout.items()})
 
-    def __next__(self) -> dict[str, Any]:
+    def take(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Return the next batch."""
         rows = [self._buffers.row(i) for i in range(self.rollouts)]
         filled = [Filled(i, 0, self.unroller.fill(row)) for i, row in enumerate(rows)]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drqv2.nn.policies import Policy, State
 from drqv2.rollout.shared import Layout, SharedArrays, SharedWeights
+from drqv2.rollout.unroll import acts_with
 
 
 def asking_layout(rollout: Layout, num_actors: int) -> Layout:
@@ -34,8 +35,8 @@ class Inference:
 
     def __init__(self, policy: Policy, weights: SharedWeights, asked: SharedArrays, seed: int) -> None:
         self.policy, self.weights, self.asked = policy, weights, asked
-        self.device = policy.critic.weight.device
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        device = next(policy.parameters()).device
+        self.choose = acts_with(policy, torch.Generator(device).manual_seed(seed))
         self.version = weights.read(policy)
 
     def answer(self, actors: Sequence[int]) -> None:
@@ -43,18 +44,16 @@ class Inference:
         if self.weights.version != self.version:
             self.version = self.weights.read(self.policy)
         asked, rows = self.asked, list(actors)
-        obs, first, *state = (self._batch(name, rows) for name in ("obs", "first", *self._state_names()))
-        actions, log_probs, _, after = self.policy.choose(obs, tuple(state) or None, first, self.generator)  # type: ignore[arg-type]
+        obs, first = self._batch("obs", rows), self._batch("first", rows)
+        state = (self._batch("h", rows), self._batch("c", rows)) if "h" in asked.names else None
+        actions, log_probs, after = self.choose(obs, state, first)
         answers = {"actions": actions, "log_probs": log_probs} | dict(zip("hc", after or (), strict=False))
         for name, x in answers.items():
-            asked[name][rows] = x.cpu().numpy().reshape(len(rows), -1, *x.shape[1:])
+            asked[name][rows] = x.numpy().reshape(len(rows), -1, *x.shape[1:])
         asked["versions"][rows] = self.version
 
-    def _state_names(self) -> str:
-        return "" if self.policy.lstm is None else "hc"
-
     def _batch(self, name: str, rows: list[int]) -> Tensor:
-        return torch.from_numpy(self.asked[name][rows]).flatten(0, 1).to(self.device)
+        return torch.from_numpy(self.asked[name][rows]).flatten(0, 1)
 
 
 def ask(

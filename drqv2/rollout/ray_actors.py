@@ -16,13 +16,12 @@ import numpy as np
 import ray
 import torch
 from ray.exceptions import RayActorError, RayTaskError
-from torch import Tensor, nn
+from torch import nn
 
 from drqv2.errors import UserError
-from drqv2.nn.policies import State
 from drqv2.rollout.actor import ActorSetup, Filled
 from drqv2.rollout.shared import Layout
-from drqv2.rollout.unroll import Unroller
+from drqv2.rollout.unroll import Unroller, acts_with
 
 _log = logging.getLogger(__name__)
 
@@ -60,14 +59,10 @@ class RemoteActor:
 
     def begin(self) -> Unroller:
         """Make the environments and the policy. In the constructor, an error would not arrive as what it is."""
-        self.policy, env = self.setup.make_policy(), self.setup.make_env(self.actor, self.restarts)
+        env = self.setup.make_env(self.actor, self.restarts)
+        self.policy = self.setup.make_policy(env)
         generator = torch.Generator().manual_seed(self.setup.seed(self.actor, self.restarts))
-
-        def choose(obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
-            actions, log_probs, _, after = self.policy.choose(obs, state, first, generator)
-            return actions, log_probs, after
-
-        unroller = Unroller(env, choose, self.policy.initial_state(env.num_envs))
+        unroller = Unroller(env, acts_with(self.policy, generator), self.policy.initial_state(env.num_envs))
         unroller.start(env.reset())
         return unroller
 

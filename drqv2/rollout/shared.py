@@ -57,6 +57,11 @@ class SharedArrays:
                 begin += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         return self._arrays[name]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the arrays."""
+        return list(self._layout)
+
     def row(self, index: int) -> dict[str, np.ndarray]:
         """Return the arrays at an index of their first dimension, as views."""
         return {name: self[name][index] for name in self._layout}

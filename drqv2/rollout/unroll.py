@@ -18,29 +18,38 @@ Choose = Callable[[Tensor, State | None, Tensor], tuple[Tensor, Tensor, State | 
 """From observations [E, ...], state and `first` to actions, log probabilities and the next state."""
 
 
-def rollout_layout(env: Any, policy: Policy, num_envs: int, unroll_length: int) -> Layout:
+def acts_with(policy: Policy, generator: torch.Generator) -> Choose:
+    """Return a function that samples actions from a policy, on the device of both; its tensors are on the CPU."""
+    device = generator.device
+
+    def choose(obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
+        before = None if state is None else (state[0].to(device), state[1].to(device))
+        actions, log_probs, _, after = policy.choose(obs.to(device), before, first.to(device), generator)
+        return actions.cpu(), log_probs.cpu(), None if after is None else (after[0].cpu(), after[1].cpu())
+
+    return choose
+
+
+def rollout_layout(env: Any, state: State | None, unroll_length: int) -> Layout:
     """Return shape and dtype of a rollout's arrays.
 
     Args:
-        env: has `observation_spec` and `action_spec`.
-        policy: that acts.
-        num_envs: E.
+        env: a vector of E environments.
+        state: of the LSTM in them, two [E, hidden]; None without one.
         unroll_length: T; there are T + 1 steps, and the action of the last one is left out.
     """
-    steps, spec = (num_envs, unroll_length + 1), env.observation_spec()
-    actions = np.float32 if policy.sizes is None else np.int64
+    steps, spec, action = (env.num_envs, unroll_length + 1), env.observation_spec(), env.action_spec()
+    discrete = np.issubdtype(action.dtype, np.integer)
     layout: dict[str, tuple[tuple[int, ...], Any]] = {
         "obs": ((*steps, *spec.shape), spec.dtype),
-        "actions": ((*steps, *policy.action_shape), actions),
+        "actions": ((*steps, *action.shape), np.int64 if discrete else np.float32),
         "log_probs": (steps, np.float32),
         "rewards": (steps, np.float32),
         "terminated": (steps, bool),
         "truncated": (steps, bool),
         "first": (steps, bool),
     }
-    if policy.lstm is not None:
-        layout |= dict.fromkeys("hc", ((num_envs, policy.hidden_dim), np.float32))
-    return layout
+    return layout | {name: (tuple(x.shape), np.float32) for name, x in zip("hc", state or (), strict=False)}
 
 
 class Unroller:

@@ -86,6 +86,13 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
     return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, shapes | {"device": str(device)}, offered)
 
 
+def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:
+    """Return the policy of a new agent on the CPU, in a precision that this CPU multiplies, for an actor."""
+    cpu = cfg.copy()
+    cpu.precision = machine.resolve_precision("auto", "cpu") if cfg.precision == "bf16" else cfg.precision
+    return make_agent(cpu, env, torch.device("cpu")).policy
+
+
 def make_recorders(cfg: DictConfig, env: EnvHandle, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:
     """Return the recorders for evaluation and training; a disabled one does nothing.
 

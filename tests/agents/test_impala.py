@@ -119,8 +119,8 @@ def test_an_update_is_the_written_out_one(kind: str, lstm: bool, truncation: str
     parts, after = written_out(agent, Segments(**batch))
     metrics = agent.update(iter([batch]), STEP)
     for name in ("pg", "baseline", "entropy"):
-        assert metrics[f"losses/{name}"] == pytest.approx(parts[name], rel=1e-9)
-    assert metrics["losses/total"] == pytest.approx(parts["pg"] + parts["baseline"] + parts["entropy"], rel=1e-9)
+        assert metrics[f"{name}_loss"] == pytest.approx(parts[name], rel=1e-9)
+    assert metrics["total_loss"] == pytest.approx(parts["pg"] + parts["baseline"] + parts["entropy"], rel=1e-9)
     assert metrics["grad_norm"] == pytest.approx(parts["norm"], rel=1e-9)
     for got, want in zip(agent.policy.parameters(), after, strict=True):
         torch.testing.assert_close(got.detach(), want, rtol=1e-9, atol=1e-9)
@@ -134,7 +134,7 @@ def test_ignored_actions_do_not_matter() -> None:
     other = batch | {"log_probs": batch["log_probs"] + 5.0 * over, "actions": batch["actions"].clone()}
     other["actions"][over] = 0
     got = [make_agent().update(iter([x]), 0) for x in (batch, other)]
-    assert got[0]["losses/total"] == got[1]["losses/total"]
+    assert got[0]["total_loss"] == got[1]["total_loss"]
 
 
 def test_the_mean_is_the_sum_over_the_steps_that_count() -> None:
@@ -142,7 +142,7 @@ def test_the_mean_is_the_sum_over_the_steps_that_count() -> None:
         make_agent(loss_reduction=how).update(iter([make_batch(make_agent())]), 0) for how in ("sum", "mean")
     )
     number = ROLLOUTS * (LENGTH - 1) - 3  # three actions were ignored
-    assert sums["losses/total"] == pytest.approx(number * means["losses/total"])
+    assert sums["total_loss"] == pytest.approx(number * means["total_loss"])
 
 
 def test_rewards_are_clipped() -> None:
@@ -171,12 +171,12 @@ def test_a_subclass_adds_its_loss() -> None:
     batch = make_batch(agent)
     metrics = agent.update(iter([batch]), 0)
     plain = make_agent().update(iter([batch]), 0)
-    assert metrics["losses/aux"] == pytest.approx(10 * float(weight.square().sum()))
-    assert metrics["losses/total"] == pytest.approx(plain["losses/total"] + metrics["losses/aux"])
+    assert metrics["aux_loss"] == pytest.approx(10 * float(weight.square().sum()))
+    assert metrics["total_loss"] == pytest.approx(plain["total_loss"] + metrics["aux_loss"])
 
 
 def test_the_policy_fits_what_it_saw() -> None:
     agent = make_agent(max_grad_norm=40.0, total_steps=10**9, entropy_cost=0.0, lr=0.003)
     batch = make_batch(agent)
-    losses = [agent.update(iter([batch]), 0)["losses/baseline"] for _ in range(60)]
+    losses = [agent.update(iter([batch]), 0)["baseline_loss"] for _ in range(60)]
     assert losses[-1] < 0.5 * losses[0]

@@ -59,7 +59,7 @@ def test_a_run_with_actors_writes_everything(tmp_path: Path, batched: str) -> No
     assert len(list((done / "eval_video").glob("*.mp4"))) == 6
     with open(done / "train.csv", newline="") as f:
         *_, last = csv.DictReader(f)
-    losses = {f"losses_{name}" for name in "total pg baseline entropy aux".split()}
+    losses = {f"{name}_loss" for name in "total pg baseline entropy aux".split()}
     assert last.keys() >= losses | {
         "mean_rho",
         "policy_lag",

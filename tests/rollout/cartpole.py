@@ -9,7 +9,7 @@ import torch
 from drqv2 import utils
 from drqv2.envs import libraries, make
 from drqv2.envs.handles import LocalEnv
-from drqv2.envs.vector import HandleVector
+from drqv2.envs.vector import HandleVector, VectorEnv
 from drqv2.nn.policies import Policy
 
 
@@ -29,3 +29,8 @@ def policy(lstm: bool = False) -> Policy:
     """Return a policy for them, always the same."""
     torch.manual_seed(0)
     return Policy((4,), vector(1).action_spec(), "mlp", 8, lstm)
+
+
+def policy_for(lstm: bool, env: VectorEnv) -> Policy:
+    """Return `policy(lstm)`, as an actor makes it for its environments."""
+    return policy(lstm)

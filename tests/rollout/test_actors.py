@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import connection
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,9 @@ import pytest
 import torch
 
 from drqv2.agents.segments import Segments
-from drqv2.errors import ProcessError, UserError
-from drqv2.rollout.actor import ActorSetup, ActorTask, Filled
+from drqv2.envs.vector import HandleVector, VectorStep
+from drqv2.errors import NotFiniteError, ProcessError, UserError
+from drqv2.rollout.actor import ActorSetup, ActorTask, Filled, beats_layout
 from drqv2.rollout.actors import ActorProcesses
 from drqv2.rollout.batches import Batches, stack
 from drqv2.rollout.inference import Inference, asking_layout
@@ -30,6 +33,32 @@ ENVS, LENGTH, BUFFERS = 2, 20, 6
 
 def unknown(actor: int, restarts: int) -> Any:
     raise UserError("there is no such environment")
+
+
+def broken(env: Any) -> Any:
+    return int("x")
+
+
+class Failing(HandleVector):
+    """Environments that raise an error when they step, or give a reward that is not a number."""
+
+    what = ""
+
+    def recv(self) -> VectorStep:
+        if self.what == "EOF":
+            raise EOFError("end of a file of the environment")
+        step = super().recv()
+        return step._replace(reward=np.full_like(step.reward, np.nan))
+
+
+def failing(what: str, actor: int, restarts: int) -> Failing:
+    env = Failing(cartpole.vector(ENVS).handles)
+    env.what = what
+    return env
+
+
+def slow(actor: int, restarts: int) -> Any:
+    time.sleep(60)
 
 
 def dying(actor: int, restarts: int) -> Any:
@@ -45,20 +74,20 @@ def running(
     num_actors: int = 2, hang_seconds: float = 30.0, batched: bool = False, lstm: bool = False, **changes: Any
 ) -> Iterator[ActorProcesses]:
     policy = cartpole.policy(lstm)
-    layout = rollout_layout(cartpole.vector(1), policy, ENVS, LENGTH)
+    layout = rollout_layout(cartpole.vector(ENVS), policy.initial_state(ENVS), LENGTH)
     parts: dict[str, Any] = {
         "make_env": partial(cartpole.vector, ENVS),
-        "make_policy": partial(cartpole.policy, lstm),
+        "make_policy": partial(cartpole.policy_for, lstm),
         "seed": seed,
     }
     parts["buffers"] = SharedArrays({name: ((BUFFERS, *shape), dtype) for name, (shape, dtype) in layout.items()})
-    parts["beats"] = SharedArrays({"steps": ((num_actors,), np.int64)})
+    parts["beats"] = SharedArrays(beats_layout(num_actors))
     parts = parts | {"weights": SharedWeights(policy)} | changes
     parts["setup"] = ActorSetup(*(parts.pop(name) for name in ("make_env", "make_policy", "seed")))
     inference = None
     if batched:
         parts["asked"] = SharedArrays(asking_layout(layout, num_actors))
-        inference = Inference(parts["setup"].make_policy(), parts["weights"], parts["asked"], 0)
+        inference = Inference(cartpole.policy(lstm), parts["weights"], parts["asked"], 0)
     actors = ActorProcesses(ActorTask(**parts), num_actors, BUFFERS, hang_seconds, inference)
     try:
         actors.start()
@@ -161,7 +190,11 @@ def test_a_hung_actor_is_replaced() -> None:
 def test_errors_in_an_actor_reach_the_learner() -> None:
     with running(make_env=unknown) as actors, pytest.raises(UserError, match="there is no such environment"):
         take(actors)
-    with running(make_policy=partial(int, "x")) as actors, pytest.raises(RuntimeError, match="invalid literal for int"):
+    with running(make_policy=broken) as actors, pytest.raises(RuntimeError, match="invalid literal for int"):
+        take(actors)
+    with running(make_env=partial(failing, "EOF")) as actors, pytest.raises(RuntimeError, match="EOFError: end of a"):
+        take(actors)
+    with running(make_env=partial(failing, "NaN")) as actors, pytest.raises(NotFiniteError, match="the reward is nan"):
         take(actors)
     with (
         running(make_env=dying) as actors,
@@ -170,17 +203,66 @@ def test_errors_in_an_actor_reach_the_learner() -> None:
         take(actors)
 
 
+def test_actors_that_were_suspended_with_the_learner_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait_for_long(*arguments: Any) -> Any:
+        ready = connection.wait(*arguments)
+        if not waits:
+            for actor in actors._actors:
+                os.kill(actor.process.pid, signal.SIGSTOP)
+            time.sleep(2.0)  # as long as the whole program was stopped
+            for actor in actors._actors:
+                os.kill(actor.process.pid, signal.SIGCONT)
+        waits.append(True)
+        return ready
+
+    waits: list[bool] = [True]
+    monkeypatch.setattr("drqv2.rollout.actors._SUSPENDED_SECONDS", 1.5)
+    monkeypatch.setattr("drqv2.rollout.actors.connection", SimpleNamespace(wait=wait_for_long))
+    with running(hang_seconds=1.0) as actors:
+        for _ in range(2):
+            take_and_give_back(actors)
+        waits.clear()
+        while len(waits) < 3:
+            while not actors.full.empty():
+                take_and_give_back(actors)
+        assert actors.restarted == 0
+
+
+def test_a_learner_that_is_asked_to_stop_does_not_wait_for_a_rollout() -> None:
+    looks = iter([False, False, True])
+    with running(make_env=slow) as actors:
+        batches = Batches(actors, 2, 1, torch.device("cpu"), lambda: 0, None)
+        batches.actors.start = lambda: None  # type: ignore[method-assign]  # they have started
+        assert batches.take(stop=lambda: next(looks)) is None
+        batches.close()
+
+
+def test_the_share_of_waiting_is_that_without_a_free_rollout() -> None:
+    with running() as actors:
+        for _ in range(BUFFERS):
+            take_and_give_back(actors)
+        busy = actors.waiting()
+        taken = [take(actors) for _ in range(BUFFERS)]
+        time.sleep(2.0)  # none is free
+        for one in taken:
+            actors.give_back(one)
+        for _ in range(2 * BUFFERS):
+            take_and_give_back(actors)
+        assert 0 <= busy < actors.waiting() <= 1
+
+
 def test_old_rollouts_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     version = 0
     with running() as actors:
         monkeypatch.setattr(actors, "start", lambda: None)  # they have started
         batches = Batches(actors, 2, 2, torch.device("cpu"), lambda: version, max_lag=3)
         try:
-            batch = next(batches)
+            batch = batches.take()
+            assert batch is not None
             assert batch["obs"].shape == (2 * ENVS, LENGTH + 1, 4)
             assert batches.statistics.lags == [0, 0]
             version = 3
-            next(batches)
+            batches.take()
             assert (batches.statistics.lags[2:], batches.statistics.dropped) == ([3, 3], 0)
             version = 4  # those that wait now were begun four updates ago
             until = time.monotonic() + 10
@@ -202,5 +284,5 @@ def test_an_error_in_a_thread_that_prepares_batches_reaches_the_learner(monkeypa
         monkeypatch.setattr(actors, "start", lambda: None)
         batches = Batches(actors, 2, 1, torch.device("cpu"), lambda: 0, None)
         with pytest.raises(MemoryError, match="too large"):
-            next(batches)
+            batches.take()
         batches.close()

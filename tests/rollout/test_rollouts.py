@@ -31,7 +31,7 @@ def test_rollouts_overlap_by_one_step_and_equal_a_loop(lstm: bool) -> None:
 
     unroller = Unroller(env, choose, policy.initial_state(ENVS))
     unroller.start(env.reset())
-    layout = rollout_layout(env, policy, ENVS, LENGTH)
+    layout = rollout_layout(env, policy.initial_state(ENVS), LENGTH)
     episodes, rollouts = [], []
     for _ in range(4):
         out = {name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()}
