@@ -1,4 +1,7 @@
-"""Actors on the nodes of a Ray cluster: weights and rollouts travel through its object store."""
+"""The actors of a Ray cluster, watched over and replaced when they are lost or hang.
+
+Weights and rollouts travel through Ray's object store.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,21 @@ from typing import Any
 
 import numpy as np
 import ray
-import torch
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, RayError, RaySystemError, RayTaskError
 from torch import nn
 
-from drqv2.errors import UserError
+from drqv2.errors import ProcessError, UserError
 from drqv2.rollout.actor import ActorSetup, Filled
+from drqv2.rollout.ray_actor import RemoteActor
 from drqv2.rollout.shared import Layout
-from drqv2.rollout.unroll import Unroller, acts_with
 
 _log = logging.getLogger(__name__)
 
 _AHEAD = 2  # rollouts that an actor is asked for at once
+_ATTEMPTS = 3  # processes in a row that may be lost without a rollout
+_START_SECONDS = 300.0  # for a process to make its environments
 _WAIT_SECONDS = 0.2  # for a rollout, between two looks at the actors
+_SUSPENDED_SECONDS = 5.0  # between two looks, where this process was not suspended
 _LONELY_SECONDS = 60.0  # without any actor, between two warnings
 
 
@@ -48,49 +53,18 @@ def connect(address: str | None) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-class RemoteActor:
-    """An actor somewhere on the cluster; see `drqv2.rollout.actor`."""
-
-    def __init__(self, setup: ActorSetup, layout: Layout, actor: int, restarts: int) -> None:
-        torch.set_num_threads(1)
-        self.setup, self.layout, self.actor, self.restarts = setup, layout, actor, restarts
-        self.version = -1
-        self.unroller: Unroller | None = None
-
-    def begin(self) -> Unroller:
-        """Make the environments and the policy. In the constructor, an error would not arrive as what it is."""
-        env = self.setup.make_env(self.actor, self.restarts)
-        self.policy = self.setup.make_policy(env)
-        generator = torch.Generator().manual_seed(self.setup.seed(self.actor, self.restarts))
-        unroller = Unroller(env, acts_with(self.policy, generator), self.policy.initial_state(env.num_envs))
-        unroller.start(env.reset())
-        return unroller
-
-    def fill(self, version: int, weights: list[Any]) -> tuple[int, list[tuple[float, int]], dict[str, np.ndarray]]:
-        """Return the version of the weights, the episodes that ended and the arrays of the next rollout.
-
-        Args:
-            version: of the newest weights.
-            weights: a reference to them, which is followed if they are new here.
-        """
-        self.unroller = self.unroller or self.begin()
-        if version != self.version:
-            self.policy.load_state_dict(ray.get(weights[0]))
-            self.version = version
-        out = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.layout.items()}
-        return self.version, self.unroller.fill(out), out
-
-
 @dataclass
 class _Actor:
     """A remote actor, and what it was asked for."""
 
     index: int
     restarts: int = 0
+    lost: int = 0  # processes since the last rollout
     handle: Any = None
     asked: deque[Any] = field(default_factory=deque)  # references to rollouts, oldest first
-    since: float = 0.0  # when the oldest became the one that it fills
-    filled: int = 0  # rollouts of this one
+    counted: Any = None  # reference to the number of its steps, where that was asked for
+    steps: int | None = None  # the newest number known; None while it waits for room
+    moved_at: float = 0.0  # when a new number became known
 
 
 class RayActors:
@@ -104,7 +78,11 @@ class RayActors:
         layout: of a rollout.
         num_actors: actors.
         num_buffers: rollouts asked for or full.
-        hang_seconds: for a rollout, after which an actor is replaced.
+        hang_seconds: without a step, after which an actor is replaced.
+
+    Attributes:
+        full: rollouts in the order in which they arrived; who takes one gives it back by `give_back`.
+        restarted: actors that were replaced.
     """
 
     def __init__(
@@ -115,12 +93,13 @@ class RayActors:
         self.restarted = 0
         self._free = num_buffers
         self._rollouts: dict[int, dict[str, np.ndarray]] = {}  # that are full or taken, by number
-        self._numbers = 0
+        self._numbers = 0  # of rollouts asked for
         self._weights: tuple[int, Any] = (-1, None)  # newest version, and a reference to it
         self._lock, self._freed = threading.Lock(), threading.Event()
         self._actors = [_Actor(i) for i in range(num_actors)]
         self._failure: Exception | None = None
         self._closing = False
+        self._watched = self._waited = 0.0  # seconds of all actors, and those without a free rollout
         self._thread = threading.Thread(target=self._watch, name="actors", daemon=True)
 
     @property
@@ -152,9 +131,23 @@ class RayActors:
         self._freed.set()
 
     def check(self) -> None:
-        """Raise what has made the actors fail for good."""
+        """Raise what has made the actors fail for good.
+
+        Raises:
+            UserError: an environment cannot be made, or a reward is not finite.
+            RuntimeError: any other error in an actor.
+            ProcessError: its processes are lost again and again.
+        """
         if self._failure is not None:
             raise self._failure
+
+    def waiting(self) -> float:
+        """Return the share of the actors' time so far in which they had no free rollout to fill."""
+        return self._waited / max(self._watched, 1e-9)
+
+    def held(self) -> int:
+        """Return how many rollouts are free or asked for: all that are neither full nor taken."""
+        return self._free + sum(len(actor.asked) for actor in self._actors)
 
     def close(self) -> None:
         """End the actors."""
@@ -166,32 +159,37 @@ class RayActors:
                 ray.kill(actor.handle)
 
     def _start(self, actor: _Actor) -> None:
-        actor.handle = ray.remote(num_cpus=1)(RemoteActor).remote(self.setup, self.layout, actor.index, actor.restarts)
-        actor.since, actor.filled = time.monotonic(), 0
+        remote = ray.remote(num_cpus=1, concurrency_groups={"watch": 1})(RemoteActor)  # type: ignore[call-overload]
+        actor.handle = remote.remote(self.setup, self.layout, actor.index, actor.restarts)
+        actor.steps, actor.counted = None, actor.handle.count_steps.remote()  # answered once there is room
 
     def _watch(self) -> None:
-        """Ask for rollouts, take those that are full, replace actors that are lost."""
-        heard = time.monotonic()
+        """Ask for rollouts, take those that are full, replace actors that are lost or hang."""
+        looked = heard = time.monotonic()
         try:
             while not self._closing:
                 self._freed.clear()
                 self._ask()
-                waiting = {actor.asked[0]: actor for actor in self._actors if actor.asked}
-                if not waiting:
+                oldest = {actor.asked[0]: actor for actor in self._actors if actor.asked}
+                ready = ray.wait(list(oldest), timeout=_WAIT_SECONDS)[0] if oldest else []
+                if not oldest:
                     self._freed.wait(_WAIT_SECONDS)
-                    continue
-                ready, _ = ray.wait(list(waiting), num_returns=1, timeout=_WAIT_SECONDS)
+                now = time.monotonic()
+                passed, looked = now - looked, now
+                self._watched += passed * len(self._actors)
+                self._waited += passed * (len(self._actors) - len(oldest))
+                if passed > _SUSPENDED_SECONDS:  # nobody looked at the actors
+                    for actor in self._actors:
+                        actor.moved_at = now
                 for reference in ready:
-                    self._take(waiting[reference], reference)
-                heard = time.monotonic() if ready else heard
-                if time.monotonic() - heard > _LONELY_SECONDS:
-                    _log.warning(
-                        "No actor has filled a rollout for %.0f seconds: is there room on the cluster?", _LONELY_SECONDS
-                    )
-                    heard = time.monotonic()
+                    self._take(oldest[reference], reference)
                 for actor in self._actors:
-                    if actor.filled and actor.asked and time.monotonic() - actor.since > self.hang_seconds:
-                        self._replace(actor, f"has filled no rollout for {self.hang_seconds:.0f} seconds")
+                    self._look_at(actor, now)
+                if any(actor.steps is not None for actor in self._actors):
+                    heard = now
+                elif now - heard > _LONELY_SECONDS:
+                    _log.warning("No actor has run for %.0f seconds: is there room on the cluster?", now - heard)
+                    heard = now
         except Exception as error:
             self._failure = error
 
@@ -204,31 +202,61 @@ class RayActors:
                 return
             with self._lock:
                 self._free -= 1
-            if not actor.asked:
-                actor.since = time.monotonic()
-            actor.asked.append(actor.handle.fill.remote(version, [weights]))
+            self._numbers += 1
+            actor.asked.append(actor.handle.fill.remote(self._numbers, version, [weights]))
 
     def _take(self, actor: _Actor, reference: Any) -> None:
+        answer = self._get(actor, reference)
+        if answer is not None:
+            filled, arrays, actor.steps = answer
+            actor.asked.popleft()
+            actor.lost, actor.moved_at = 0, time.monotonic()
+            self._rollouts[filled.slot] = arrays
+            self.full.put(filled)
+
+    def _look_at(self, actor: _Actor, now: float) -> None:
+        """Replace an actor that has something to do and does not step."""
+        if actor.counted is not None and ray.wait([actor.counted], timeout=0)[0]:
+            steps = self._get(actor, actor.counted)
+            if steps is None:
+                return
+            actor.counted = None
+            if actor.steps is None or steps > actor.steps:
+                actor.steps, actor.moved_at = steps, now
+        if actor.steps is None or not actor.asked:  # it waits for room on the cluster, or for a free rollout
+            actor.moved_at = now
+        seconds = self.hang_seconds if actor.steps else max(self.hang_seconds, _START_SECONDS)
+        if now - actor.moved_at > seconds:
+            self._replace(actor, f"has not stepped for {seconds:.0f} seconds")
+        elif now - actor.moved_at > seconds / 4 and actor.counted is None:
+            actor.counted = actor.handle.count_steps.remote()
+
+    def _get(self, actor: _Actor, reference: Any) -> Any:
+        """Return what an actor has answered; replace it and return None if the answer is lost.
+
+        Raises:
+            UserError, RuntimeError: an error of the environment, which another process would meet as well.
+        """
         try:
-            version, episodes, arrays = ray.get(reference)
-        except RayActorError as error:
-            self._replace(actor, f"is lost ({str(error).splitlines()[0]})")
-            return
+            return ray.get(reference)
         except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, UserError) else RuntimeError(str(error))) from None
-        actor.asked.popleft()
-        actor.since, actor.filled = time.monotonic(), actor.filled + 1
-        with self._lock:
-            self._numbers += 1
-            number = self._numbers
-            self._rollouts[number] = arrays
-        self.full.put(Filled(number, version, episodes))
+            if not isinstance(error.cause, (ObjectLostError, RaySystemError)):  # of the weights
+                raise (error.cause if isinstance(error.cause, UserError) else RuntimeError(str(error))) from None
+            reason: Exception = error.cause
+        except RayError as error:  # the process, its node or the rollout is lost
+            reason = error
+        *_, last = str(reason).strip().splitlines()
+        self._replace(actor, f"is lost ({type(reason).__name__}: {last.strip()[:200]})")
+        return None
 
     def _replace(self, actor: _Actor, reason: str) -> None:
-        _log.warning("Actor %d %s; restarting it.", actor.index, reason)
         ray.kill(actor.handle)
         self.restarted += 1
         actor.restarts += 1
+        actor.lost += 1
+        if actor.lost >= _ATTEMPTS:
+            raise ProcessError(f"{_ATTEMPTS} processes of actor {actor.index} failed one after another: it {reason}")
+        _log.warning("Actor %d %s; restarting it.", actor.index, reason)
         with self._lock:
             self._free += len(actor.asked)
         actor.asked.clear()
