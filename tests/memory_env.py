@@ -17,13 +17,14 @@ class Corridor(gymnasium.Env):
 
     Args:
         length: steps from the sign to the junction.
+        reward: of the right turn, and minus that of the wrong one.
     """
 
     observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, length: int = 6) -> None:
-        self.length = length
+    def __init__(self, length: int = 6, reward: float = 1.0) -> None:
+        self.length, self.reward = length, float(reward)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
@@ -32,7 +33,7 @@ class Corridor(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         over = self.at == self.length
-        reward = (1.0 if int(action) == self.sign else -1.0) if over else 0.0
+        reward = (self.reward if int(action) == self.sign else -self.reward) if over else 0.0
         self.at += 1
         return self._observation(), reward, over, False, {}
 

@@ -90,7 +90,7 @@ def make_actor_vector(cfg: DictConfig, step: int, actor: int, restarts: int) -> 
     """
     number, key = cfg.num_envs // cfg.num_actors, (step, actor, restarts)
     if is_pool(cfg):
-        return _make_pool(cfg, number, utils.spawn_seed(cfg.seed, utils.ACTOR, *key))
+        return _make_pool(cfg, number, utils.spawn_seed(cfg.seed, utils.ACTOR, *key), threads=_threads_of_actor(cfg))
     names = (utils.spawn_seed(cfg.seed, utils.ACTOR, *key, i) for i in range(number))
     return HandleVector([LocalEnv(_maker(cfg, utils.TRAIN_ENV, name)) for name in names])
 
@@ -100,7 +100,12 @@ def is_pool(cfg: DictConfig) -> bool:
     return cfg.get("vector", "auto") == "auto" and cfg.env_id is not None and ids.split(cfg.env_id)[0] == "envpool"
 
 
-def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None = None) -> VectorEnv:
+def _threads_of_actor(cfg: DictConfig) -> int:
+    """Return how many threads step an actor's environments: its share of the machine; on a cluster the core it gets."""
+    return 1 if cfg.cluster == "ray" else max(1, int(machine.cores() / cfg.num_actors))
+
+
+def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None = None, threads: int = 0) -> VectorEnv:
     from drqv2.envs.pool import PoolVector
 
     for name in ("action_repeat", "frame_stack"):
@@ -111,7 +116,8 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
             )
     if cfg.env.get("from_pixels"):  # its threads lose the context of OpenGL, and the process with it
         raise UserError("env.from_pixels: EnvPool's drawing ends the process now and then; use task=NAME, which draws")
-    pool = PoolVector(ids.split(cfg.env_id)[1], num_envs, seed, batch_size, **_options(cfg))
+    options = {"num_threads": threads} | _options(cfg)
+    pool = PoolVector(ids.split(cfg.env_id)[1], num_envs, seed, batch_size, **options)
     shape = pool.observation_spec().shape
     if (len(shape) == 3) != (cfg.obs_type == "pixels"):
         pool.close()

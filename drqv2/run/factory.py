@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -90,7 +91,8 @@ def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:
     """Return the policy of a new agent on the CPU, in a precision that this CPU multiplies, for an actor."""
     cpu = cfg.copy()
     cpu.precision = machine.resolve_precision("auto", "cpu") if cfg.precision == "bf16" else cfg.precision
-    return make_agent(cpu, env, torch.device("cpu")).policy
+    with contextlib.redirect_stdout(None):  # the learner has said where the agent's file is
+        return make_agent(cpu, env, torch.device("cpu")).policy
 
 
 def make_recorders(cfg: DictConfig, env: EnvHandle, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+import queue
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ import eval as eval_py
 import report
 import train
 from drqv2.agents.impala import ImpalaAgent
+from drqv2.config.schema import defaults
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
+from drqv2.rollout.batches import Batches
 from drqv2.snapshot import file as snapshot
 from tests.short_run import assert_same, resume, rows
 
@@ -72,6 +76,87 @@ def test_a_run_with_actors_writes_everything(tmp_path: Path, batched: str) -> No
     assert shares.keys() >= {f"performance_{name}" for name in ("actors", "learn", "weights", "misc")}
     assert sum(shares.values()) == pytest.approx(1)
     assert last["actors_restarted"] == "0.0"
+
+
+OWN_AGENT = """
+import torch
+from drqv2.agents.impala import ImpalaAgent
+from drqv2.nn.policies import Policy
+
+
+class OwnPolicy(Policy):
+    def choose(self, obs, state, first, generator):
+        actions, log_probs, values, state = super().choose(obs, state, first, generator)
+        return torch.zeros_like(actions), torch.zeros_like(log_probs), values, state
+
+
+class OwnAgent(ImpalaAgent):
+    def __init__(self, obs_shape, action_spec, **kwargs):
+        super().__init__(obs_shape, action_spec, **kwargs)
+        self.policy.__class__ = OwnPolicy
+
+    def auxiliary_loss(self, batch):
+        assert not batch.actions[:, :-1].any()
+        return self.policy.critic.weight.square().sum()
+
+
+class Without:
+    def __init__(self, obs_shape, action_spec, device):
+        pass
+
+    def act(self, obs, step, eval_mode):
+        return 0
+
+    def update(self, rollouts, step):
+        return {}
+
+    def train(self, training=True):
+        pass
+"""
+
+
+def test_actors_act_with_the_policy_of_an_agent_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own_agent.py").write_text(OWN_AGENT)
+    own = f"agent_dir={tmp_path} save_video=false agent._target_=own_agent.".split(" ")
+    done = run(tmp_path / "run", *own[:-1], own[-1] + "OwnAgent")
+    assert float(rows(done, "train")[-1]["aux_loss"]) > 0
+    keys = [f"~agent.{key}" for key in defaults("impala")["agent"] if key not in ("_target_", "device")]
+    with pytest.raises(SystemExit) as leaving:
+        run(tmp_path / "other", *own[:-1], own[-1] + "Without", *keys)
+    assert leaving.value.code == 2
+    assert "Without has no policy, generator: an agent of regime=impala needs" in capsys.readouterr().err
+
+
+def test_a_reward_that_is_not_a_number_ends_the_run_with_its_own_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = [word for word in SHORT if not word.startswith("env_id=")]
+    base += "env._target_=tests.memory_env.Corridor +env.reward=nan obs_type=state save_video=false".split()
+    with pytest.raises(SystemExit) as leaving:
+        launch(train.main, "cfgs", argv=[*base, f"hydra.run.dir={tmp_path / 'run'}"])
+    assert leaving.value.code == 76
+    assert "the reward is nan" in capsys.readouterr().err
+
+
+def test_a_run_that_waits_for_rollouts_stops_with_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty(queue.Queue):
+        def get(self, *_: Any, **__: Any) -> Any:
+            time.sleep(0.01)
+            raise queue.Empty
+
+    take, calls = Batches.take, itertools.count(1)
+
+    def wait(self: Batches, stop: Callable[[], bool] = lambda: False) -> Any:
+        if next(calls) == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+            monkeypatch.setattr(self, "_ready", Empty())  # no batch comes any more
+        return take(self, stop)
+
+    monkeypatch.setattr(Batches, "take", wait)
+    with pytest.raises(SystemExit) as leaving:
+        run(tmp_path / "run", "save_video=false", "snapshot_every_seconds=1000")
+    assert leaving.value.code == 75
+    assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 3 * 48
 
 
 @pytest.mark.slow
