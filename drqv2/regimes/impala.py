@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import torch
 from omegaconf import DictConfig
 
 from drqv2 import utils
@@ -98,6 +99,9 @@ class ImpalaWorkspace(BaseWorkspace):
         """Return actors in processes of this machine, with so many rollouts in shared memory."""
         cfg, inference = self.cfg, None
         self.weights = SharedWeights(self.agent.policy)
+        threads = machine.learner_threads(cfg.num_actors)
+        if threads is not None and self.policy_device.type == "cpu":
+            torch.set_num_threads(threads)
         task = ActorTask(
             setup,
             buffers=SharedArrays({name: ((number, *shape), dtype) for name, (shape, dtype) in self.layout.items()}),

@@ -106,6 +106,17 @@ def render_threads(processes: int) -> int | None:
     return None if "LP_NUM_THREADS" in os.environ else max(1, int(cores() / processes))
 
 
+def learner_threads(actors: int) -> int | None:
+    """Return the number of a learner's threads beside actors that use a core each; None if OMP_NUM_THREADS is set.
+
+    The threads wait for each other after each operation, so one whose core an actor takes holds up the others. Half of
+    the cores are the learner's in any case: then the actors wait for it.
+    """
+    if "OMP_NUM_THREADS" in os.environ:
+        return None
+    return max(1, int(cores() / 2), int(cores()) - actors)
+
+
 def memory() -> tuple[float, float]:
     """Return the total and the available memory of this process in bytes, page cache included."""
     rows = dict(row.split(":") for row in Path("/proc/meminfo").read_text().splitlines())

@@ -113,8 +113,9 @@ def test_order_is_regime_then_task_then_preset_then_command_line():
     assert (cfg.batch_size, cfg.nstep, cfg.num_train_frames) == (7, 1, 5000)
     for preset in ("paper", "cpu", "debug"):
         assert checked(composed(f"preset={preset}", "task=walker_walk"))["task_name"] == "walker_walk"
-    for preset in set(presets()) - {"cpu", "debug"}:
-        checked(composed("regime=ppo", f"preset={preset}"))
+    for preset in set(presets()) - {"paper", "cpu", "debug"}:
+        regime = OmegaConf.load(CFGS / "preset" / f"{preset}.yaml").regime
+        checked(composed(f"regime={regime}", f"preset={preset}"))
     assert composed("preset=paper", "task=humanoid_run") == composed("task=humanoid_run")
 
 
