@@ -26,6 +26,7 @@ _MAX_HOURS = 24.0  # warn about longer runs
 _EPISODE_FRAMES = 1000  # of dm_control's tasks
 _OTHER_FILES = 2e9  # bytes of a run's snapshots, videos and logs
 _MIN_MEMORY = 4e9  # bytes for the learner, the workers and both environments
+_MIN_SHARED = 0.25e9  # bytes for some rollouts of images
 
 
 class Finding(NamedTuple):
@@ -121,11 +122,15 @@ def _bf16(native: bool) -> str:
 
 
 def libraries() -> Iterator[Finding]:
-    """Report the libraries of env_id, which are optional, and measure PPO where EnvPool is there."""
-    for name, extra in (("gymnasium", "gym"), ("envpool", "envpool")):
+    """Report optional libraries, and measure PPO where EnvPool is there."""
+    for name, extra, use in (
+        ("gymnasium", "gym", "env_id=gymnasium:NAME"),
+        ("envpool", "envpool", "env_id=envpool:NAME"),
+        ("ray", "cluster", "cluster=ray and hydra/launcher=ray"),
+    ):
         version = _version(name)
         if version is None:
-            yield Finding("ok", name, f'not installed (optional, for env_id={name}:NAME): pip install -e ".[{extra}]"')
+            yield Finding("ok", name, f'not installed (optional, for {use}): pip install -e ".[{extra}]"')
         elif name != "envpool":
             yield Finding("ok", name, version)
         else:
@@ -223,6 +228,13 @@ def space(cfg: dict[str, Any], folder: Path) -> Iterator[Finding]:
         yield Finding("warn", "memory", text, "on a local SSD: python train.py hydra.run.dir=/path/on/it")
     else:
         yield Finding("ok", "memory", text)
+
+    shared = shutil.disk_usage(machine.SHARED_MEMORY).free if machine.SHARED_MEMORY.exists() else available
+    text = f"{_gb(shared)} free in {machine.SHARED_MEMORY}, where rollouts of regime=impala are"
+    if shared < _MIN_SHARED:
+        yield Finding("warn", "shared memory", text, "a smaller num_buffers; in docker: --shm-size=1g")
+    else:
+        yield Finding("ok", "shared memory", text)
 
 
 def _gb(size: float) -> str:

@@ -14,7 +14,6 @@ from omegaconf import DictConfig
 from drqv2 import utils
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError, not_installed
-from drqv2.logging.console import Status
 from drqv2.regimes.evaluation import evaluate_policy
 from drqv2.rollout.actor import ActorSetup, ActorTask, beats_layout
 from drqv2.rollout.actors import ActorProcesses
@@ -206,17 +205,16 @@ class ImpalaWorkspace(BaseWorkspace):
             for name, share in self.time_shares.shares().items():
                 log(f"performance/{'misc' if name == 'other' else name}", share)
 
-    def status(self) -> Status:
-        """Return what a dashboard shows: also how the actors and the queue of rollouts are."""
-        status = super().status()
-        if isinstance(self.batches, Batches):
-            actors, lag = self.batches.actors, self.policy_lag
-            waiting, restarted = 100 * actors.waiting(), f", {actors.restarted} restarted" if actors.restarted else ""
-            status.details = {
-                "actors": f"acting {100 - waiting:.0f} %  waiting for a free rollout {waiting:.0f} %{restarted}",
-                "queue": f"{actors.full.qsize()} of {self.num_buffers} rollouts full, policy lag {lag:.1f} updates",
-            }
-        return status
+    def details(self) -> dict[str, str]:
+        """Return lines of a dashboard on the actors and on the queue of rollouts."""
+        if not isinstance(self.batches, Batches):
+            return {}
+        actors, lag = self.batches.actors, self.policy_lag
+        waiting, restarted = 100 * actors.waiting(), f"  {actors.restarted} restarted" if actors.restarted else ""
+        return {
+            "actors": f"acting {100 - waiting:.0f} %  waiting for a free rollout {waiting:.0f} %{restarted}",
+            "queue": f"{actors.full.qsize()} of {self.num_buffers} rollouts full  policy lag {lag:.1f} updates",
+        }
 
     @property
     def global_episode(self) -> int:

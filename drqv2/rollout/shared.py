@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ import torch
 from torch import nn
 
 from drqv2.errors import UserError
+from drqv2.system import machine
 
 Layout = Mapping[str, tuple[tuple[int, ...], Any]]
 """Shape and dtype of each array."""
 
 _ALIGNMENT = 64  # bytes: of a cache line
-_SHARED = Path("/dev/shm")  # nosec B108: where Linux keeps such memory, often limited in containers
 
 
 class SharedArrays:
@@ -35,11 +34,11 @@ class SharedArrays:
         self._layout = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in layout.items()}
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in self._layout.values()]
         total = sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
-        free = shutil.disk_usage(_SHARED).free if _SHARED.exists() else math.inf
+        free = shutil.disk_usage(machine.SHARED_MEMORY).free if machine.SHARED_MEMORY.exists() else math.inf
         if total > free:
             raise UserError(
-                f"the actors need {total / 1e6:.0f} MB of shared memory, {_SHARED} has {free / 1e6:.0f} MB free: use a "
-                "smaller num_buffers or unroll_length (in Docker, a larger --shm-size)"
+                f"the actors need {total / 1e6:.0f} MB of shared memory, {machine.SHARED_MEMORY} has {free / 1e6:.0f} "
+                "MB free: use a smaller num_buffers or unroll_length (in Docker, a larger --shm-size)"
             )
         self._memory = torch.zeros(max(total, 1), dtype=torch.uint8).share_memory_()
         self._arrays: dict[str, np.ndarray] | None = None

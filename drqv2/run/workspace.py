@@ -163,7 +163,11 @@ class BaseWorkspace:
     def status(self) -> Status:
         """Return what a dashboard shows."""
         best = self.progress.best_return
-        return Status(self.global_frame, self.num_frames, best, self.time_shares.shares())
+        return Status(self.global_frame, self.num_frames, best, self.time_shares.shares(), self.details())
+
+    def details(self) -> dict[str, str]:
+        """Return further lines of a dashboard, by label, where a regime has some."""
+        return {}
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 

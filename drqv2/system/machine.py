@@ -10,6 +10,8 @@ from pathlib import Path
 
 from drqv2.errors import UserError
 
+SHARED_MEMORY = Path("/dev/shm")  # nosec B108: where Linux keeps it, often limited in containers
+
 
 def has_nvidia() -> bool:
     """Return whether there is an NVIDIA driver, even if torch cannot use it."""

@@ -50,7 +50,7 @@ def test_this_machine_passes(tmp_path):
     rows = re.findall(r"^(ok|warn|fail) +(\S.*?)  +(\S.*)$", done.stdout, re.M)
     names = [name for _, name, _ in rows]
     wanted = ["python", "torch", "mujoco", "dm-control", "hydra-core", "numpy", "ffmpeg", "device"]
-    wanted += ["renderer", "render + step", "update", "disk", "memory"]
+    wanted += ["renderer", "render + step", "update", "disk", "memory", "shared memory"]
     assert set(wanted) <= set(names)
     assert "fail" not in {status for status, _, _ in rows}
     assert "GL_RENDERER" in done.stdout
@@ -145,12 +145,12 @@ def test_a_broken_ffmpeg_is_a_warning(tmp_path, monkeypatch, script, words):
 def test_libraries_are_optional_and_ppo_is_measured(monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda name: None)
     missing = list(doctor.libraries())
-    assert [(line.status, line.name) for line in missing] == [("ok", "gymnasium"), ("ok", "envpool")]
-    assert [re.findall(r'".\[(\w+)\]"', line.text) for line in missing] == [["gym"], ["envpool"]]
+    assert [(line.status, line.name) for line in missing] == [("ok", "gymnasium"), ("ok", "envpool"), ("ok", "ray")]
+    assert [re.findall(r'".\[(\w+)\]"', line.text) for line in missing] == [["gym"], ["envpool"], ["cluster"]]
     monkeypatch.undo()
     if find_spec("envpool") is None:
         pytest.skip("EnvPool is not installed")
-    _, pool = doctor.libraries()
+    _, pool, *_ = doctor.libraries()
     assert re.search(r"PPO learns at [\d,]+ steps a second: regime=ppo preset=cartpole \(100,000\) takes", pool.text)
 
 
@@ -168,6 +168,13 @@ def test_a_disk_too_small_fails_with_advice(tmp_path):
     assert "hydra.run.dir=" in lines["disk"].advice
     assert lines["memory"].status == "warn"
     assert {line.name: line.status for line in doctor.space(cfg(), tmp_path)}["disk"] == "ok"
+
+
+def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "_MIN_SHARED", 1e15)
+    lines = {line.name: line for line in doctor.space(cfg(), tmp_path)}
+    assert lines["shared memory"].status == "warn"
+    assert "--shm-size" in lines["shared memory"].advice
 
 
 def test_a_check_that_raises_is_a_finding(capsys, monkeypatch):
