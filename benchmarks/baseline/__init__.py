@@ -1,6 +1,7 @@
-"""DrQ-v2 written straight from the paper (arXiv 2107.09645), with no thought of speed: the benchmarks' baseline.
+"""DrQ-v2 (arXiv 2107.09645) and IMPALA (arXiv 1802.01561) written straight from their papers, with no thought of speed.
 
-It shares no algorithm's code with the project, and computes the same: tests/test_benchmarks.py holds the two together.
+They are the benchmarks' baselines. They share no algorithm's code with the project, and compute the same: the tests of
+the benchmarks hold them together.
 """
 
 from drqv2 import envs
