@@ -54,14 +54,15 @@ def show_machine(facts: Mapping[str, Any]) -> None:
 
 def show_rows(name: str, about: str, rows: Sequence[Row]) -> None:
     """Print a benchmark's rows as a table."""
-    cells = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
+    cells = [list(rows[0]), *([text(value) for value in row.values()] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
     print(f"\n{name}: {about}")
     for line in cells:
         print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)), flush=True)
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Return a cell of a table."""
     if value is None:
         return "-"
     if not isinstance(value, float):

@@ -1,8 +1,9 @@
 """How actors, network and learner of IMPALA limit each other: in closed form, and simulated event by event.
 
 A rollout takes a buffer from when an actor is asked for it until it is copied into a batch. Each actor is asked for two
-at once. Rollouts come to the learner over one link, one after another; weights leave it over the same link in the other
-direction, once for each node and version that is asked for there. The learner takes batches, two of which are prepared ahead.
+at once, with the weights of that moment. Rollouts come to the learner over one link, one after another; weights leave
+it in the other direction, once for each version and node that needs it. The learner takes batches, two of which are
+prepared ahead.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Speeds(NamedTuple):
 
 
 def weights_per_rollout(known: Constants, actors: int) -> float:
-    """Return how often weights are sent, for each rollout: if its node is the first to need a version, or the only one."""
+    """Return how often weights are sent, for each rollout, at most: the rollouts of a version come from many nodes."""
     return min(1.0, known.nodes(actors) / known.batch)
 
 
@@ -124,14 +125,14 @@ def draws(kind: str, mean: float, seed: int) -> Callable[[], float]:
     """Return a function that draws the seconds of a rollout.
 
     Args:
-        kind: exponential, normal (with a deviation of a tenth of the mean) or constant.
+        kind: exponential, or normal with a deviation of a tenth of the mean.
         mean: seconds.
         seed: of the draws.
     """
     rng = random.Random(seed)
     if kind == "exponential":
         return lambda: rng.expovariate(1 / mean)
-    return (lambda: max(rng.gauss(mean, mean / 10), 0.0)) if kind == "normal" else lambda: mean
+    return lambda: max(rng.gauss(mean, mean / 10), 0.0)
 
 
 @dataclass
