@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import textwrap
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ _GREY = "#8a94a1"
 _STATISTICS = {"mean": mean, "IQM": iqm}
 _X_TITLES = {"frames": "environment frames", "hours": "hours of training"}
 _BAND = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+_CONFIG = {"displaylogo": False, "responsive": True}
+_SPEED_POINTS = 300  # per run
 _Trace = tuple[set[tuple[str, str]], dict[str, Any]]  # the views (statistic, x-axis) that show it, and what it is
 
 
@@ -49,8 +52,38 @@ def interactive_figure(groups: Sequence[Group], published: dict[str, np.ndarray]
         hovermode="closest",
         updatemenus=[menu],
     )
-    config = {"displaylogo": False, "responsive": True}
-    return str(figure.to_html(full_html=False, include_plotlyjs=False, config=config))
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG))
+
+
+def speed_figure(groups: Sequence[Group]) -> str:
+    """Return the speed of each run of one task over its hours of training as an HTML fragment, "" if there is none."""
+    figure = go.Figure()
+    for i, group in enumerate(groups):
+        name, colour = "<br>".join(_wrapped(group)), _COLOURS[i % len(_COLOURS)]
+        line = {"color": colour, "width": 1.2, "shape": "vh"}  # a row tells the speed since the one before
+        for k, run in enumerate(run for run in group.runs if len(run.speeds)):
+            hover = f"{html.escape(run.path.name)}<br>%{{x:.2f}} h, %{{y:.0f}} frames/s<extra></extra>"
+            curve = {"x": medians(run.speed_hours), "y": medians(run.speeds), "hovertemplate": hover}
+            figure.add_scatter(mode="lines", line=line, name=name, legendgroup=name, showlegend=k == 0, **curve)
+    if not figure.data:
+        return ""
+    figure.update_layout(
+        template="plotly_white",
+        height=300,
+        margin={"l": 60, "r": 20, "t": 20, "b": 90},
+        showlegend=True,
+        legend={"orientation": "h", "y": -0.35},
+        xaxis={"title": {"text": _X_TITLES["hours"]}, "rangemode": "tozero"},
+        yaxis={"title": {"text": "frames per second"}, "rangemode": "tozero"},
+        hovermode="closest",
+    )
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG))
+
+
+def medians(values: np.ndarray) -> np.ndarray:
+    """Return the medians of at most 300 windows of consecutive values, [M] -> [min(M, 300)]."""
+    windows = np.array_split(values, min(len(values), _SPEED_POINTS))
+    return np.array([np.median(window) for window in windows])
 
 
 def _published_traces(published: dict[str, np.ndarray]) -> list[_Trace]:

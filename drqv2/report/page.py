@@ -96,6 +96,7 @@ def _task(
         "rows": rows,
         "warnings": [(g.label, message) for g in members for message in groups.warnings(g, published)],
         "videos": shown,
+        "speed": figures.speed_figure(members),
         "runs": [_run(run) for run in every],
         "configs": {key: [show(run.config.get(key)) for run in every] for key in keys},
     }

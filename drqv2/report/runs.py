@@ -39,7 +39,8 @@ class Run:
         frames: environment frame of each evaluation, [N].
         returns: mean return of each evaluation, [N].
         hours: hours of training at each evaluation, [N].
-        fps: frames per second of the latest training episodes; NaN before the first.
+        speeds: environment frames per second in each row of train.csv, [M].
+        speed_hours: hours of training at each of these rows, [M].
         starts: the entries of starts.jsonl, one per start or resume.
         videos: evaluation videos, oldest first.
         faults: messages about what could not be read.
@@ -52,10 +53,16 @@ class Run:
     frames: np.ndarray
     returns: np.ndarray
     hours: np.ndarray
-    fps: float
+    speeds: np.ndarray
+    speed_hours: np.ndarray
     starts: list[dict[str, Any]]
     videos: list[Path]
     faults: list[str]
+
+    @property
+    def fps(self) -> float:
+        """Frames per second of the latest rows of train.csv; NaN before the first."""
+        return float(np.median(self.speeds[-20:])) if len(self.speeds) else float("nan")
 
     @property
     def finished(self) -> bool:
@@ -111,7 +118,8 @@ def read(path: Path) -> Run:
     rows = read_table(path / "eval.csv", ("frame", "episode_reward", "total_time"), faults)
     table = np.array([values for _, values in rows]).reshape(-1, 3)
     frames, returns, seconds = table[np.argsort(table[:, 0], kind="stable")].T
-    speed = [values for _, values in read_table(path / "train.csv", ("fps",), faults)[-20:]]
+    speed = np.array([values for _, values in read_table(path / "train.csv", ("total_time", "fps"), faults)])
+    speed_seconds, speeds = speed.reshape(-1, 2).T
     videos = [video for video in path.glob("eval_video/*.mp4") if video.stem.isdecimal()]
     return Run(
         path=path,
@@ -121,7 +129,8 @@ def read(path: Path) -> Run:
         frames=frames,
         returns=returns,
         hours=seconds / 3600,
-        fps=float(np.median(speed)) if speed else float("nan"),
+        speeds=speeds,
+        speed_hours=speed_seconds / 3600,
         starts=read_json_lines(path / "starts.jsonl", faults),
         videos=sorted(videos, key=lambda video: int(video.stem)),
         faults=faults + [f"{p.name} was damaged and is in quarantine" for p in sorted(path.glob("quarantine/*"))],

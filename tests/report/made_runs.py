@@ -27,5 +27,5 @@ def make_run(path: Path, returns: Any, every: int = 10_000, hours: float = 0.1, 
         for i, value in enumerate(returns):
             writer.writerow([i * every, i * every // 2, i, 1000, value, 3600 * hours * i, 0.5])
     with (path / "train.csv").open("w", newline="") as f:
-        csv.writer(f).writerows([["frame", "fps"], [1000, 90.0], [2000, 110.0]])
+        csv.writer(f).writerows([["frame", "fps", "total_time"], [1000, 90.0, 11.0], [2000, 110.0, 20.0]])
     return path

@@ -114,18 +114,23 @@ def test_the_page_works_in_a_browser(browser: Any, reference: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_fifty_long_runs(browser: Any, tmp_path: Path) -> None:
-    """Fifty runs of 3M frames: a page below 20 MB, all of whose curves are drawn."""
+    """Fifty runs of 3M frames: a page below 20 MB, all of whose curves are drawn, speeds at 300 points each."""
     rng = np.random.default_rng(0)
     for i in range(50):
         path = make_run(tmp_path / f"run{i}", rng.uniform(0, 1000, 301), seed=i % 10, task_name=f"task_{i // 10}")
         with (path / "train.csv").open("w", newline="") as f:
-            csv.writer(f).writerows([["frame", "fps"], *([1000 * j, 100.0] for j in range(3000))])
+            rows = ([1000 * j, 100.0, 10.0 * j] for j in range(3000))
+            csv.writer(f).writerows([["frame", "fps", "total_time"], *rows])
     report.main([str(tmp_path)])
     assert (tmp_path / "report.html").stat().st_size < 20e6
     show(browser, tmp_path / "report.html")
     plots = "return [...document.querySelectorAll('.chart .js-plotly-plot')].map(p => p._fullData.length)"
     until(lambda: len(browser.execute_script(plots)) == 5)
     assert min(browser.execute_script(plots)) >= 10
+    browser.find_element("css selector", "details.speed summary").click()
+    speeds = "return document.querySelector('details.speed .js-plotly-plot')"
+    assert browser.execute_script(f"{speeds}._fullData.map(t => t.x.length)") == [300] * 10
+    until(lambda: browser.execute_script(f"{speeds}.querySelector('.main-svg').getBoundingClientRect().width") > 500)
     assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
 
 

@@ -26,6 +26,8 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     assert run.frames.tolist() == [0, 10_000, 20_000]
     assert run.returns.tolist() == [1, 5, 3]
     assert run.hours.tolist() == pytest.approx([0, 0.1, 0.2])
+    assert run.speeds.tolist() == [90, 110]
+    assert run.speed_hours.tolist() == pytest.approx([11 / 3600, 20 / 3600])
     assert run.fps == 100
     assert run.config["agent.lr"] == 1e-4
     assert run.starts == [{"commit": "abc"}]
@@ -175,6 +177,17 @@ def test_published_curves_of_all_tasks() -> None:
     for curve in published.values():
         assert (curve["min"] <= curve["mean"]).all()
         assert (curve["mean"] <= curve["max"]).all()
+
+
+def test_a_dip_of_the_speed_is_seen_in_long_runs() -> None:
+    speeds = np.full(10_000, 1000.0)
+    speeds[3000:3500] = 500.0
+    speeds[::100] = 10.0  # a slow row now and then
+    thinned = figures.medians(speeds)
+    assert len(thinned) == 300
+    assert set(thinned) == {500, 1000}
+    assert 14 <= (thinned == 500).sum() <= 16
+    assert figures.medians(speeds[:200]).tolist() == speeds[:200].tolist()
 
 
 HEAD = "task,frame,mean,std,min,max,n_seeds\n"
