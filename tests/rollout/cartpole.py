@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
+from typing import Any
 
+import gymnasium
 import torch
 
 from drqv2 import utils
@@ -34,3 +37,15 @@ def policy(lstm: bool = False) -> Policy:
 def policy_for(lstm: bool, env: VectorEnv) -> Policy:
     """Return `policy(lstm)`, as an actor makes it for its environments."""
     return policy(lstm)
+
+
+class Slow(gymnasium.Wrapper):
+    """CartPole, each step of which takes some time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.seconds = seconds
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.seconds)
+        return super().step(action)

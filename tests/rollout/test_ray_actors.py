@@ -32,12 +32,11 @@ from ray._private.internal_api import memory_summary  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from drqv2.rollout.ray_actors import RayActors, connect  # noqa: E402
+from tests.rollout.ray_cluster import STORE_BYTES, add_node, kill_raylet, ray_cluster  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 ENVS, LENGTH, BUFFERS = 2, 20, 6
-STORE: dict[str, Any] = {"object_store_memory": 100 * 2**20}
-QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}  # to see that a node is dead
 
 
 def noted(folder: Path, actor: int, restarts: int) -> VectorEnv:
@@ -90,17 +89,13 @@ def policy(*_: Any, hidden_dim: int = 8) -> Policy:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A cluster of two nodes with room for an actor each, and one for the learner, in this process."""
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK, **STORE}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=1, **STORE)
-        connect(cluster.address)
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    """A cluster that this process, the learner's, is connected to."""
+    with ray_cluster() as cluster:
+        try:
+            connect(cluster.address)
+            yield cluster
+        finally:
+            ray.shutdown()
 
 
 @contextmanager
@@ -189,9 +184,9 @@ def test_old_weights_are_released(cluster: Cluster) -> None:
         while take(actors).version < 120:
             pass
         summary = memory_summary(cluster.address, stats_only=True)
-    assert 120 * size > 2 * STORE["object_store_memory"]
+    assert 120 * size > 2 * STORE_BYTES
     assert "Spilled" not in summary
-    needed = float(re.findall(r"([\d.]+)% needed", summary)[0]) / 100 * 3 * STORE["object_store_memory"]
+    needed = float(re.findall(r"([\d.]+)% needed", summary)[0]) / 100 * 3 * STORE_BYTES
     assert needed < 10 * size  # the newest one, and those that a rollout was begun with
 
 
@@ -203,7 +198,7 @@ def test_a_lost_node_costs_no_rollout_and_a_new_one_is_used(cluster: Cluster, tm
         victim = min(cluster.worker_nodes, key=lambda node: node.node_id)
         (lost,) = (actor for actor in (0, 1) if place(tmp_path, actor, 0)[1] == victim.node_id)
         if hard:
-            victim.all_processes["raylet"][0].process.kill()
+            kill_raylet(victim)
         else:
             cluster.remove_node(victim)
         until(lambda: actors.restarted == 1, actors, use=True)
@@ -213,7 +208,7 @@ def test_a_lost_node_costs_no_rollout_and_a_new_one_is_used(cluster: Cluster, tm
         assert actors.restarted == 1  # waiting for room is no hanging
         if hard:
             cluster.remove_node(victim)
-        added = cluster.add_node(num_cpus=1, **STORE)
+        added = add_node(cluster)
         until((tmp_path / f"{lost} 1").exists, actors, use=True)
         until(lambda: actors._actors[lost].lost == 0, actors, use=True)  # it has filled a rollout
         assert place(tmp_path, lost, 1)[1] == added.node_id

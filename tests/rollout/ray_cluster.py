@@ -1,0 +1,35 @@
+"""A Ray cluster of several nodes on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+STORE_BYTES = 100 * 2**20  # of a node's object store
+_QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}  # to see that a node is dead
+
+
+def add_node(cluster: Cluster) -> Any:
+    """Add a node with room for one actor; return it."""
+    return cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+
+
+@contextmanager
+def ray_cluster() -> Iterator[Cluster]:
+    """A cluster of two nodes with room for one actor each, and one for the learner."""
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES, "_system_config": _QUICK}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(2):
+            add_node(cluster)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def kill_raylet(node: Any) -> None:
+    """Kill what a node consists of, as the loss of a machine would; its workers end by themselves."""
+    node.all_processes["raylet"][0].process.kill()
