@@ -39,7 +39,7 @@ NEEDS_A_RUN = ("resume=", "init_from=", "agent_dir=", "env._target_=")
 # Programs not written by this project; and ours that other tests run: doctor/, report/ (--watch), config/.
 ELSEWHERE = (
     *(".", "pip", "conda", "docker", "ray", "git", "apt-get", "srun", "pre-commit", "pip-audit"),
-    *("tensorboard", "mkdocs"),
+    *("sbatch", "tensorboard", "mkdocs"),
 )
 MODULES_ELSEWHERE = ("drqv2.doctor", "drqv2.config")
 
