@@ -125,6 +125,7 @@ def make_agent(sizes: Learner, precision: str) -> ImpalaAgent:
         rms_momentum=0.0,
         total_steps=10**9,
         discount=0.99,
+        reward_scale=1.0,
         reward_clipping="abs_one",
         rho_clip=1.0,
         pg_rho_clip=1.0,

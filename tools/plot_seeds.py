@@ -3,8 +3,8 @@
 python tools/plot_seeds.py RUN... --out results/ppo/cartpole --solved 475
 
 A RUN is a run directory, or a SEED.csv that an earlier call wrote. Writes to --out: SEED.csv (a copy of each run's
-eval.csv) and curves.png; prints a row of a table for each run. --peers adds curves of `python -m benchmarks.learning`,
-files SIDE_SEED.csv, in grey, and copies them too.
+eval.csv) and curves.png; prints a row of a table for each run. --peers adds other curves, files NAME_SEED.csv such as
+those of `python -m benchmarks.learning`, in grey, and copies them too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from omegaconf import OmegaConf
 
-PEERS = {"sb3": "--", "tianshou": ":"}  # how each side's curves are drawn
+PEERS = {"sb3": "--", "tianshou": ":"}  # how each side's curves are drawn; others: "-."
 
 
 class Curve(NamedTuple):
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, help="run directories or SEED.csv")
     parser.add_argument("--out", type=Path, required=True, help="output directory")
     parser.add_argument("--solved", type=float, required=True, help="mean return at which the task counts as solved")
-    parser.add_argument("--peers", nargs="*", type=Path, default=[], help="CSV files of other libraries")
+    parser.add_argument("--peers", nargs="*", type=Path, default=[], help="CSV files of other curves")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
@@ -77,7 +77,7 @@ def main() -> None:
         side, _, seed = path.stem.partition("_")
         curve = read(path, int(seed))
         for axis, xs in zip(axes, (curve.frames, curve.seconds), strict=True):
-            axis.plot(xs, curve.returns, color="grey", linestyle=PEERS[side], label=f"{side}, seed {seed}")
+            axis.plot(xs, curve.returns, color="grey", linestyle=PEERS.get(side, "-."), label=f"{side}, seed {seed}")
         keep(path, args.out / path.name)
     for axis, label in zip(axes, ("environment frames", "seconds of training"), strict=True):
         axis.axhline(args.solved, color="grey", linewidth=0.8, linestyle="--")

@@ -32,6 +32,7 @@ class ImpalaAgent:
         rms_momentum: of RMSprop.
         total_steps: agent steps until the learning rate is 0.
         discount: gamma, of a step.
+        reward_scale: factor of rewards, before they are clipped.
         reward_clipping: none, abs_one or soft_asymmetric, see `clip_rewards`.
         rho_clip: greatest ratio in V-trace's differences.
         pg_rho_clip: greatest ratio of a policy gradient's advantage.
@@ -60,6 +61,7 @@ class ImpalaAgent:
         rms_momentum: float,
         total_steps: int,
         discount: float,
+        reward_scale: float,
         reward_clipping: str,
         rho_clip: float,
         pg_rho_clip: float,
@@ -79,7 +81,8 @@ class ImpalaAgent:
             self.policy.parameters(), lr=lr, alpha=rms_alpha, eps=rms_eps, momentum=rms_momentum
         )
         self.lr, self.total_steps, self.discount = lr, total_steps, discount
-        self.reward_clipping, self.rho_clip, self.pg_rho_clip = reward_clipping, rho_clip, pg_rho_clip
+        self.reward_scale, self.reward_clipping = reward_scale, reward_clipping
+        self.rho_clip, self.pg_rho_clip = rho_clip, pg_rho_clip
         self.baseline_cost, self.entropy_cost, self.max_grad_norm = baseline_cost, entropy_cost, max_grad_norm
         self.loss_reduction, self.truncation = loss_reduction, truncation
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -149,7 +152,8 @@ class ImpalaAgent:
         """
         live = batch.live()[:, :-1]
         values = values * batch.followed(self.truncation == "bootstrap")
-        rewards = torch.where(live > 0, clip_rewards(batch.rewards[:, 1:], self.reward_clipping), values[:, :-1])
+        rewards = clip_rewards(self.reward_scale * batch.rewards[:, 1:], self.reward_clipping)
+        rewards = torch.where(live > 0, rewards, values[:, :-1])
         vs, advantages = vtrace(
             (log_rhos * live).T,
             (self.discount * live).T,

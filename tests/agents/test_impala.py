@@ -26,6 +26,7 @@ ARGUMENTS: dict[str, Any] = {
     "rms_momentum": 0.0,
     "total_steps": 400,
     "discount": 0.9,
+    "reward_scale": 0.7,
     "reward_clipping": "abs_one",
     "rho_clip": 1.1,
     "pg_rho_clip": 1.2,
@@ -92,7 +93,7 @@ def written_out(agent: ImpalaAgent, batch: Segments) -> tuple[dict[str, float], 
             if over[t]:
                 continue  # the action was ignored
             rho = math.exp(float(log_ratios[b, t]))
-            reward = max(-1.0, min(1.0, float(batch.rewards[b, t + 1])))
+            reward = max(-1.0, min(1.0, a["reward_scale"] * float(batch.rewards[b, t + 1])))
             delta = min(a["rho_clip"], rho) * (reward + a["discount"] * known[t + 1] - known[t])
             target[t] = known[t] + delta + a["discount"] * min(1.0, rho) * (target[t + 1] - known[t + 1])
             advantage = min(a["pg_rho_clip"], rho) * (reward + a["discount"] * target[t + 1] - known[t])

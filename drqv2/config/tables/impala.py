@@ -38,6 +38,11 @@ AGENT = (
     free("agent.total_steps", Int(1), "As total_timesteps."),
     Key("agent.discount", Float(0, 1, above=True), "As discount."),
     Key(
+        "agent.reward_scale",
+        Float(0, above=True),
+        "Factor of rewards, before they are clipped. Values of about 1 are learnt in fewer updates than of 100.",
+    ),
+    Key(
         "agent.reward_clipping",
         Choice("none", "abs_one", "soft_asymmetric"),
         "Rewards as they are, within [-1, 1], or 5 tanh(r / 5), times 0.3 where negative.",
