@@ -25,6 +25,13 @@ PPO = (
     "render_size=32 agent.hidden_dim=8 agent.lstm=true agent.normalize_observations=true "
     "agent.normalize_rewards=true"
 ).split()
+# Of regime=impala, with two actors in processes; with IN_TURN, one in turn with the learner.
+IMPALA = (
+    "regime=impala env_id=gymnasium:CartPole-v1 num_actors=2 num_envs=4 batch_size=4 unroll_length=12 "
+    "total_timesteps=960 eval_every_frames=200 num_eval_episodes=2 snapshot_every_seconds=0.1 log_every_seconds=0 "
+    "render_size=32 agent.hidden_dim=8 agent.lstm=true"
+).split()
+IN_TURN = "num_actors=1 num_envs=2 deterministic=true agent.normalize_observations=true".split()
 
 
 def is_time(name: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.__main__ import fingerprint
-from tests.short_run import PPO, is_time
+from tests.short_run import IMPALA, IN_TURN, PPO, is_time
 
 ROOT = Path(__file__).resolve().parents[2]
 # Episodes of 60 frames; 100 of 480 transitions stay in the replay.
@@ -27,7 +27,7 @@ SHORT = (
     "snapshot_every_seconds=0.1 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
     "overlap=false precision=fp32"
 ).split()
-MODES = {
+_DRQV2 = {
     "plain": [],
     "1 worker": ["replay_buffer_num_workers=1"],
     "3 workers": ["replay_buffer_num_workers=3"],
@@ -36,9 +36,11 @@ MODES = {
     "2 evaluation environments": ["num_eval_envs=2", "num_eval_episodes=3"],
     "bf16": ["precision=bf16", "replay_buffer_num_workers=1", "overlap=true"],
     "compile": ["compile=true"],
-    "PPO": [],
     "all together": "num_envs=3 num_eval_envs=2 num_eval_episodes=3 replay_buffer_num_workers=3 precision=bf16".split(),
 }
+_OTHERS = {"PPO": PPO, "IMPALA": [*IMPALA, *IN_TURN], "actors": [*IMPALA, "total_timesteps=14400"]}
+_OVERRIDES = {mode: [*SHORT, *more] for mode, more in _DRQV2.items()} | _OTHERS
+MODES = [mode for mode in _OVERRIDES if mode != "actors"]  # which give the same bits each time
 BOUNDARIES = [
     *(f".pt: {at}" for at in ("begun", "written", "old one moved", "renamed")),
     *(f".safetensors: {at}" for at in ("begun", "written", "renamed")),
@@ -47,7 +49,7 @@ BOUNDARIES = [
     ".jsonl: row written",
     ".tfevents: row written",
 ]
-_BEGUN = (b"replay: ", b"environments: ")  # printed when a run is set up
+_BEGUN = (b"replay: ", b"environments: ", b"| eval", b"resumed ")  # printed when a run is set up
 
 
 def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subprocess.Popen[bytes]:
@@ -56,7 +58,7 @@ def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subpr
     if (run_dir / "config.yaml").exists() and starts.exists() and len(starts.read_text().splitlines()) % 2:
         argv = [f"resume={run_dir}"]
     else:
-        argv = [*(PPO if mode == "PPO" else [*SHORT, *MODES[mode]]), f"hydra.run.dir={run_dir}"]
+        argv = [*_OVERRIDES[mode], f"hydra.run.dir={run_dir}"]
     command = [sys.executable, "-m", "tests.faults.driver", boundary, str(count), *argv]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

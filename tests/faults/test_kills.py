@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.faults.harness import BOUNDARIES, differences, finish, kill_at_boundary, kill_at_random
+from drqv2.snapshot import file as snapshot
+from drqv2.system.files import SNAPSHOTS
+from tests.faults.harness import BOUNDARIES, differences, finish, kill_at_boundary, kill_at_random, start
+from tests.patience import PATIENCE
+from tests.short_run import rows
 
 pytestmark = pytest.mark.slow
 
@@ -30,9 +39,11 @@ def test_a_killed_run_ends_in_the_same_bits(whole: Path, tmp_path: Path) -> None
     assert differences(whole, tmp_path / "victim") == []
 
 
-def test_a_killed_run_of_ppo_ends_in_the_same_bits(tmp_path: Path) -> None:
-    finish(tmp_path / "reference", "PPO")
-    kill_twice_and_finish(tmp_path / "victim", "PPO", ".csv: row written", 9)
+@pytest.mark.parametrize("regime", ["PPO", "IMPALA"])
+def test_a_killed_run_of_another_regime_ends_in_the_same_bits(regime: str, tmp_path: Path) -> None:
+    """IMPALA's with one actor, in turn with the learner."""
+    finish(tmp_path / "reference", regime)
+    kill_twice_and_finish(tmp_path / "victim", regime, ".csv: row written", 9)
     assert differences(tmp_path / "reference", tmp_path / "victim") == []
 
 
@@ -43,3 +54,51 @@ def test_a_killed_run_of_several_environments_ends_in_the_same_bits(whole: Path,
     assert differences(tmp_path / "reference", tmp_path / "victim") == []
     # The comparison does see a difference, where there is one.
     assert {"agent", "train.csv", "TensorBoard"} <= set(differences(whole, tmp_path / "victim"))
+
+
+def family(process: subprocess.Popen[bytes], actors: int) -> list[psutil.Process]:
+    """Wait for a run's actors; return all processes that it has started."""
+    found: list[psutil.Process] = []
+
+    def all_there() -> bool:
+        found[:] = psutil.Process(process.pid).children(recursive=True)
+        return sum(one.ppid() != process.pid for one in found) == actors  # children of the fork server
+
+    until(all_there, process)
+    return found
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, "the run has ended"
+        assert time.monotonic() < end, "it has not happened"
+        time.sleep(0.05)
+
+
+def wait_for_rows(path: Path, number: int, process: subprocess.Popen[bytes]) -> None:
+    until(lambda: number == 0 or (path.exists() and path.read_text().count("\n") > number), process)
+
+
+def test_actors_end_with_a_killed_learner_and_the_resumed_run_starts_others(tmp_path: Path) -> None:
+    run_dir, rng, frames = tmp_path / "run", random.Random(0), [0]
+    for more in (0, 40, 0, 80):  # rows of the log; without any, the actors are just starting
+        process = start(run_dir, "actors")
+        others = family(process, actors=2)
+        wait_for_rows(run_dir / "train.csv", more and frames[-1] // 48 + more, process)
+        time.sleep(rng.uniform(0.0, 1.0))
+        process.kill()
+        process.wait()
+        _, alive = psutil.wait_procs(others, timeout=60)
+        assert alive == []
+        pids = [process.pid, *(one.pid for one in others)]
+        assert [path for path in Path("/dev/shm").iterdir() if any(f"_{pid}_" in path.name for pid in pids)] == []
+        newest = next((run_dir / name for name in SNAPSHOTS if (run_dir / name).exists()), None)
+        frames.append(0 if newest is None else snapshot.load(newest)["frame"])
+    words = finish(run_dir, "actors")
+    assert "actors: 2 processes" in words
+    assert "begin new episodes; rollouts that were on their way are lost" in words
+    assert [json.loads(line)["frame"] for line in (run_dir / "starts.jsonl").read_text().splitlines()] == frames
+    assert frames == sorted(frames)
+    assert frames[-1] > 0
+    assert [int(row["frame"]) for row in rows(run_dir, "train")] == list(range(48, 14401, 48))

@@ -23,18 +23,11 @@ from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.rollout.batches import Batches
 from drqv2.snapshot import file as snapshot
-from tests.short_run import assert_same, resume, rows
-
-SHORT = (
-    "regime=impala env_id=gymnasium:CartPole-v1 num_actors=2 num_envs=4 batch_size=4 unroll_length=12 "
-    "total_timesteps=960 eval_every_frames=200 num_eval_episodes=2 snapshot_every_seconds=0.1 log_every_seconds=0 "
-    "render_size=32 agent.hidden_dim=8 agent.lstm=true"
-).split()
-IN_TURN = "num_actors=1 num_envs=2 deterministic=true agent.normalize_observations=true".split()
+from tests.short_run import IMPALA, IN_TURN, assert_same, resume, rows
 
 
 def run(run_dir: Path, *overrides: str) -> Path:
-    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}", *overrides])
+    launch(train.main, "cfgs", argv=[*IMPALA, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
 
@@ -130,7 +123,7 @@ def test_actors_act_with_the_policy_of_an_agent_file(tmp_path: Path, capsys: pyt
 def test_a_reward_that_is_not_a_number_ends_the_run_with_its_own_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = [word for word in SHORT if not word.startswith("env_id=")]
+    base = [word for word in IMPALA if not word.startswith("env_id=")]
     base += "env._target_=tests.memory_env.Corridor +env.reward=nan obs_type=state save_video=false".split()
     with pytest.raises(SystemExit) as leaving:
         launch(train.main, "cfgs", argv=[*base, f"hydra.run.dir={tmp_path / 'run'}"])
@@ -215,7 +208,7 @@ def test_eval_and_report_read_the_run(in_turn: Path, tmp_path: Path, capsys: pyt
 
 
 def test_a_task_from_pixels(tmp_path: Path) -> None:
-    base = [word for word in SHORT if not word.startswith("env_id=")]
+    base = [word for word in IMPALA if not word.startswith("env_id=")]
     pixels = "task=cartpole_balance image_size=40 frame_stack=3 agent.encoder=small total_timesteps=96 action_repeat=50"
     launch(
         train.main,
