@@ -45,7 +45,7 @@ lint: $(READY) ## check style, types, spelling, documentation, security, install
 
 check: test lint slow ## run all tests and checks
 
-soak: $(READY) ## stress test: 100 kills, 200 damaged files, memory over half an hour; ARGS="--only kills"
+soak: $(READY) ## stress test: 100 kills, 200 damaged files, memory over half an hour, twice; ARGS="--only kills"
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.soak $(ARGS)
 
 site: $(READY) ## build the documentation site in build/site

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.__main__ import fingerprint
 from tests.short_run import IMPALA, IN_TURN, PPO, is_time
@@ -97,6 +99,11 @@ def kill_at_boundary(run_dir: Path, mode: str, boundary: str, count: int) -> boo
     words = process.communicate()[0].decode()
     assert process.returncode in (0, -signal.SIGKILL), words
     return process.returncode != 0
+
+
+def forked(pid: int) -> list[psutil.Process]:
+    """Return the processes that a run's fork server has started: of regime=impala, the actors."""
+    return [one for child in psutil.Process(pid).children() for one in child.children()]
 
 
 def differences(a: Path, b: Path) -> list[str]:

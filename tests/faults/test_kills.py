@@ -14,7 +14,7 @@ import pytest
 
 from drqv2.snapshot import file as snapshot
 from drqv2.system.files import SNAPSHOTS
-from tests.faults.harness import BOUNDARIES, differences, finish, kill_at_boundary, kill_at_random, start
+from tests.faults.harness import BOUNDARIES, differences, finish, forked, kill_at_boundary, kill_at_random, start
 from tests.patience import PATIENCE
 from tests.short_run import rows
 
@@ -56,18 +56,6 @@ def test_a_killed_run_of_several_environments_ends_in_the_same_bits(whole: Path,
     assert {"agent", "train.csv", "TensorBoard"} <= set(differences(whole, tmp_path / "victim"))
 
 
-def family(process: subprocess.Popen[bytes], actors: int) -> list[psutil.Process]:
-    """Wait for a run's actors; return all processes that it has started."""
-    found: list[psutil.Process] = []
-
-    def all_there() -> bool:
-        found[:] = psutil.Process(process.pid).children(recursive=True)
-        return sum(one.ppid() != process.pid for one in found) == actors  # children of the fork server
-
-    until(all_there, process)
-    return found
-
-
 def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -84,7 +72,8 @@ def test_actors_end_with_a_killed_learner_and_the_resumed_run_starts_others(tmp_
     run_dir, rng, frames = tmp_path / "run", random.Random(0), [0]
     for more in (0, 40, 0, 80):  # rows of the log; without any, the actors are just starting
         process = start(run_dir, "actors")
-        others = family(process, actors=2)
+        until(lambda pid=process.pid: len(forked(pid)) == 2, process)  # type: ignore[misc]
+        others = psutil.Process(process.pid).children(recursive=True)
         wait_for_rows(run_dir / "train.csv", more and frames[-1] // 48 + more, process)
         time.sleep(rng.uniform(0.0, 1.0))
         process.kill()
