@@ -32,7 +32,6 @@ class ImpalaAgent:
         rms_momentum: of RMSprop.
         total_steps: agent steps until the learning rate is 0.
         discount: gamma, of a step.
-        reward_scale: factor of rewards, before they are clipped.
         reward_clipping: none, abs_one or soft_asymmetric, see `clip_rewards`.
         rho_clip: greatest ratio in V-trace's differences.
         pg_rho_clip: greatest ratio of a policy gradient's advantage.
@@ -41,6 +40,7 @@ class ImpalaAgent:
         loss_reduction: sum over the steps of a batch, as published, or mean, which is a smaller learning rate but for
             RMSprop's eps and the limit of gradients.
         max_grad_norm: to which gradients are clipped.
+        reward_scale: factor of rewards, before they are clipped.
         truncation: bootstrap from the last observation of a truncated episode, or ignore that it was cut off.
         normalize_observations: vectors by their running mean and deviation.
         precision: fp32, or bf16 for the convolutions.
@@ -61,7 +61,6 @@ class ImpalaAgent:
         rms_momentum: float,
         total_steps: int,
         discount: float,
-        reward_scale: float,
         reward_clipping: str,
         rho_clip: float,
         pg_rho_clip: float,
@@ -69,6 +68,7 @@ class ImpalaAgent:
         entropy_cost: float,
         loss_reduction: str,
         max_grad_norm: float,
+        reward_scale: float = 1.0,
         truncation: str = "bootstrap",
         normalize_observations: bool = False,
         precision: str = "fp32",
