@@ -70,20 +70,25 @@ def _counted(rows: list[dict[str, float]], warm_up: float, seconds: float) -> li
 
 def _summary(rows: list[dict[str, float]]) -> LooseRow:
     steps, seconds = _passed(rows, "step"), _passed(rows, "total_time")
-    pairs = [(before, row) for before, row in pairwise(rows) if "policy_lag" in row]
-    lag = sum(row["policy_lag"] * _passed([before, row], "step") for before, row in pairs)
     for row in rows:  # shares are of all the time until then, and those of the loop of its evaluation, too
         row["run_time"] = row["total_time"] / (1 - row["performance_evaluation"])
     return {
         "SPS": steps / seconds,
-        "policy_lag": lag / steps if pairs else None,
+        "policy_lag": _mean(rows, "policy_lag", "step"),
         "learner_waits": _share(rows, "performance_actors", "run_time"),
-        "actors_wait": _share(rows, "actors_waiting", "total_time"),
+        "actors_wait": _mean(rows, "actors_waiting", "total_time"),
     }
 
 
 def _passed(rows: Sequence[dict[str, float]], name: str) -> float:
     return rows[-1][name] - rows[0][name]
+
+
+def _mean(rows: Sequence[dict[str, float]], name: str, clock: str) -> float | None:
+    """Return the mean over a clock of a column that holds means since the row before."""
+    pairs = [(before, row) for before, row in pairwise(rows) if name in row]
+    total = sum(row[name] * _passed([before, row], clock) for before, row in pairs)
+    return total / _passed(rows, clock) if pairs else None
 
 
 def _share(rows: Sequence[dict[str, float]], name: str, clock: str) -> float | None:

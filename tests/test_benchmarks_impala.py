@@ -48,7 +48,7 @@ def test_rows_of_the_warm_up_do_not_count(tmp_path: Path) -> None:
     table = tmp_path / "train.csv"
     columns = "total_time,step,policy_lag,performance_actors,performance_evaluation,actors_waiting"
     # An evaluation of 2 s came first; the learner waited in all of the first 4 s, then in 1 of 4.
-    rows = ["2,10,,0.5,0.5,1.0", "4,20,9.0,0.6667,0.3333,1.0", "6,60,1.0,0.5625,0.25,0.75", "8,80,4.0,0.5,0.2,0.625"]
+    rows = ["2,10,,0.5,0.5,1.0", "4,20,9.0,0.6667,0.3333,1.0", "6,60,1.0,0.5625,0.25,0.1", "8,80,4.0,0.5,0.2,0.4"]
     table.write_text("\n".join([columns, *rows, "10,"]))
     assert runs._counted(runs._rows(table), 2.0, 5.0) == []
     counted = runs._counted(runs._rows(table), 2.0, 4.0)

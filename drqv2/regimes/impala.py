@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import asdict
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -45,16 +46,20 @@ class ImpalaWorkspace(BaseWorkspace):
         self.policy_device = next(self.agent.policy.parameters()).device  # with its number, for threads
         state = self.agent.policy.initial_state(self.envs_of_actor)
         self.layout = rollout_layout(self.vector, state, cfg.unroll_length)
+        if not cfg.deterministic:
+            self.vector.close()  # its specs are all that is needed
         self.batches: Batches | BatchesInTurn | None = None
         self.weights: Any = None  # SharedWeights or RayActors: what actors get the learner's weights from
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
-        self.policy_lag = 0.0  # mean of that row
+        self.policy_lag = self.actors_waiting = self.waited = 0.0  # of that row; `waited`: seconds until it
+        self.torch_threads = torch.get_num_threads()  # of the process, in which other runs may follow
 
     def require_actor_policy(self) -> None:
         """Raise UserError if the agent lacks what this regime calls."""
-        missing = [name for name in ("policy", "generator", "update", "act") if not hasattr(self.agent, name)]
+        needed = "policy", "policy.choose", "policy.initial_state", "generator", "update", "act"
+        missing = [name for name in needed if not _has(self.agent, name)]
         if missing:
             raise UserError(
                 f"{type(self.agent).__name__} has no {', '.join(missing)}: an agent of regime=impala needs a policy "
@@ -89,7 +94,8 @@ class ImpalaWorkspace(BaseWorkspace):
         actors = self.make_ray_actors(setup, number) if cfg.cluster == "ray" else self.make_processes(setup, number)
         print(
             f"actors: {cfg.num_actors} processes, each with {self.envs_of_actor} environments of {cfg.task_name}; an "
-            f"update learns from {cfg.batch_size} rollouts of {cfg.unroll_length} steps; {number} buffers"
+            f"update learns from {cfg.batch_size} x {cfg.unroll_length} steps; {number} buffers of "
+            f"{self.envs_of_actor} x {cfg.unroll_length} steps"
         )
         threads, version = cfg.num_learner_threads, lambda: self.weights.version
         return Batches(actors, per_batch, threads, self.policy_device, version, cfg.max_policy_lag)
@@ -176,7 +182,8 @@ class ImpalaWorkspace(BaseWorkspace):
         if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
             return
         self.require_finite()
-        sps = (self.global_step - progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
+        seconds = max(total_time - self.rows_at, 1e-9)
+        sps = (self.global_step - progress.last_row_step) / seconds
         self.rows_at, progress.last_row_step = total_time, self.global_step
         known, self.batches.statistics = self.batches.statistics, Statistics()
         progress.episode += len(known.episodes)
@@ -199,9 +206,13 @@ class ImpalaWorkspace(BaseWorkspace):
                 log("policy_lag_max", float(max(known.lags)))
             log("rollouts_dropped", known.dropped)
             if isinstance(self.batches, Batches):
-                log("rollouts_full", self.batches.actors.full.qsize())
-                log("actors_waiting", self.batches.actors.waiting())
-                log("actors_restarted", self.batches.actors.restarted)
+                actors = self.batches.actors
+                waited, self.waited = actors.waited() - self.waited, actors.waited()
+                self.actors_waiting = min(waited / max(seconds * actors.running(), 1e-9), 1.0)
+                log("rollouts_full", actors.full.qsize())
+                log("actors_waiting", self.actors_waiting)
+                log("actors_running", actors.running())
+                log("actors_restarted", actors.restarted)
             for name, share in self.time_shares.shares().items():
                 log(f"performance/{'misc' if name == 'other' else name}", share)
 
@@ -210,9 +221,10 @@ class ImpalaWorkspace(BaseWorkspace):
         if not isinstance(self.batches, Batches):
             return {}
         actors, lag = self.batches.actors, self.policy_lag
-        waiting, restarted = 100 * actors.waiting(), f"  {actors.restarted} restarted" if actors.restarted else ""
+        waiting, restarted = 100 * self.actors_waiting, f"  {actors.restarted} restarted" if actors.restarted else ""
+        running = f"{actors.running()} of {self.cfg.num_actors} running  "
         return {
-            "actors": f"acting {100 - waiting:.0f} %  waiting for a free rollout {waiting:.0f} %{restarted}",
+            "actors": f"{running}acting {100 - waiting:.0f} %  waiting for a free rollout {waiting:.0f} %{restarted}",
             "queue": f"{actors.full.qsize()} of {self.num_buffers} rollouts full  policy lag {lag:.1f} updates",
         }
 
@@ -249,8 +261,9 @@ class ImpalaWorkspace(BaseWorkspace):
             self.batches.unroller.load_state_dict(actor["unroller"], self.vector.restore(actor["envs"]))
         else:
             print(f"the {self.cfg.num_envs} environments begin new episodes; rollouts that were on their way are lost")
-            self.vector.close()
-            self.vector = make_actor_vector(self.cfg, self.global_step, 0, 0)
+            if self.cfg.deterministic:
+                self.vector.close()
+                self.vector = make_actor_vector(self.cfg, self.global_step, 0, 0)
             self.begin()
         assert self.batches is not None
         self.batches.statistics = Statistics(**saved["statistics"])
@@ -258,12 +271,23 @@ class ImpalaWorkspace(BaseWorkspace):
     def close(self) -> None:
         """Finish the current snapshot; close actors, environments, recorder and files."""
         super().close()
+        torch.set_num_threads(self.torch_threads)
         if self.batches is not None:
             self.batches.close()
-        self.vector.close()
+        if self.cfg.deterministic:
+            self.vector.close()
         for env in self.eval_envs:
             env.close()
         self.video_recorder.close()
+
+
+def _has(agent: Any, name: str) -> bool:
+    """Return whether an agent has a dotted attribute."""
+    try:
+        attrgetter(name)(agent)
+    except AttributeError:
+        return False
+    return True
 
 
 def _seed(cfg: DictConfig, step: int, actor: int, restarts: int) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import threading
 import time
 import traceback
 from collections import deque
@@ -25,6 +27,11 @@ from drqv2.rollout.unroll import Unroller, acts_with
 from drqv2.system.signals import ignore_signals
 
 ASKS, ANSWERED = "asks", "answered"  # messages of an actor that needs actions, and to it
+# How actors are watched, in processes and on a cluster.
+START_SECONDS = 300.0  # for a process to import mujoco and make its environments
+ATTEMPTS = 3  # processes in a row that may be lost without a rollout
+AHEAD = 2  # rollouts that an actor has at once: the one that it fills, and the next
+SUSPENDED_SECONDS = 5.0  # between two looks at the actors, where the learner was not suspended
 
 
 class Filled(NamedTuple):
@@ -81,8 +88,18 @@ class ActorTask:
 
 
 def beats_layout(num_actors: int) -> Layout:
-    """Return shape and dtype of what each actor counts: its steps, and seconds in which it had no free rollout."""
-    return {"steps": ((num_actors,), np.int64), "waited": ((num_actors,), np.float64)}
+    """Return shape and dtype of what each actor tells of itself.
+
+    Its steps, the seconds in which it had no free rollout, and since when it has none now, 0 if it has one.
+    """
+    return {"steps": ((num_actors,), np.int64)} | dict.fromkeys(("waited", "waits_since"), ((num_actors,), np.float64))
+
+
+def lost_too_often(actor: int, reason: str) -> str:
+    """Return the message for an actor that was lost again and again, the last time for this reason."""
+    advice = "increase actor_hang_seconds, or fix the environment" if "stepped" in reason else "fix the environment"
+    advice += "; the kernel kills processes with status -9 where memory is short" if "-9" in reason else ""
+    return f"{ATTEMPTS} processes of actor {actor} failed one after another: it {reason}\n{advice}"
 
 
 class _LearnerEnded(Exception):
@@ -114,6 +131,7 @@ def serve(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
     torch.set_num_threads(1)
     if task.render_threads is not None:
         os.environ["LP_NUM_THREADS"] = str(task.render_threads)  # Mesa reads it when OpenGL is opened
+    threading.Thread(target=_end_with_learner, daemon=True).start()
     learner = _Learner(pipe)
     with contextlib.suppress(_LearnerEnded):
         try:
@@ -125,12 +143,19 @@ def serve(pipe: Connection, task: ActorTask, actor: int, restarts: int) -> None:
             learner.send(Failed(known, "".join(traceback.format_exception(error))))
 
 
+def _end_with_learner() -> None:
+    """End the process when the learner's has ended, even while an environment hangs."""
+    learner = multiprocessing.parent_process()
+    assert learner is not None
+    learner.join()
+    os._exit(1)
+
+
 def _fill_rollouts(learner: _Learner, task: ActorTask, actor: int, restarts: int) -> None:
     env = task.setup.make_env(actor, restarts)
     policy = task.setup.make_policy(env)
     generator = torch.Generator().manual_seed(task.setup.seed(actor, restarts))
-    own, waited = acts_with(policy, generator), task.beats["waited"]
-    steps: np.ndarray = task.beats["steps"]
+    own, steps = acts_with(policy, generator), task.beats["steps"]
     slots, versions = deque[int](), list[int]()
 
     def choose(obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
@@ -152,9 +177,7 @@ def _fill_rollouts(learner: _Learner, task: ActorTask, actor: int, restarts: int
     try:
         while True:
             if not slots:
-                begin = time.perf_counter()
-                slots.append(learner.recv())
-                waited[actor] += time.perf_counter() - begin
+                slots.append(_wait_for_slot(learner, task.beats, actor))
             slot = slots.popleft()
             if task.asked is None and task.weights.version != version:
                 version = task.weights.read(policy)
@@ -163,3 +186,11 @@ def _fill_rollouts(learner: _Learner, task: ActorTask, actor: int, restarts: int
             learner.send(Filled(slot, versions[0], episodes))
     finally:
         env.close()
+
+
+def _wait_for_slot(learner: _Learner, beats: SharedArrays, actor: int) -> int:
+    beats["waits_since"][actor] = begin = time.monotonic()
+    slot: int = learner.recv()
+    beats["waited"][actor] += time.monotonic() - begin
+    beats["waits_since"][actor] = 0.0
+    return slot

@@ -18,17 +18,25 @@ from typing import Any
 import numpy as np
 
 from drqv2.errors import ProcessError
-from drqv2.rollout.actor import ANSWERED, ASKS, ActorTask, Failed, Filled, serve
+from drqv2.rollout.actor import (
+    AHEAD,
+    ANSWERED,
+    ASKS,
+    ATTEMPTS,
+    START_SECONDS,
+    SUSPENDED_SECONDS,
+    ActorTask,
+    Failed,
+    Filled,
+    lost_too_often,
+    serve,
+)
 from drqv2.rollout.inference import Inference
 from drqv2.system.signals import signals_blocked
 
 _log = logging.getLogger(__name__)
 
-_START_SECONDS = 300.0  # for a process to import mujoco and make its environments
-_ATTEMPTS = 3  # processes in a row that may be lost without a rollout
-_AHEAD = 2  # rollouts that an actor has at once: the one that it fills, and the next
 _WATCH_SECONDS = 0.5  # between two looks at the actors
-_SUSPENDED_SECONDS = 5.0  # between two looks, where this process was not suspended
 
 
 @dataclass
@@ -83,11 +91,9 @@ class ActorProcesses:
         self._failure: Exception | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._watch, name="actors", daemon=True)
-        self._started_at = 0.0
 
     def start(self) -> None:
         """Start the processes."""
-        self._started_at = time.monotonic()
         for actor in self._actors:
             self._start(actor)
         self._hand_out()
@@ -119,10 +125,14 @@ class ActorProcesses:
         with self._lock:
             return len(self._free) + sum(len(actor.slots) for actor in self._actors)
 
-    def waiting(self) -> float:
-        """Return the share of the actors' time so far in which they had no free rollout to fill."""
-        seconds = (time.monotonic() - self._started_at) * len(self._actors)
-        return float(self.task.beats["waited"].sum()) / max(seconds, 1e-9)
+    def waited(self) -> float:
+        """Return the seconds of all actors so far in which they had no free rollout to fill."""
+        since = self.task.beats["waits_since"]
+        return float(self.task.beats["waited"].sum() + (time.monotonic() - since[since > 0]).sum())
+
+    def running(self) -> int:
+        """Return how many actors there are."""
+        return len(self._actors)
 
     def close(self) -> None:
         """End the processes."""
@@ -138,7 +148,7 @@ class ActorProcesses:
         with self._lock:
             while self._free:
                 actor = min(self._actors, key=lambda a: len(a.slots))
-                if len(actor.slots) >= _AHEAD:
+                if len(actor.slots) >= AHEAD:
                     return
                 actor.slots.append(self._free.popleft())
                 with contextlib.suppress(OSError):  # it has died: `_watch` replaces it
@@ -153,7 +163,7 @@ class ActorProcesses:
                 away = time.monotonic() - begin
                 self._answer([actor for actor in asking if self._receive(actor) == ASKS])
                 for actor in self._actors:
-                    actor.moved_at += away if away > _SUSPENDED_SECONDS else 0.0  # the actors were suspended, too
+                    actor.moved_at += away if away > SUSPENDED_SECONDS else 0.0  # the actors were suspended, too
                     self._look_at(actor)
         except Exception as error:
             self._failure = error
@@ -193,16 +203,17 @@ class ActorProcesses:
         if steps != actor.steps or not actor.slots:
             actor.started |= steps != actor.steps
             actor.steps, actor.moved_at = steps, now
-        seconds = self.hang_seconds if actor.started else max(self.hang_seconds, _START_SECONDS)
+        seconds = self.hang_seconds if actor.started else max(self.hang_seconds, START_SECONDS)
         if now - actor.moved_at > seconds:
             self._replace(actor, f"has not stepped for {seconds:.0f} seconds")
 
     def _replace(self, actor: _Actor, reason: str) -> None:
+        self.task.beats["waits_since"][actor.index] = 0.0
         self.restarted += 1
         actor.restarts += 1
         actor.lost += 1
-        if actor.lost >= _ATTEMPTS:
-            raise ProcessError(f"{_ATTEMPTS} processes of actor {actor.index} failed one after another: it {reason}")
+        if actor.lost >= ATTEMPTS:
+            raise ProcessError(lost_too_often(actor.index, reason))
         _log.warning("Actor %d %s; restarting it.", actor.index, reason)
         with self._lock:  # meanwhile nothing is handed to it
             self._end(actor)

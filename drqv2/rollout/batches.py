@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from drqv2.rollout.actor import Filled
-from drqv2.rollout.shared import Layout, SharedArrays
+from drqv2.rollout.shared import Layout
 from drqv2.rollout.unroll import Unroller
 
 _CHECK_SECONDS = 0.2  # between two looks at whether the actors have failed, while the learner waits
@@ -71,8 +71,11 @@ class Actors(Protocol):
     def check(self) -> None:
         """Raise what has made the actors fail for good."""
 
-    def waiting(self) -> float:
-        """Return the share of the actors' time so far in which they had no free rollout to fill."""
+    def waited(self) -> float:
+        """Return the seconds of all actors so far in which they had no free rollout to fill."""
+
+    def running(self) -> int:
+        """Return how many actors there are; on a cluster, those for which there is room."""
 
     def close(self) -> None:
         """End the actors."""
@@ -105,6 +108,7 @@ class Batches:
         self.actors, self.rollouts, self.device = actors, rollouts, device
         self.version, self.max_lag, self.statistics = version, max_lag, Statistics()
         self._ready: queue.Queue[tuple[dict[str, Any], list[Filled]]] = queue.Queue(maxsize=1)
+        self._dropped: queue.SimpleQueue[int] = queue.SimpleQueue()  # rollouts, by the threads
         self._taking = threading.Lock()
         self._started = self._closing = False
         self._failure: Exception | None = None  # of a thread
@@ -123,6 +127,8 @@ class Batches:
             self.actors.start()
             for thread in self._threads:
                 thread.start()
+        while not self._dropped.empty():
+            self.statistics.dropped += self._dropped.get()
         while not stop():
             self.actors.check()
             if self._failure is not None:
@@ -166,7 +172,7 @@ class Batches:
                 continue
             if self._too_old(one):
                 self.actors.give_back(one)
-                self.statistics.dropped += 1
+                self._dropped.put(1)
             else:
                 filled.append(one)
         return filled
@@ -202,14 +208,15 @@ class BatchesInTurn:
     """
 
     def __init__(self, unroller: Unroller, layout: Layout, rollouts: int, device: torch.device) -> None:
-        self.unroller, self.rollouts, self.device, self.statistics = unroller, rollouts, device, Statistics()
-        self._buffers = SharedArrays({name: ((rollouts, *shape), dtype) for name, (shape, dtype) in layout.items()})
+        self.unroller, self.device, self.statistics = unroller, device, Statistics()
+        self._buffers = [
+            {name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()} for _ in range(rollouts)
+        ]
 
     def take(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Return the next batch."""
-        rows = [self._buffers.row(i) for i in range(self.rollouts)]
-        filled = [Filled(i, 0, self.unroller.fill(row)) for i, row in enumerate(rows)]
-        batch = stack(rows, self.device)
+        filled = [Filled(i, 0, self.unroller.fill(buffer)) for i, buffer in enumerate(self._buffers)]
+        batch = stack(self._buffers, self.device)
         self.statistics.add(batch, filled, 0)
         return batch
 

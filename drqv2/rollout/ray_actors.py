@@ -6,6 +6,7 @@ Weights and rollouts travel through Ray's object store.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import signal
 import threading
@@ -21,18 +22,22 @@ from ray.exceptions import ObjectLostError, RayError, RaySystemError, RayTaskErr
 from torch import nn
 
 from drqv2.errors import ProcessError, UserError
-from drqv2.rollout.actor import ActorSetup, Filled
+from drqv2.rollout.actor import (
+    AHEAD,
+    ATTEMPTS,
+    START_SECONDS,
+    SUSPENDED_SECONDS,
+    ActorSetup,
+    Filled,
+    lost_too_often,
+)
 from drqv2.rollout.ray_actor import RemoteActor
 from drqv2.rollout.shared import Layout
 
 _log = logging.getLogger(__name__)
 
-_AHEAD = 2  # rollouts that an actor is asked for at once
-_ATTEMPTS = 3  # processes in a row that may be lost without a rollout
-_START_SECONDS = 300.0  # for a process to make its environments
 _WAIT_SECONDS = 0.2  # for a rollout, between two looks at the actors
-_SUSPENDED_SECONDS = 5.0  # between two looks, where this process was not suspended
-_LONELY_SECONDS = 60.0  # without any actor, between two warnings
+_ROOM_SECONDS = 60.0  # without room for some actors, between two warnings
 
 
 def connect(address: str | None) -> None:
@@ -45,7 +50,8 @@ def connect(address: str | None) -> None:
         return
     before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False, include_dashboard=False)
+        where = address or os.environ.get("RAY_ADDRESS") or "local"  # Ray itself would join any cluster that it finds
+        ray.init(where, logging_level=logging.WARNING, log_to_driver=False, include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())[:200]
         raise UserError(f"cluster_address={address}: {text}; start one with: ray start --head") from error
@@ -99,7 +105,8 @@ class RayActors:
         self._actors = [_Actor(i) for i in range(num_actors)]
         self._failure: Exception | None = None
         self._closing = False
-        self._watched = self._waited = 0.0  # seconds of all actors, and those without a free rollout
+        self._waited = 0.0  # seconds of all actors without a free rollout
+        self._complete_at = time.monotonic()  # when there was room for all actors, or a warning that there is not
         self._thread = threading.Thread(target=self._watch, name="actors", daemon=True)
 
     @property
@@ -141,9 +148,13 @@ class RayActors:
         if self._failure is not None:
             raise self._failure
 
-    def waiting(self) -> float:
-        """Return the share of the actors' time so far in which they had no free rollout to fill."""
-        return self._waited / max(self._watched, 1e-9)
+    def waited(self) -> float:
+        """Return the seconds of all actors so far in which they had no free rollout to fill."""
+        return self._waited
+
+    def running(self) -> int:
+        """Return for how many actors there is room."""
+        return sum(actor.steps is not None for actor in self._actors)
 
     def held(self) -> int:
         """Return how many rollouts are free or asked for: all that are neither full nor taken."""
@@ -164,41 +175,37 @@ class RayActors:
         actor.steps, actor.counted = None, actor.handle.count_steps.remote()  # answered once there is room
 
     def _watch(self) -> None:
-        """Ask for rollouts, take those that are full, replace actors that are lost or hang."""
-        looked = heard = time.monotonic()
+        """Ask for rollouts, take those that are full; look at the actors now and then."""
+        looked = time.monotonic()
         try:
             while not self._closing:
                 self._freed.clear()
                 self._ask()
                 oldest = {actor.asked[0]: actor for actor in self._actors if actor.asked}
-                ready = ray.wait(list(oldest), timeout=_WAIT_SECONDS)[0] if oldest else []
-                if not oldest:
+                if oldest:
+                    ray.wait(list(oldest), timeout=_WAIT_SECONDS)
+                    for reference in _ready(oldest):
+                        self._take(oldest[reference], reference)
+                else:
                     self._freed.wait(_WAIT_SECONDS)
                 now = time.monotonic()
-                passed, looked = now - looked, now
-                self._watched += passed * len(self._actors)
-                self._waited += passed * (len(self._actors) - len(oldest))
-                if passed > _SUSPENDED_SECONDS:  # nobody looked at the actors
-                    for actor in self._actors:
-                        actor.moved_at = now
-                for reference in ready:
-                    self._take(oldest[reference], reference)
-                for actor in self._actors:
-                    self._look_at(actor, now)
-                if any(actor.steps is not None for actor in self._actors):
-                    heard = now
-                elif now - heard > _LONELY_SECONDS:
-                    _log.warning("No actor has run for %.0f seconds: is there room on the cluster?", now - heard)
-                    heard = now
+                if now - looked >= _WAIT_SECONDS:
+                    self._waited += (now - looked) * (self.running() - len(oldest))
+                    self._look(now, suspended=now - looked > SUSPENDED_SECONDS)
+                    looked = now
         except Exception as error:
             self._failure = error
 
     def _ask(self) -> None:
-        """Ask the actors that have least to do for rollouts, as long as some are free."""
+        """Ask the actors that have least to do for rollouts, as long as some are free.
+
+        Those for which there is no room get none: the others need them all.
+        """
         version, weights = self._weights
-        while self._free > 0:
-            actor = min(self._actors, key=lambda a: len(a.asked))
-            if len(actor.asked) >= _AHEAD:
+        placed = [actor for actor in self._actors if actor.steps is not None]
+        while placed and self._free > 0:
+            actor = min(placed, key=lambda a: len(a.asked))
+            if len(actor.asked) >= AHEAD:
                 return
             with self._lock:
                 self._free -= 1
@@ -214,22 +221,39 @@ class RayActors:
             self._rollouts[filled.slot] = arrays
             self.full.put(filled)
 
-    def _look_at(self, actor: _Actor, now: float) -> None:
-        """Replace an actor that has something to do and does not step."""
-        if actor.counted is not None and ray.wait([actor.counted], timeout=0)[0]:
-            steps = self._get(actor, actor.counted)
-            if steps is None:
-                return
-            actor.counted = None
-            if actor.steps is None or steps > actor.steps:
-                actor.steps, actor.moved_at = steps, now
-        if actor.steps is None or not actor.asked:  # it waits for room on the cluster, or for a free rollout
-            actor.moved_at = now
-        seconds = self.hang_seconds if actor.steps else max(self.hang_seconds, _START_SECONDS)
-        if now - actor.moved_at > seconds:
-            self._replace(actor, f"has not stepped for {seconds:.0f} seconds")
-        elif now - actor.moved_at > seconds / 4 and actor.counted is None:
-            actor.counted = actor.handle.count_steps.remote()
+    def _look(self, now: float, suspended: bool) -> None:
+        """Replace actors that have something to do and do not step.
+
+        Args:
+            now: seconds, of a monotonic clock.
+            suspended: whether nobody looked at them for long.
+        """
+        counted = {actor.counted: actor for actor in self._actors if actor.counted is not None}
+        for reference in _ready(counted):
+            actor, steps = counted[reference], self._get(counted[reference], reference)
+            if steps is not None:
+                actor.counted = None
+                if actor.steps is None or steps > actor.steps:
+                    actor.steps, actor.moved_at = steps, now
+        for actor in self._actors:
+            if suspended or actor.steps is None or not actor.asked:  # it waits for room, or for a free rollout
+                actor.moved_at = now
+            seconds = self.hang_seconds if actor.steps else max(self.hang_seconds, START_SECONDS)
+            if now - actor.moved_at > seconds:
+                self._replace(actor, f"has not stepped for {seconds:.0f} seconds")
+            elif now - actor.moved_at > seconds / 4 and actor.counted is None:
+                actor.counted = actor.handle.count_steps.remote()
+        running, wanted = self.running(), len(self._actors)
+        if running == wanted:
+            self._complete_at = now
+        elif now - self._complete_at > _ROOM_SECONDS:
+            _log.warning(
+                "There is room for %d of %d actors on the cluster, for %.0f seconds now.",
+                running,
+                wanted,
+                _ROOM_SECONDS,
+            )
+            self._complete_at = now
 
     def _get(self, actor: _Actor, reference: Any) -> Any:
         """Return what an actor has answered; replace it and return None if the answer is lost.
@@ -254,10 +278,15 @@ class RayActors:
         self.restarted += 1
         actor.restarts += 1
         actor.lost += 1
-        if actor.lost >= _ATTEMPTS:
-            raise ProcessError(f"{_ATTEMPTS} processes of actor {actor.index} failed one after another: it {reason}")
+        if actor.lost >= ATTEMPTS:
+            raise ProcessError(lost_too_often(actor.index, reason))
         _log.warning("Actor %d %s; restarting it.", actor.index, reason)
         with self._lock:
             self._free += len(actor.asked)
         actor.asked.clear()
         self._start(actor)
+
+
+def _ready(references: Mapping[Any, _Actor]) -> list[Any]:
+    """Return the references that have an answer by now."""
+    return ray.wait(list(references), num_returns=len(references), timeout=0)[0] if references else []

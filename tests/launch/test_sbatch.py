@@ -54,15 +54,32 @@ def start(project: Path, temporary: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def wait_for_rows(table: Path, job: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not table.exists() or len(table.read_text().splitlines()) < 3:
+        assert job.poll() is None, job.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_cancelled_job_saves_the_run_and_is_not_requeued(tmp_path: Path, temporary: str) -> None:
+    run_dir = tmp_path / "exp_local" / f"slurm_{os.getpid()}"
+    job = start(tmp_path, temporary, "total_timesteps=100000000")
+    try:
+        wait_for_rows(run_dir / "train.csv", job)
+    finally:
+        job.terminate()
+        output, _ = job.communicate(timeout=PATIENCE)
+    assert job.returncode == 75, output
+    assert (run_dir / "snapshot.pt").exists()
+    assert not (tmp_path / "requeued").exists()
+
+
 def test_a_job_ends_requeues_itself_and_resumes(tmp_path: Path, temporary: str) -> None:
     table = tmp_path / "exp_local" / f"slurm_{os.getpid()}" / "train.csv"
     jobs = [start(tmp_path, temporary, "total_timesteps=100000000")]
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not table.exists() or len(table.read_text().splitlines()) < 3:
-            assert jobs[0].poll() is None, jobs[0].communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        wait_for_rows(table, jobs[0])
         jobs[0].send_signal(signal.SIGUSR2)  # as Slurm does before the limit of time
         output, _ = jobs[0].communicate(timeout=PATIENCE)
         assert jobs[0].returncode == 75, output

@@ -48,6 +48,24 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("impala") / "run", *IN_TURN)
 
 
+def test_no_rollout_is_older_than_the_bound(tmp_path: Path) -> None:
+    done = run(tmp_path / "run", "max_policy_lag=0", "num_learner_threads=3", "save_video=false")
+    table = rows(done, "train")
+    assert [int(row["frame"]) for row in table] == list(range(48, 961, 48))
+    assert {row["policy_lag_max"] for row in table} == {"0.0"}
+    assert sum(float(row["rollouts_dropped"]) for row in table) > 0
+
+
+def test_statistics_are_empty_where_no_episode_ended(tmp_path: Path) -> None:
+    done = run(tmp_path / "run", "unroll_length=4", "total_timesteps=160", "save_video=false")
+    for row in rows(done, "train"):
+        names = "episode_reward", "episode_length", "mean_episode_return", "mean_episode_len", "mean_win_rate"
+        assert len({row[name] == "" for name in names}) == 1
+        if row["episode_reward"]:
+            assert row["mean_episode_return"] == row["episode_reward"]
+    assert rows(done, "train")[0]["mean_win_rate"] == ""  # after four steps
+
+
 @pytest.mark.parametrize("batched", ["false", "true"])
 def test_a_run_with_actors_writes_everything(tmp_path: Path, batched: str) -> None:
     done = run(tmp_path / "run", f"batched_inference={batched}")
@@ -61,6 +79,8 @@ def test_a_run_with_actors_writes_everything(tmp_path: Path, batched: str) -> No
         "mean_rho",
         "policy_lag",
         "policy_lag_max",
+        "actors_waiting",
+        "actors_running",
         "rollouts_dropped",
         "actors_restarted",
         "grad_norm",
@@ -117,7 +137,10 @@ def test_actors_act_with_the_policy_of_an_agent_file(tmp_path: Path, capsys: pyt
     with pytest.raises(SystemExit) as leaving:
         run(tmp_path / "other", *own[:-1], own[-1] + "Without", *keys)
     assert leaving.value.code == 2
-    assert "Without has no policy, generator: an agent of regime=impala needs" in capsys.readouterr().err
+    assert (
+        "Without has no policy, policy.choose, policy.initial_state, generator: an agent of regime=impala needs"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_reward_that_is_not_a_number_ends_the_run_with_its_own_code(

@@ -11,11 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import report
-from drqv2.report import runs
 from tests.patience import PATIENCE
 from tests.short_run import ROOT
 
@@ -81,9 +79,7 @@ def test_a_run_outlives_its_nodes_and_uses_new_ones(tmp_path: Path) -> None:
     assert {row["actors_restarted"] for row in done} == {"0.0", "1.0"}
     assert "Traceback" not in log.read_text()
 
-    speeds = runs.read(run_dir).speeds
-    both, one = np.median(speeds[:lost]), np.median(speeds[lost + 10 : found])
-    assert one < 0.75 * both
-    assert np.median(speeds[-30:]) > one / 0.75
+    running = [int(float(row["actors_running"])) for row in done]
+    assert (running[lost - 1], min(running[lost:found]), running[-1]) == (2, 1, 2)
     report.main([str(run_dir), f"out={tmp_path / 'report.html'}"])
     assert "<summary>speed over time</summary>" in (tmp_path / "report.html").read_text()

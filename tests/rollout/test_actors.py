@@ -22,10 +22,11 @@ from drqv2.envs.vector import HandleVector, VectorStep
 from drqv2.errors import NotFiniteError, ProcessError, UserError
 from drqv2.rollout.actor import ActorSetup, ActorTask, Filled, beats_layout
 from drqv2.rollout.actors import ActorProcesses
-from drqv2.rollout.batches import Batches, stack
+from drqv2.rollout.batches import Batches, Statistics, stack
 from drqv2.rollout.inference import Inference, asking_layout
 from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import rollout_layout
+from tests.patience import PATIENCE
 from tests.rollout import cartpole
 
 ENVS, LENGTH, BUFFERS = 2, 20, 6
@@ -183,7 +184,7 @@ def test_a_hung_actor_is_replaced() -> None:
             while not actors.full.empty():
                 take_and_give_back(actors)
             time.sleep(0.01)
-            assert time.monotonic() - begin < 20
+            assert time.monotonic() - begin < PATIENCE
         take_and_give_back(actors)
 
 
@@ -216,7 +217,7 @@ def test_actors_that_were_suspended_with_the_learner_are_not_replaced(monkeypatc
         return ready
 
     waits: list[bool] = [True]
-    monkeypatch.setattr("drqv2.rollout.actors._SUSPENDED_SECONDS", 1.5)
+    monkeypatch.setattr("drqv2.rollout.actors.SUSPENDED_SECONDS", 1.5)
     monkeypatch.setattr("drqv2.rollout.actors.connection", SimpleNamespace(wait=wait_for_long))
     with running(hang_seconds=1.0) as actors:
         for _ in range(2):
@@ -237,18 +238,29 @@ def test_a_learner_that_is_asked_to_stop_does_not_wait_for_a_rollout() -> None:
         batches.close()
 
 
-def test_the_share_of_waiting_is_that_without_a_free_rollout() -> None:
+def test_the_seconds_of_waiting_are_those_without_a_free_rollout() -> None:
     with running() as actors:
-        for _ in range(BUFFERS):
-            take_and_give_back(actors)
-        busy = actors.waiting()
-        taken = [take(actors) for _ in range(BUFFERS)]
-        time.sleep(2.0)  # none is free
+        taken = [take(actors) for _ in range(BUFFERS)]  # none is free
+        before, begin = actors.waited(), time.monotonic()
+        time.sleep(2.0)
+        waited, seconds = actors.waited() - before, time.monotonic() - begin
+        assert 0 < waited <= 2 * seconds  # of two actors, also while they wait
         for one in taken:
             actors.give_back(one)
         for _ in range(2 * BUFFERS):
             take_and_give_back(actors)
-        assert 0 <= busy < actors.waiting() <= 1
+        assert actors.waited() >= before + waited
+
+
+def test_statistics_of_the_batches() -> None:
+    over = torch.tensor([[False, False, True, False], [True, False, False, True]])
+    rewards = torch.tensor([[0.0, 0.9, 0.7, 0.0], [1.0, 0.0, 0.9, 0.81]])
+    batch = {"terminated": over, "truncated": torch.zeros_like(over), "rewards": rewards}
+    statistics = Statistics()
+    statistics.add(batch, [Filled(0, 3, [(1.6, 2)]), Filled(1, 5, [(1.71, 3)])], 7)
+    assert (statistics.ends, statistics.wins) == (2, 1)  # the first step of a rollout is in the one before, too
+    assert statistics.episodes == [(1.6, 2), (1.71, 3)]
+    assert statistics.lags == [4, 2]
 
 
 def test_old_rollouts_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +280,7 @@ def test_old_rollouts_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -
             until = time.monotonic() + 10
             dropped: list[int] = []
             while not any(dropped) and time.monotonic() < until:
-                time.sleep(0.01)
+                batches.take(stop=lambda: True)
                 dropped.append(batches.statistics.dropped)
             assert any(dropped)
         finally:

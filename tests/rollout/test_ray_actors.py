@@ -7,6 +7,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from drqv2.rollout.actor import ActorSetup, Filled
 from drqv2.rollout.unroll import rollout_layout
 from tests.patience import PATIENCE
 from tests.rollout import cartpole
+from tests.short_run import ROOT
 
 ray = pytest.importorskip("ray")
 
@@ -96,6 +99,19 @@ def cluster() -> Iterator[Cluster]:
             yield cluster
         finally:
             ray.shutdown()
+
+
+def nodes_seen(**env: str) -> int:
+    """Return how many nodes a process sees that connects without an address."""
+    program = "import ray; from drqv2.rollout.ray_actors import connect; connect(None); print(len(ray.nodes()))"
+    others = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run([sys.executable, "-c", program], env=others | env, cwd=ROOT, capture_output=True, check=True)
+    return int(done.stdout)
+
+
+def test_without_an_address_the_cluster_is_one_of_its_own(cluster: Cluster) -> None:
+    assert nodes_seen() == 1
+    assert nodes_seen(RAY_ADDRESS=cluster.address) == len(ray.nodes()) > 1
 
 
 @contextmanager
@@ -188,6 +204,13 @@ def test_old_weights_are_released(cluster: Cluster) -> None:
     assert "Spilled" not in summary
     needed = float(re.findall(r"([\d.]+)% needed", summary)[0]) / 100 * 3 * STORE_BYTES
     assert needed < 10 * size  # the newest one, and those that a rollout was begun with
+
+
+def test_actors_without_room_hold_no_rollouts(cluster: Cluster) -> None:
+    with running(partial(cartpole.vector, ENVS), num_actors=5) as actors:  # there is room for two
+        taken = [take(actors) for _ in range(BUFFERS)]
+        assert len({one.slot for one in taken}) == BUFFERS
+        assert actors.running() == 2
 
 
 @pytest.mark.parametrize("hard", [False, True])

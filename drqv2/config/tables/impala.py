@@ -11,9 +11,27 @@ ROLLOUT = (
     free("num_actors", Int(1), "Processes that act, each in num_envs / num_actors environments.", "processes"),
     fixed("unroll_length", Int(1), "Steps of an environment in a rollout.", "agent steps"),
     Key("batch_size", Int(1), "Rollouts of one environment each in a batch.", "rollouts"),
-    free("num_buffers", Int(1), "Rollouts of an actor in memory.", null="2 for each actor, and two batches"),
-    free("num_learner_threads", Int(1), "Threads that prepare batches, each one ahead of the learner.", "threads"),
-    Key("max_policy_lag", Int(0), "Older rollouts are dropped, and counted.", "updates", null="no bound"),
+    free(
+        "num_buffers",
+        Int(1),
+        "Buffers, each for a rollout of all environments of an actor; with fewer, the policy lag is smaller.",
+        "buffers",
+        null="2 for each actor, and two batches",
+    ),
+    free(
+        "num_learner_threads",
+        Int(1),
+        "Threads that copy rollouts into batches, each one batch ahead of the updates.",
+        "threads",
+    ),
+    Key(
+        "max_policy_lag",
+        Int(0),
+        "Greatest number of updates between the weights that a rollout began with and the update that learns from it; "
+        "older rollouts are dropped, and counted.",
+        "updates",
+        null="no bound",
+    ),
     free("actor_hang_seconds", Float(1), "Without a step, after which an actor is replaced.", "seconds"),
     free(
         "batched_inference",
@@ -21,7 +39,7 @@ ROLLOUT = (
         "Choose actions in the learner's process, on its device, for all actors that wait at once; or in the actors.",
     ),
     free("cluster", Choice("local", "ray"), "Where the actors are: on this machine, or on a Ray cluster."),
-    free("cluster_address", Text(), "The Ray cluster's address, or auto.", null="one of this machine alone"),
+    free("cluster_address", Text(), "The Ray cluster's address, or auto.", null="RAY_ADDRESS, or else a new one"),
     fixed(
         "deterministic",
         Bool(),
@@ -40,7 +58,7 @@ AGENT = (
     Key(
         "agent.reward_scale",
         Float(0, above=True),
-        "Factor of rewards, before they are clipped. Values of about 1 are learnt in fewer updates than of 100.",
+        "Factor of rewards, before they are clipped. Values near 1 take fewer updates to learn than values near 100.",
     ),
     Key(
         "agent.reward_clipping",
