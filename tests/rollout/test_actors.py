@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -55,6 +59,19 @@ class Failing(HandleVector):
 def failing(what: str, actor: int, restarts: int) -> Failing:
     env = Failing(cartpole.vector(ENVS).handles)
     env.what = what
+    return env
+
+
+def stuck(folder: Path, actor: int, restarts: int) -> HandleVector:
+    """Return environments that hang in their first step; note that they do in a file of the actor."""
+    env = cartpole.vector(ENVS)
+
+    def recv() -> VectorStep:
+        (folder / str(actor)).touch()
+        time.sleep(600)
+        raise AssertionError
+
+    env.recv = recv  # type: ignore[method-assign]
     return env
 
 
@@ -186,6 +203,24 @@ def test_a_hung_actor_is_replaced() -> None:
             time.sleep(0.01)
             assert time.monotonic() - begin < PATIENCE
         take_and_give_back(actors)
+
+
+def test_hung_actors_end_when_the_learner_is_killed(tmp_path: Path) -> None:
+    program = "import sys, time, pathlib; from functools import partial; from tests.rollout import test_actors as t\n"
+    program += "with t.running(make_env=partial(t.stuck, pathlib.Path(sys.argv[1]))): time.sleep(600)"
+    learner = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2])
+    try:
+        end = time.monotonic() + PATIENCE
+        while len(list(tmp_path.iterdir())) < 2:
+            assert learner.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        others = psutil.Process(learner.pid).children(recursive=True)
+    finally:
+        learner.kill()
+        learner.wait()
+    assert len(others) >= 4  # two actors, and the servers that start them
+    assert psutil.wait_procs(others, timeout=PATIENCE)[1] == []
 
 
 def test_errors_in_an_actor_reach_the_learner() -> None:
