@@ -16,6 +16,10 @@ from drqv2.rollout.shared import Layout
 from drqv2.rollout.unroll import Unroller, acts_with
 
 
+class WeightsLostError(Exception):
+    """An actor could not fetch the weights: a node is lost, theirs or its own."""
+
+
 class RemoteActor:
     """An actor somewhere on the cluster; see `drqv2.rollout.actor`.
 
@@ -50,10 +54,13 @@ class RemoteActor:
             number: of the rollout.
             version: of the newest weights.
             weights: a reference to them, which is followed if they are new here.
+
+        Raises:
+            WeightsLostError: they cannot be fetched.
         """
         self.unroller = self.unroller or self.begin()
         if version != self.version:
-            self.policy.load_state_dict(ray.get(weights[0]))
+            self.policy.load_state_dict(_fetch(weights[0]))
             self.version = version
         out = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.layout.items()}
         episodes = self.unroller.fill(out)
@@ -63,3 +70,11 @@ class RemoteActor:
     def count_steps(self) -> int:
         """Return how many steps it has taken; answered while a rollout is filled."""
         return self.steps
+
+
+def _fetch(reference: Any) -> dict[str, torch.Tensor]:
+    try:
+        state: dict[str, torch.Tensor] = ray.get(reference)
+    except Exception as error:  # also OSError, where Ray's process of this node dies meanwhile
+        raise WeightsLostError(f"{type(error).__name__}: {error}") from error
+    return state

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import ObjectLostError, RayError, RaySystemError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from torch import nn
 
 from drqv2.errors import ProcessError, UserError
@@ -31,7 +31,7 @@ from drqv2.rollout.actor import (
     Filled,
     lost_too_often,
 )
-from drqv2.rollout.ray_actor import RemoteActor
+from drqv2.rollout.ray_actor import RemoteActor, WeightsLostError
 from drqv2.rollout.shared import Layout
 
 _log = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ class RayActors:
         try:
             return ray.get(reference)
         except RayTaskError as error:
-            if not isinstance(error.cause, (ObjectLostError, RaySystemError)):  # of the weights
+            if not isinstance(error.cause, WeightsLostError):
                 raise (error.cause if isinstance(error.cause, UserError) else RuntimeError(str(error))) from None
             reason: Exception = error.cause
         except RayError as error:  # the process, its node or the rollout is lost

@@ -103,7 +103,11 @@ def kill_at_boundary(run_dir: Path, mode: str, boundary: str, count: int) -> boo
 
 def forked(pid: int) -> list[psutil.Process]:
     """Return the processes that a run's fork server has started: of regime=impala, the actors."""
-    return [one for child in psutil.Process(pid).children() for one in child.children()]
+    found: list[psutil.Process] = []
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # of a moment, such as an encoder of videos
+            found += child.children()
+    return found
 
 
 def differences(a: Path, b: Path) -> list[str]:

@@ -208,6 +208,7 @@ def test_old_weights_are_released(cluster: Cluster) -> None:
 
 def test_actors_without_room_hold_no_rollouts(cluster: Cluster) -> None:
     with running(partial(cartpole.vector, ENVS), num_actors=5) as actors:  # there is room for two
+        until(lambda: actors.running() == 2, actors, use=True)
         taken = [take(actors) for _ in range(BUFFERS)]
         assert len({one.slot for one in taken}) == BUFFERS
         assert actors.running() == 2
