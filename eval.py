@@ -46,7 +46,7 @@ from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Key, T
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay
 from drqv2.evaluation import trained_agent as trained
-from drqv2.evaluation.episodes import play
+from drqv2.evaluation.episodes import EpisodeResult, play
 from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.launch.arguments import run_tool
 from drqv2.run import factory
@@ -117,7 +117,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
             raise files.cannot_write(folder, e, "give out=DIR") from e
     camera = int(args.camera) if re.fullmatch(r"-?[0-9]{1,9}", args.camera or "") else args.camera
     act, fps, results = _play(cfg, weights, path, frame, args.episodes, camera)
-    returns = [total for total, _ in results]
+    returns = [result.total for result in results]
     if not args.live:
         summary = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed, "returns": returns}
         try:
@@ -125,7 +125,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         except OSError as e:
             raise files.cannot_write(folder / f"{name}.json", e, "give out=DIR") from e
     print(f"{cfg.task_name}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
-    print("\n".join(table(returns, [steps * cfg.action_repeat for _, steps in results])), flush=True)
+    print("\n".join(table(returns, [result.steps * cfg.action_repeat for result in results])), flush=True)
     if chosen is None:
         chosen = [int(np.argmax(returns) if args.film == "best" else np.argmin(returns))]
     if chosen:
@@ -154,7 +154,7 @@ def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
 
 def _play(
     cfg: DictConfig, weights: dict[str, Any], path: Path, frame: int, episodes: int, camera: int | str | None
-) -> tuple[Policy, float, list[tuple[float, int]]]:
+) -> tuple[Policy, float, list[EpisodeResult]]:
     """Return the policy, the frame rate of real time, and return and length in agent steps of each episode."""
     envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
     try:

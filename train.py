@@ -1,9 +1,10 @@
-"""Train DrQ-v2: continuous control from pixels.
+"""Train DrQ-v2: continuous control from pixels, one task or several.
 
 python train.py                                     # cartpole_balance_sparse, the paper's settings
 python train.py task=cheetah_run seed=3             # another task; any key can be overridden
 python train.py preset=cpu                          # without a GPU: a short run
 python train.py -m task=walker_walk seed=1,2,3      # one run after another
+python train.py regime=multitask tasks=[walker_stand,walker_walk,walker_run]   # one agent for three tasks
 python train.py resume=latest                       # resume the newest run, in its own directory
 python train.py resume=RUN_DIR num_train_frames=2e6 # resume a run and train for longer
 python train.py --help                              # every key, its default and its unit
@@ -29,22 +30,26 @@ import torch
 from omegaconf import DictConfig
 
 from drqv2 import utils
-from drqv2.agents.acting import choose_actions, evaluation_policy
+from drqv2.agents.acting import choose_actions, evaluation_policy, takes_task
 from drqv2.envs import ExtendedTimeStep
-from drqv2.evaluation.episodes import evaluate, require_finite
+from drqv2.evaluation import tasks
+from drqv2.evaluation.episodes import EpisodeResult, evaluate, require_finite
 from drqv2.launch.command_line import launch
 from drqv2.logging.diagnostics import diagnose
 from drqv2.regimes.impala import ImpalaWorkspace
 from drqv2.regimes.ppo import PPOWorkspace
 from drqv2.run import factory
-from drqv2.run.environments import make_env
+from drqv2.run.environments import action_repeats, discounts, make_envs
 from drqv2.run.start import run_workspace
 from drqv2.run.workspace import BaseWorkspace
 from replay_buffer import ReplayBufferStorage
 
 
 class Workspace(BaseWorkspace):
-    """DrQ-v2's run: environments, agent, replay, recorders, and the frame loop around them."""
+    """DrQ-v2's run: environments, agent, replay, recorders, and the frame loop around them.
+
+    With several tasks, an agent step is one of every task, and frames are those of one task.
+    """
 
     replay_storage: ReplayBufferStorage
     phases = ("environment", "act", "data", "update", "evaluation", "snapshot")
@@ -52,13 +57,15 @@ class Workspace(BaseWorkspace):
     def setup(self) -> None:
         """Make environments, replay, recorders, predicates and the agent."""
         cfg = self.cfg
-        self.train_envs = [make_env(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
-        self.eval_envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+        self.train_envs = make_envs(cfg, utils.TRAIN_ENV)
+        self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
+        self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
+        self.repeats, self.gammas = action_repeats(cfg), discounts(cfg)
+        self.unstored = {self.tasks.index(name) for name in cfg.get("exclude_tasks", ())}
         self.time_steps: list[ExtendedTimeStep] = []  # the current one of each training environment
         env = self.train_envs[0]
 
         self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
-        self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
         self.video_recorder, self.train_video_recorder = factory.make_recorders(cfg, env, self.work_dir)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
@@ -68,11 +75,14 @@ class Workspace(BaseWorkspace):
         self.film_every_step = utils.Every(cfg.train_video_every_frames, cfg.action_repeat)
 
         self.agent = factory.make_agent(cfg, env, self.device)
+        batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
+        self.replay_iter = self.time_shares.timed_iterator("data", batches)
+        self.acting_tasks = self.task_of if takes_task(self.agent) else None
 
     def begin(self) -> None:
         """Delete the replay of a start that had no snapshot yet; begin the first episodes."""
         self.replay_storage.delete()
-        self.start_episodes(range(self.cfg.num_envs))
+        self.start_episodes(range(len(self.train_envs)))
 
     def train(self) -> None:
         """Act, learn and evaluate until num_train_frames; then evaluate and save once more."""
@@ -122,13 +132,16 @@ class Workspace(BaseWorkspace):
         """Return an action for each observation."""
         with self.time_shares.spent_on("act"):
             shape = self.train_envs[0].action_spec().shape
-            return choose_actions(self.agent, observations, shape, self.global_step, eval_mode=False)
+            return choose_actions(self.agent, observations, shape, self.global_step, False, self.acting_tasks)
 
     def update(self) -> None:
-        """Call the agent's update `updates_per_step` times for each agent step of this round."""
+        """Call the agent's update as often as it is due at each agent step of this round."""
+        at_once = 0 if self.progress.seed_updates_done else self.cfg.seed_updates
+        self.progress.seed_updates_done = True
         with self.time_shares.spent_on("update"):
             for step in range(self.global_step, self.global_step + self.cfg.num_envs):
-                for _ in range(self.cfg.updates_per_step):
+                due, at_once = at_once + utils.updates_due(step, self.cfg.updates_per_step), 0
+                for _ in range(due):
                     metrics = self.agent.update(self.replay_iter, step)
                     self.logger.log_metrics(metrics, self.global_frame, ty="train")
 
@@ -142,9 +155,21 @@ class Workspace(BaseWorkspace):
         require_finite(time_step, where)
         self.progress.episode_rewards[i] += time_step.reward
         self.progress.episode_steps[i] += 1
-        self.replay_storage.add(time_step, i)
+        if time_step.success is not None:
+            self.progress.episode_success[i] = max(time_step.success, self.progress.episode_success[i] or 0.0)
+        self.store(i, time_step)
         if i == 0:
             self.train_video_recorder.record(time_step.observation)
+
+    def store(self, i: int, time_step: ExtendedTimeStep) -> None:
+        """Add a time step of environment i to the replay; show an agent that wants to see them finished episodes."""
+        task = self.task_of[i]
+        if task in self.unstored:
+            return
+        episode = self.replay_storage.add(time_step, i)
+        if episode is not None and hasattr(self.agent, "observe_episode"):
+            rewards, discounts = self.replay_storage.load_rewards(episode)
+            self.agent.observe_episode(task, rewards, discounts * self.gammas[task])
 
     def eval(self) -> None:
         """Play num_eval_episodes without exploration; log their returns and film the first."""
@@ -166,37 +191,60 @@ class Workspace(BaseWorkspace):
         for i, time_step in zip(numbers, started, strict=True):
             self.time_steps[i : i + 1] = [time_step]
             self.progress.episode_steps[i], self.progress.episode_rewards[i] = 0, 0.0
-            self.replay_storage.add(time_step, i)
+            self.progress.episode_success[i] = None
+            self.store(i, time_step)
             if i == 0:
                 self.progress.filming = self.film_every_step(self.global_step)
                 self.train_video_recorder.init(time_step.observation, enabled=self.progress.filming)
 
     def finish_episodes(self) -> None:
-        """Log the episodes that have ended, a row each, and begin the next ones."""
+        """Log the episodes that have ended, a row each, or one for those of several tasks; begin the next ones."""
         ended = [i for i, time_step in enumerate(self.time_steps) if time_step.last()]
         if not ended:
             return
         self.require_finite(parameters=True)
         elapsed_time, total_time = self.timer.reset()
-        fps = (self.global_step - self.progress.last_row_step) * self.cfg.action_repeat / elapsed_time
+        fps = (self.global_step - self.progress.last_row_step) * sum(self.repeats) / elapsed_time
         self.progress.last_row_step = self.global_step
         if 0 in ended:
             self.train_video_recorder.save(f"{self.global_frame}.mp4")
-        if self.diagnose_every_step(self.global_step):
-            episode = self.replay_storage.load_episode(self.replay_storage.num_episodes - 1)
-            metrics = diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
+        if self.diagnose_every_step(self.global_step) and len(self.replay_storage) > 0:
+            episode = self.replay_storage.num_episodes - 1
+            gamma = self.gammas[self.replay_storage.tasks[episode]]
+            arrays = self.replay_storage.load_episode(episode)
+            metrics = diagnose(self.agent, arrays, self.cfg.frame_stack, gamma, self.device)
             self.logger.log_metrics(metrics | self.gradient_norms(), self.global_frame, ty="train")
-        for i in ended:
-            self.progress.episode += 1
+        for row in [ended] if self.cfg.regime == "multitask" else [[i] for i in ended]:
+            self.progress.episode += len(row)
             with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
                 log("fps", fps)
                 log("total_time", total_time)
-                log("episode_reward", self.progress.episode_rewards[i])
-                log("episode_length", self.progress.episode_steps[i] * self.cfg.action_repeat)
+                for name, value in self.episode_metrics(row, elapsed_time).items():
+                    log(name, value)
                 log("episode", self.global_episode)
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
         self.start_episodes(ended)
+
+    def episode_metrics(self, ended: Sequence[int], seconds: float) -> dict[str, float]:
+        """Return what a row says of the episodes that have ended in these environments since the row before."""
+        made = self.progress
+        totals, steps, success = made.episode_rewards, made.episode_steps, made.episode_success
+        if self.cfg.regime != "multitask":
+            (i,) = ended
+            return {"episode_reward": totals[i], "episode_length": steps[i] * self.action_repeat}
+        results = [EpisodeResult(totals[i], steps[i], success[i]) for i in ended]
+        return self.task_metrics([self.task_of[i] for i in ended], results, seconds)
+
+    def evaluation_metrics(self, results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
+        """Return what the row of an evaluation says of its episodes."""
+        if self.cfg.regime != "multitask":
+            return super().evaluation_metrics(results, seconds)
+        return self.task_metrics([i // self.cfg.num_eval_episodes for i in range(len(results))], results, seconds)
+
+    def task_metrics(self, played: Sequence[int], results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
+        """Return the metrics of several tasks, and what the episodes took."""
+        return tasks.metrics(self.tasks, played, results, self.repeats, self.cfg.metric_names) | {"duration": seconds}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of environments and replay; `needs` is the first episode that it refers to."""
@@ -226,7 +274,12 @@ class Workspace(BaseWorkspace):
         self.train_video_recorder.close()
 
 
-REGIMES: dict[str, type[BaseWorkspace]] = {"drqv2": Workspace, "impala": ImpalaWorkspace, "ppo": PPOWorkspace}
+REGIMES: dict[str, type[BaseWorkspace]] = {
+    "drqv2": Workspace,
+    "impala": ImpalaWorkspace,
+    "multitask": Workspace,
+    "ppo": PPOWorkspace,
+}
 
 
 def main(cfg: DictConfig, work_dir: Path) -> float:

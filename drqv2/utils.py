@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,15 @@ def weight_init(m: nn.Module) -> None:
         return
     if m.bias is not None:
         nn.init.zeros_(m.bias)
+
+
+def updates_due(step: int, per_step: float) -> int:
+    """Return the number of updates due at an agent step, so that on average there are `per_step`.
+
+    It is `per_step` where that is whole; with 0.25, one update at every fourth step.
+    """
+    rate = Fraction(str(per_step))  # 0.1 is a tenth, not the nearest float
+    return int((step + 1) * rate // 1 - step * rate // 1)
 
 
 class Until:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,18 @@ from drqv2.errors import NotFiniteError, UserError
 from drqv2.utils import eval_mode as as_in_evaluation
 
 
+def takes_task(agent: Any) -> bool:
+    """Return whether an agent wants to know the task: as argument `task` of `act`, and as sixth field of a batch."""
+    return "task" in inspect.signature(agent.act).parameters
+
+
 def choose_actions(
-    agent: Any, observations: Sequence[Any], shape: Sequence[int], step: int, eval_mode: bool
+    agent: Any,
+    observations: Sequence[Any],
+    shape: Sequence[int],
+    step: int,
+    eval_mode: bool,
+    tasks: Sequence[int] | None = None,
 ) -> Sequence[np.ndarray]:
     """Return an action for each observation, from the agent's `act_batch` if it has one, else one by one from `act`.
 
@@ -22,6 +33,7 @@ def choose_actions(
         shape: of an action: (A,), or () of a discrete one.
         step: agent steps so far.
         eval_mode: without exploration.
+        tasks: index of each observation's task, for an agent that `takes_task`; None for others.
 
     Returns:
         float32 [A] each, or a discrete action.
@@ -34,9 +46,13 @@ def choose_actions(
     who = f"{type(agent).__name__}.{'act_batch' if batched else 'act'}"
     with as_in_evaluation(agent):
         if batched:
-            actions: Sequence[Any] = agent.act_batch(_batch(observations), step, eval_mode=eval_mode)
+            own = {} if tasks is None else {"task": tasks}
+            actions: Sequence[Any] = agent.act_batch(_batch(observations), step, eval_mode=eval_mode, **own)
         else:
-            actions = [agent.act(obs, step, eval_mode=eval_mode) for obs in observations]
+            each = [{} if tasks is None else {"task": tasks[i]} for i in range(len(observations))]
+            actions = [
+                agent.act(obs, step, eval_mode=eval_mode, **own) for obs, own in zip(observations, each, strict=True)
+            ]
     if len(actions) != len(observations):
         raise UserError(f"{who} returned {len(actions)} actions for {len(observations)} observations")
     _check(actions, who, shape, step)
@@ -55,10 +71,12 @@ def evaluation_policy(agent: Any, shape: Sequence[int], step: int) -> Callable[[
         step: agent steps so far.
     """
     states: dict[int, Any] = {}
+    knows_task = takes_task(agent)
 
     def act(time_step: Any, episode: int) -> np.ndarray:
         if not hasattr(agent, "act_from"):
-            return choose_actions(agent, [time_step.observation], shape, step, eval_mode=True)[0]
+            tasks = [time_step.task] if knows_task else None
+            return choose_actions(agent, [time_step.observation], shape, step, True, tasks)[0]
         state = None if time_step.first() else states[episode]
         with as_in_evaluation(agent):
             action, states[episode] = agent.act_from(state, time_step.observation, step, eval_mode=True)

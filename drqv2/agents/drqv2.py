@@ -96,10 +96,10 @@ class DrQV2Agent:
         else:
             self.encoder, self.aug = StateEncoder(obs_shape).to(device), torch.nn.Identity()
         trunk_gain = TRUNK_GAINS[encoder] if len(obs_shape) == 3 else 1.0
-        sizes = (self.encoder.repr_dim, action_shape, feature_dim, hidden_dim, trunk_gain)
-        self.actor = Actor(*sizes).to(device)
-        self.critic = Critic(*sizes, critic_layer_norm).to(device)
-        self.critic_target = Critic(*sizes, critic_layer_norm).to(device)
+        sizes = (int(self.encoder.repr_dim), action_shape, feature_dim, hidden_dim, trunk_gain)
+        self.actor, self.critic, self.critic_target = (
+            module.to(device) for module in self._networks(sizes, critic_layer_norm)
+        )
         self.critic_target.load_state_dict(self.critic.state_dict())
         self._make_optimizers(lr)
         self._make_generators(seed)
@@ -110,6 +110,12 @@ class DrQV2Agent:
         self._graphed_policy: GraphedPolicy | None = None
         self.graph_stddev: Tensor | None = None
         self.train()
+
+    def _networks(
+        self, sizes: tuple[int, Sequence[int], int, int, float], critic_layer_norm: bool
+    ) -> tuple[Any, Any, Any]:
+        """Return actor, critic and target critic of these sizes."""
+        return Actor(*sizes), Critic(*sizes, critic_layer_norm), Critic(*sizes, critic_layer_norm)
 
     def _make_optimizers(self, lr: float) -> None:
         adam = partial(torch.optim.Adam, lr=lr, fused=True, capturable=torch.device(self.device).type == "cuda")
@@ -275,7 +281,7 @@ class DrQV2Agent:
         # A replaced `aug` or encoder may rely on floats in the usual memory order, as in the public implementation.
         # The same holds for hooks.
         own = type(self.aug) is RandomShiftsAug and type(self.encoder) is Encoder
-        own = own and not _hooked(self.aug) and not _hooked(self.encoder)
+        own = own and not is_hooked(self.aug) and not is_hooked(self.encoder)
         return self.aug(obs if own else obs.float())
 
     def _encode(self, obs: Tensor) -> Tensor:
@@ -292,7 +298,7 @@ class DrQV2Agent:
         methods = ("update", "update_critic", "update_actor")
         overridden = any(getattr(type(self), name) is not getattr(DrQV2Agent, name) for name in methods)
         known = kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads])
-        return known and not overridden and not any(map(_hooked, modules))
+        return known and not overridden and not any(map(is_hooked, modules))
 
     @property
     def _graphs(self) -> bool:
@@ -325,8 +331,9 @@ def _check(obs_shape: Sequence[int], action_shape: Sequence[int], encoder: str) 
         raise UserError(f"agent.encoder={encoder} must be {' or '.join(ENCODERS)}")
 
 
-def _hooked(module: torch.nn.Module | None) -> bool:
+def is_hooked(module: torch.nn.Module | None) -> bool:
+    """Return whether a module or a part of it has hooks."""
     if module is None:
         return False
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return bool(hooks) or any(map(_hooked, module._modules.values()))  # modules() takes several times as long
+    return bool(hooks) or any(map(is_hooked, module._modules.values()))  # modules() takes several times as long

@@ -36,6 +36,11 @@ from drqv2.nn.networks import ENCODERS
 _ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs", "logger": "drqv2.logging.logger"}
 # Keys of DrQV2Agent that are not in the public implementation, and their values, the paper's first.
 OWN_KEYS: dict[str, tuple[Any, ...]] = {"encoder": tuple(ENCODERS), "critic_layer_norm": (False, True)}
+# Keys of MultiTaskAgent, which regime=multitask sets whatever the agent.
+_TASK_KEYS = (
+    *("task_dim", "critic", "critic_dim", "critic_blocks", "value", "value_bins", "value_max", "normalize_rewards"),
+    "critic_heads",
+)
 
 
 class _Names(MetaPathFinder, Loader):
@@ -179,6 +184,10 @@ def _drop_own_keys(factory: Callable[..., Any], named: Mapping[str, inspect.Para
     """Remove the keys that public agent files do not know from the arguments of an agent that cannot use them."""
     ours = inspect.isclass(factory) and issubclass(factory, DrQV2Agent)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in named.values())
+    if "num_tasks" not in named:
+        for name in _TASK_KEYS:
+            if name not in named:
+                kwargs.pop(name, None)
     for name, values in OWN_KEYS.items():
         value = kwargs.get(name)
         # An `encoder` of another agent is something else.

@@ -19,9 +19,11 @@ from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.kinds import NO_LEGACY, Device, Key, Schedule
 from drqv2.config.messages import explain
 from drqv2.config.schema import every_key, keys, tasks
+from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
+FOR_REGIMES = "for_regimes"  # in a preset: the regimes that it fits, where it does not choose one
 _LENGTHS = {"obs_shape": 3, "action_shape": 1}  # of the shapes that the environment defines
 
 
@@ -38,6 +40,8 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
         _check_batches(cfg)
     if "num_actors" in cfg:
         _check_actors(cfg)
+    if cfg.get("tasks") is not None:
+        return _check_tasks(cfg)
     frames = 250 if task == "reach_duplo" else 1000  # reach_duplo: 10 s at 25 Hz
     least = math.ceil(frames / repeat)
     # The length of other environments' episodes is unknown.
@@ -45,6 +49,29 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
         raise UserError(
             f"replay_buffer_size={cfg['replay_buffer_size']}: smaller than one episode of {task}; must be at least "
             f"{least} (transitions: {frames} frames at action_repeat={repeat})"
+        )
+
+
+def _check_tasks(cfg: Mapping[str, Any]) -> None:
+    """Check a list of tasks and what refers to it."""
+    names = cfg["tasks"]
+    for name in names:
+        if ":" not in name and name not in tasks():
+            raise UserError(f"tasks: {show(name)}: unknown task{did_you_mean(name, tasks())}; others are LIBRARY:NAME")
+    for key, given in (("exclude_tasks", cfg["exclude_tasks"]), ("per_task", cfg["per_task"])):
+        for name in given:
+            if name not in names:
+                raise UserError(f"{key}: {name} is not among tasks={show(names)}{did_you_mean(name, names)}")
+    if not names or set(names) == set(cfg["exclude_tasks"]):
+        raise UserError(f"exclude_tasks={show(cfg['exclude_tasks'])}: leaves no task to learn of tasks={show(names)}")
+    if cfg["env_id"] is not None or cfg["env._target_"] is not None:
+        raise UserError(
+            "tasks with env_id or env._target_: give only one; a task can be gymnasium:NAME or envpool:NAME"
+        )
+    size, frames = cfg["replay_buffer_size"], 1000 * sum(":" not in name for name in names) / cfg["action_repeat"]
+    if size < frames:
+        raise UserError(
+            f"replay_buffer_size={size}: smaller than an episode of each task; must be at least {math.ceil(frames)}"
         )
 
 
@@ -140,7 +167,7 @@ def _check_names(cfg: Mapping[str, Any], known: Mapping[str, Key]) -> None:
         if cfg["env"]["_target_"] is not None:
             raise UserError(f"env_id={show(env_id)} and env._target_={cfg['env']['_target_']}: give only one of them")
         return
-    if cfg["env"]["_target_"] is None and task not in (None, "???", *tasks()):
+    if cfg.get("tasks") is None and cfg["env"]["_target_"] is None and task not in (None, "???", *tasks()):
         raise UserError(
             f"task_name={show(task)}: unknown task{did_you_mean(str(task), tasks())}\n"
             "allowed: the files of cfgs/task; env_id=gymnasium:NAME or env_id=envpool:NAME; or your own environment "
@@ -162,9 +189,12 @@ def validate(cfg: DictConfig) -> None:
     regime = cfg.get("regime", FIRST_REGIME)
     known = keys(regime)
     with open_dict(cfg):
+        cfg.pop(FOR_REGIMES, None)
         _drop_foreign(cfg, known)
         if re.search(":.", str(cfg.get("env_id"))):
             cfg.task_name = label(cfg.env_id, "")
+        if regime == "multitask" and cfg.get("tasks"):
+            cfg.task_name = label(None, "", cfg.tasks)
         try:
             plain = _resolved(cfg)
         except OmegaConfBaseException as error:
@@ -204,9 +234,26 @@ def _is_foreign(plain: Mapping[str, Any]) -> bool:
     return plain.get("agent_dir") is not None or not str(plain["agent"].get("_target_")).startswith("drqv2.")
 
 
-def label(env_id: str | None, task_name: str) -> str:
-    """Return the name of a run's environment, also for file names: that of `env_id`, or else the task's."""
-    return task_name if env_id is None else str(env_id).partition(":")[2].replace("/", "_").replace(":", "_")
+def label(env_id: str | None, task_name: str, tasks: str | Sequence[str] | None = None) -> str:
+    """Return the name of what a run learns, also for file names: that of `env_id`, of `tasks`, or else the task's."""
+    if tasks is not None:
+        return _tasks_label(tasks)
+    return task_name if env_id is None else _plain_name(str(env_id))
+
+
+def _plain_name(env_id: str) -> str:
+    return env_id.partition(":")[2].replace("/", "_").replace(":", "_")
+
+
+def _tasks_label(tasks: str | Sequence[str]) -> str:
+    """Return the name of a group of tasks, or the names of up to three joined, or their number."""
+    names = [tasks] if isinstance(tasks, str) else list(tasks)
+    for group, members in TASK_GROUPS.items():
+        if names in ([group], members):
+            return group
+    if len(names) > 3:
+        return f"{len(names)}_tasks"
+    return "+".join(_plain_name(str(name)) if ":" in str(name) else str(name) for name in names)
 
 
 def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
@@ -219,8 +266,10 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
     known = keys(regime)
     chosen = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("regime=")), FIRST_REGIME)
     presets = [o for o in overrides if o.startswith("preset=")]
-    if presets and regime != chosen:
-        raise UserError(f"{', '.join(presets)}: is for regime={regime}; add regime={regime}, or choose another preset")
+    fitting = cfg.get(FOR_REGIMES, [regime])
+    if presets and (regime != chosen or regime not in fitting):
+        fits = fitting[0] if regime == chosen else regime
+        raise UserError(f"{', '.join(presets)}: is for regime={fits}; add regime={fits}, or choose another preset")
     for override in overrides:
         name = override.lstrip("+~").partition("=")[0]
         if name == "task" and cfg.get("env_id") is not None:
@@ -256,6 +305,6 @@ def check_agent(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
 
 def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     """Return a nested configuration's values by dotted name."""
-    if not isinstance(node, dict):
+    if not isinstance(node, dict) or (prefix and not node):
         return {prefix[:-1]: node}
     return {name: leaf for key, value in node.items() for name, leaf in leaves(value, f"{prefix}{key}.").items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -115,12 +116,58 @@ class Text(Kind):
 class EnvId(Kind):
     """An environment of another library."""
 
-    allowed = "gymnasium:NAME or envpool:NAME"
+    allowed = "gymnasium:NAME, envpool:NAME or metaworld:NAME"
     is_text = True
 
     def check(self, value: Any) -> str:
-        _require(isinstance(value, str) and bool(re.fullmatch(r"(gymnasium|envpool):.+", value)))
+        _require(isinstance(value, str) and bool(re.fullmatch(r"(gymnasium|envpool|metaworld):.+", value)))
         return str(value)
+
+
+class Tasks(Kind):
+    """A list of different tasks, or the name of a group of them.
+
+    Args:
+        groups: lists of tasks by name.
+    """
+
+    is_text = True
+
+    def __init__(self, groups: Mapping[str, Sequence[str]]) -> None:
+        self.groups = groups
+        self.allowed = f"a list of different tasks ([walker_stand,walker_walk]), or {' or '.join(groups)}"
+
+    def check(self, value: Any) -> list[str]:
+        tasks = list(self.groups.get(value, [value])) if isinstance(value, str) else value
+        _require(isinstance(tasks, list) and all(isinstance(task, str) and task for task in tasks))
+        repeated = sorted({task for task in tasks if tasks.count(task) > 1})
+        _require(not repeated, f"{', '.join(repeated)} is there more than once; each task must be there once")
+        return tasks
+
+
+class Settings(Kind):
+    """Settings by task: a mapping from tasks to mappings from names to values of given kinds.
+
+    Args:
+        kinds: of the settings, by name.
+    """
+
+    def __init__(self, **kinds: Kind) -> None:
+        self.kinds = kinds
+        self.allowed = f"{{TASK: {{NAME: VALUE}}}} with the names {', '.join(kinds)}"
+
+    def check(self, value: Any) -> dict[str, dict[str, Any]]:
+        _require(isinstance(value, dict) and all(isinstance(own, dict) for own in value.values()))
+        checked: dict[str, dict[str, Any]] = {}
+        for task, own in value.items():
+            for name, setting in own.items():
+                _require(name in self.kinds, f"{task}.{name}: there is no such setting; must be {self.allowed}")
+                try:
+                    checked.setdefault(task, {})[name] = self.kinds[name].check(setting)
+                except ValueError as error:
+                    allowed = str(error) or f"must be {self.kinds[name].allowed}"
+                    raise ValueError(f"{task}.{name}={show(setting)}: {allowed}") from None
+        return checked
 
 
 class Name(Kind):

@@ -11,14 +11,19 @@ from omegaconf import OmegaConf
 
 from drqv2.config.formatting import show, unknown
 from drqv2.config.kinds import NO_LEGACY, Key
-from drqv2.config.tables import drqv2, impala, ppo
+from drqv2.config.tables import drqv2, impala, multitask, ppo
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
 CFGS = Path(__file__).resolve().parents[2] / "cfgs"
 CHOSEN = ("regime", "task", "preset")  # each chooses a file of the folder of cfgs/ with its name
 # regime -> title -> keys
-GROUPS: dict[str, dict[str, tuple[Key, ...]]] = {"drqv2": drqv2.GROUPS, "impala": impala.GROUPS, "ppo": ppo.GROUPS}
+GROUPS: dict[str, dict[str, tuple[Key, ...]]] = {
+    "drqv2": drqv2.GROUPS,
+    "impala": impala.GROUPS,
+    "multitask": multitask.GROUPS,
+    "ppo": ppo.GROUPS,
+}
 
 
 def groups(regime: str = FIRST_REGIME) -> Mapping[str, tuple[Key, ...]]:
@@ -68,6 +73,8 @@ def presets() -> list[str]:
 def defaults(regime: str = FIRST_REGIME) -> dict[str, Any]:
     """Return a regime's configuration without task and preset, nested, interpolations unresolved."""
     groups(regime)
-    merged = OmegaConf.merge(*(OmegaConf.load(CFGS / name) for name in ("config.yaml", f"regime/{regime}.yaml")))
+    own: Any = OmegaConf.load(CFGS / f"regime/{regime}.yaml")
+    bases = [OmegaConf.load(CFGS / f"regime/{name}.yaml") for name in own.get("defaults", ()) if name != "_self_"]
+    merged = OmegaConf.merge(OmegaConf.load(CFGS / "config.yaml"), *bases, own)
     plain: Any = OmegaConf.to_container(merged)
     return {name: value for name, value in plain.items() if name not in ("defaults", "hydra")}

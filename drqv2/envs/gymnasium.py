@@ -22,6 +22,7 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     Attributes:
         render_mode: what `env.render()` returns: pictures if "rgb_array".
+        success: whether the last step succeeded, where its info has `success` (or `is_success`); else None.
 
     Raises:
         UserError: `env` is no gymnasium.Env, or its observations are others.
@@ -33,6 +34,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._env = env
         self._actions: Any = env.action_space
         self._next_seed: int | None = None
+        self.success: float | None = None
         self.render_mode = env.render_mode
         space: Any = env.observation_space
         parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {"observation": space}
@@ -52,12 +54,15 @@ class GymnasiumEnvironment(dm_env.Environment):
     def reset(self) -> TimeStep:
         seed, self._next_seed = self._next_seed, None
         observation, _ = self._env.reset(seed=seed)
+        self.success = None
         return dm_env.restart(observation)
 
     def step(self, action: np.ndarray) -> TimeStep:
         discrete = isinstance(self._actions, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
         taken = np.int64(action + self._actions.start) if discrete else action
-        observation, reward, terminated, truncated, _ = self._env.step(taken)
+        observation, reward, terminated, truncated, info = self._env.step(taken)
+        success = info.get("success", info.get("is_success"))
+        self.success = None if success is None else float(success)
         if terminated:
             return dm_env.termination(float(reward), observation)
         if truncated:

@@ -1,10 +1,11 @@
-"""Names of environments of other libraries: `gymnasium:CartPole-v1`, `envpool:Pong-v5`."""
+"""Names of environments of other libraries: `gymnasium:CartPole-v1`, `envpool:Pong-v5`, `metaworld:reach-v3`."""
 
 from __future__ import annotations
 
 from drqv2.errors import UserError, nearest
 
-LIBRARIES = {"gymnasium": "gym", "envpool": "envpool"}  # each with the extra that installs it
+LIBRARIES = {"gymnasium": "gym", "envpool": "envpool", "metaworld": "metaworld"}  # each with its extra
+_METAWORLD = "MetaWorld/"  # how EnvPool's names of Meta-World's tasks begin
 
 
 def split(env_id: str) -> tuple[str, str]:
@@ -20,9 +21,42 @@ def split(env_id: str) -> tuple[str, str]:
     return library, name
 
 
-def unknown(env_id: str, names: list[str]) -> UserError:
-    """Return the error for a name that a library does not have."""
+def uses_envpool(env_id: str) -> bool:
+    """Return whether EnvPool has the environment: Meta-World's tasks are EnvPool's, too."""
+    return split(env_id)[0] in ("envpool", "metaworld")
+
+
+def pool_name(env_id: str) -> str:
+    """Return EnvPool's name of an id: metaworld:door-open-v3 is MetaWorld/DoorOpen-v3."""
     library, name = split(env_id)
+    if library != "metaworld":
+        return name
+    *words, version = name.split("-")
+    return f"{_METAWORLD}{''.join(word.capitalize() for word in words)}-{version}"
+
+
+def env_id(pool_name: str) -> str:
+    """Return the id of an EnvPool name, as it is typed."""
+    if not pool_name.startswith(_METAWORLD):
+        return f"envpool:{pool_name}"
+    name = pool_name.removeprefix(_METAWORLD)
+    return "metaworld:" + "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")
+
+
+def unknown(wanted: str, names: list[str]) -> UserError:
+    """Return the error for a name that a library does not have.
+
+    Args:
+        wanted: the id.
+        names: all ids of that library, or the names in them.
+    """
+    library, name = split(wanted)
+    names = [each.removeprefix(f"{library}:") for each in names]
+    if not names:
+        return UserError(
+            f"env_id={wanted}: the EnvPool installed here has no Meta-World; run "
+            ".venv/bin/pip install -e '.[metaworld]'"
+        )
     near = nearest(name, names)
     hint = f"nearest: {', '.join(near)}" if near else f"it has {len(names):,}, such as {', '.join(sorted(names)[:3])}"
-    return UserError(f"env_id={env_id}: {library} has no such environment; {hint}")
+    return UserError(f"env_id={wanted}: {library} has no such environment; {hint}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from drqv2.envs.dmc import call
-from drqv2.envs.ids import LIBRARIES, split, unknown
+from drqv2.envs.ids import LIBRARIES, pool_name, split, unknown, uses_envpool
 from drqv2.envs.pool import PoolEnvironment
 from drqv2.envs.render import choose_backend
 from drqv2.errors import UserError, not_installed
@@ -22,15 +22,15 @@ def factory(env_id: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     """Return what makes one environment, a gymnasium.Env that draws pictures or a dm_env.Environment.
 
     Args:
-        env_id: `gymnasium:NAME` or `envpool:NAME`.
+        env_id: `gymnasium:NAME`, `envpool:NAME` or `metaworld:NAME`.
         options: of `gymnasium.make` or `envpool.make`.
 
     Raises:
         UserError: the library is not installed or has no such environment.
     """
-    library, name = split(env_id)
-    if library == "envpool":
-        return partial(PoolEnvironment, name, **options)
+    if uses_envpool(env_id):
+        return partial(PoolEnvironment, pool_name(env_id), **options)
+    _, name = split(env_id)
     try:
         import gymnasium
     except ModuleNotFoundError as error:

@@ -13,7 +13,7 @@ import dm_env
 import numpy as np
 from dm_env import TimeStep, specs
 
-from drqv2.envs.ids import LIBRARIES, unknown
+from drqv2.envs.ids import LIBRARIES, env_id, split, unknown
 from drqv2.envs.vector import VectorEnv, VectorStep
 from drqv2.errors import UserError, not_installed
 
@@ -23,17 +23,23 @@ _OPENGL = ("libEGL.so.1", "libGL.so.1")  # MuJoCo within EnvPool ends the proces
 def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Return a pool, its space of observations and its space of actions.
 
+    Meta-World's observations have the goal, as in its multi-task benchmarks, unless the options hide it.
+
     Raises:
         UserError: EnvPool is not installed, the name is unknown, or it does not take the options.
     """
     _load_opengl()
+    wanted = env_id(name)
+    library, _ = split(wanted)
     try:
         import envpool
     except ModuleNotFoundError as error:
-        raise UserError(not_installed("envpool", LIBRARIES["envpool"])) from error
+        raise UserError(not_installed("envpool", LIBRARIES[library])) from error
     known = envpool.list_all_envs()
     if name not in known:
-        raise unknown(f"envpool:{name}", known)
+        raise unknown(wanted, [each for each in map(env_id, known) if each.startswith(f"{library}:")])
+    if library == "metaworld":
+        options = {"partially_observable": False, **options}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's, that bounds are float64
         try:  # it takes seeds of 31 bits
@@ -41,7 +47,7 @@ def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tu
             return pool, pool.observation_space, pool.action_space
         except (AssertionError, TypeError, ValueError, RuntimeError) as error:
             text = " ".join(str(error).split())[:200] or "options that it does not take"
-            raise UserError(f"env_id=envpool:{name}: {text}") from error
+            raise UserError(f"env_id={wanted}: {text}") from error
 
 
 class _Actions:
@@ -166,6 +172,7 @@ class PoolEnvironment(dm_env.Environment):
 
     Attributes:
         render_mode: always "rgb_array": EnvPool draws all of its environments.
+        success: whether the last step succeeded, 0 or 1, in environments that say so, such as Meta-World's; else None.
 
     Raises:
         UserError: as for `PoolVector`.
@@ -174,6 +181,7 @@ class PoolEnvironment(dm_env.Environment):
     render_mode = "rgb_array"
 
     def __init__(self, name: str, seed: int = 0, **options: Any) -> None:
+        self.success: float | None = None
         self._name = name
         self._options = {"num_threads": 1, "render_mode": self.render_mode, **options}
         self._next_seed: int | None = None
@@ -191,11 +199,13 @@ class PoolEnvironment(dm_env.Environment):
             self._pool, *_ = _open(self._name, 1, self._next_seed, self._options)
             self._next_seed = None
         observation, _ = self._pool.reset()
+        self.success = None
         return dm_env.restart(self._observed(observation))
 
     def step(self, action: Any) -> TimeStep:
         """Take one step."""
-        observation, reward, terminated, truncated, _ = self._pool.step(self._actions(np.asarray(action)[None]))
+        observation, reward, terminated, truncated, info = self._pool.step(self._actions(np.asarray(action)[None]))
+        self.success = float(info["success"][0]) if "success" in info else None
         seen, number = self._observed(observation), float(reward[0])
         if terminated[0]:
             return dm_env.termination(number, seen)

@@ -24,6 +24,8 @@ class ExtendedTimeStep(NamedTuple):
         discount: 0.0 at a true end; 1.0 at a time-out and everywhere else.
         observation: uint8 [frame_stack * C, H, W], newest frame last; or the state, float32 [N].
         action: float32 [A] in [-1, 1], or a discrete one, int64 []; zero at FIRST.
+        task: index of the task among those of the run; 0 where there is one.
+        success: 1.0 if the step reached the task's goal, 0.0 if not, None where the environment does not say.
     """
 
     step_type: Any
@@ -31,6 +33,8 @@ class ExtendedTimeStep(NamedTuple):
     discount: Any
     observation: Any
     action: Any
+    task: int = 0
+    success: float | None = None
 
     def first(self) -> bool:
         return bool(self.step_type == StepType.FIRST)
@@ -104,18 +108,25 @@ class ActionRepeatWrapper(Wrapper):
     Args:
         env: the environment.
         num_repeats: environment steps (frames) in one agent step.
+
+    Attributes:
+        success: 1.0 if one of these frames was a success, where the environment has a `success`; else None.
     """
 
     def __init__(self, env: dm_env.Environment, num_repeats: int) -> None:
         super().__init__(env)
         self._num_repeats = num_repeats
+        self.success: float | None = None
 
     def step(self, action: Any) -> TimeStep:
         reward, discount = 0.0, 1.0
+        self.success = None
         for _ in range(self._num_repeats):
             time_step = self._env.step(action)
             if time_step.first():  # the episode was over: a step begins the next one
                 return time_step
+            if (success := getattr(self._env, "success", None)) is not None:
+                self.success = max(success, self.success or 0.0)
             reward += discount * (time_step.reward or 0.0)
             discount *= 1.0 if time_step.discount is None else time_step.discount
             if time_step.last():
@@ -244,7 +255,7 @@ class FrameStackWrapper(_ObservationWrapper):
 
 
 class ExtendedTimeStepWrapper(Wrapper):
-    """Yields ExtendedTimeStep: the action is part of it, reward and discount are numbers at FIRST too."""
+    """Yields ExtendedTimeStep: action and success are part of it, reward and discount are numbers at FIRST too."""
 
     def reset(self) -> ExtendedTimeStep:
         return self._extended(self._env.reset(), None)
@@ -262,4 +273,5 @@ class ExtendedTimeStepWrapper(Wrapper):
             discount=1.0 if time_step.discount is None else float(time_step.discount),
             observation=time_step.observation,
             action=action,
+            success=None if time_step.first() else getattr(self._env, "success", None),
         )

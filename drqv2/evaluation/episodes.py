@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from drqv2.envs.handles import EnvHandle
 from drqv2.errors import NotFiniteError
+from drqv2.evaluation.films import FirstEpisode, FirstEpisodes
 from drqv2.logging.video import VideoRecorder
 from drqv2.run.workspace import BaseWorkspace
+
+
+class EpisodeResult(NamedTuple):
+    """What an episode brought.
+
+    Attributes:
+        total: its return.
+        steps: its length, agent steps.
+        success: 1.0 if a step of it succeeded, 0.0 if none did, None where the environment does not say.
+    """
+
+    total: float = 0.0
+    steps: int = -1
+    success: float | None = None
+
+    def after(self, time_step: Any) -> EpisodeResult:
+        """Return the result with a further time step."""
+        success = self.success if time_step.success is None else max(time_step.success, self.success or 0.0)
+        return EpisodeResult(self.total + time_step.reward, self.steps + 1, success)
 
 
 def play(
@@ -20,33 +41,37 @@ def play(
     episodes: int,
     act: Callable[[Any, int], np.ndarray],
     watch: Callable[[int, Any, Any], None],
-) -> list[tuple[float, int]]:
-    """Play episodes 0, 1, ... of an evaluation, each in the next free environment.
+    tasks: int = 1,
+) -> list[EpisodeResult]:
+    """Play episodes 0, 1, ... of an evaluation, each in the next free environment of its task, all tasks side by side.
 
     An episode depends only on its seed, (evaluation, episode), and on `act`, which gets one observation at a time, but
     not on the number of environments.
 
     Args:
-        envs: handles on environments, see `drqv2.envs.handles`.
+        envs: handles on environments, see `drqv2.envs.handles`: as many of each task, task by task.
         evaluation: index of the evaluation, which seeds its episodes.
-        episodes: number of episodes.
-        act: maps a time step and the number of its episode to an action.
+        episodes: number of episodes of each task.
+        act: maps a time step and the number of its episode to an action. The episodes of task t have the numbers
+            t * episodes and up.
         watch: called with (episode, environment, time_step) for every time step, including the first.
+        tasks: number of tasks.
 
     Returns:
-        Return and length in agent steps of each episode.
+        The result of each episode, task by task.
 
     Raises:
         NotFiniteError: a reward is NaN or infinite.
     """
-    results: list[tuple[float, int]] = [(0.0, -1)] * episodes
-    upcoming = iter(range(episodes))
+    results = [EpisodeResult()] * (tasks * episodes)
+    upcoming = [iter(range(episodes)) for _ in range(tasks)]
     running: dict[int, int] = {}  # environment -> episode
 
     def begin(i: int) -> None:
-        episode = next(upcoming, None)
+        task = i // (len(envs) // tasks)
+        episode = next(upcoming[task], None)
         if episode is not None:
-            running[i] = episode
+            running[i] = task * episodes + episode
             envs[i].start("begin", evaluation, episode)
 
     for i in range(len(envs)):
@@ -54,9 +79,9 @@ def play(
     while running:
         for i, episode in list(running.items()):
             time_step = envs[i].finish()
-            total, steps = results[episode]
-            require_finite(time_step, f"step {steps} of episode {episode} of evaluation {evaluation}")
-            results[episode] = total + time_step.reward, steps + 1
+            where = f"step {results[episode].steps} of episode {episode} of evaluation {evaluation}"
+            require_finite(time_step, where)
+            results[episode] = results[episode].after(time_step)
             watch(episode, envs[i], time_step)
             if time_step.last():
                 del running[i]
@@ -69,25 +94,25 @@ def play(
 def evaluate(
     run: BaseWorkspace, envs: Sequence[EnvHandle], recorder: VideoRecorder, act: Callable[[Any, int], np.ndarray]
 ) -> None:
-    """Play num_eval_episodes of a run without exploration; log their returns and film the first.
+    """Play num_eval_episodes of each task of a run without exploration; log their returns and film the first.
 
     Raises:
         Stopped: the process was asked to stop.
         NotFiniteError: a reward is NaN or infinite.
     """
-    video = run.work_dir / "eval_video" / f"{run.global_frame}.mp4"
+    video, episodes = run.work_dir / "eval_video" / f"{run.global_frame}.mp4", run.cfg.num_eval_episodes
+    film = FirstEpisodes(recorder, video.name, run.tasks) if len(run.tasks) > 1 else FirstEpisode(recorder, video.name)
 
-    def film(episode: int, env: Any, time_step: Any) -> None:
+    def watch(episode: int, env: Any, time_step: Any) -> None:
         run.stop.raise_if_requested()
-        if episode == 0:
-            recorder.init(env) if time_step.first() else recorder.record(env)
-            if time_step.last():
-                recorder.save(video.name)
+        if episode % episodes == 0:
+            film.add(episode // episodes, env, time_step)
 
+    began = time.perf_counter()
     with run.timer.paused(), run.time_shares.spent_on("evaluation"):
-        results = play(envs, run.progress.evaluations, run.cfg.num_eval_episodes, act, film)
+        results = play(envs, run.progress.evaluations, episodes, act, watch, len(run.tasks))
     run.progress.evaluations += 1
-    run.log_evaluation(results)
+    run.log_evaluation(results, time.perf_counter() - began)
     with run.timer.paused(), run.time_shares.spent_on("evaluation"):
         if run.cfg.save_video and video.exists():
             run.logger.log_video("eval/video", video, run.global_frame)

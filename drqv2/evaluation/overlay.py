@@ -49,6 +49,24 @@ def label(frame: np.ndarray, episode: int, total: float, step: int, action: np.n
     return out
 
 
+def caption(frame: np.ndarray, name: str, total: float) -> np.ndarray:
+    """Return a copy of a frame, uint8 [H, W, 3], with a task's name and the return so far at the top."""
+    out = frame.copy()
+    height, width = out.shape[:2]
+    top = max(10, height // 10)
+    out[:top] = (out[:top] * _SHADE).astype(np.uint8)
+    text = f"{name.rpartition(':')[2]} {total:.0f}"
+    scale = min(top / 26, (width - 6) / cv2.getTextSize(text, _FONT, 1.0, 1)[0][0])
+    cv2.putText(out, text, (3, round(top * 0.75)), _FONT, scale, _WHITE, 1, cv2.LINE_AA)
+    return out
+
+
+def cell_size(render_size: int, number: int) -> int:
+    """Return the side of each of a number of pictures in a grid, at most `render_size`; a grid is twice as wide."""
+    columns = math.ceil(math.sqrt(number))
+    return min(render_size, max(64, 2 * render_size // columns) // 2 * 2)
+
+
 def grid(frames: Sequence[np.ndarray]) -> np.ndarray:
     """Tile frames, uint8 [H, W, 3] each, into a nearly square grid; empty cells are black."""
     columns = math.ceil(math.sqrt(len(frames)))

@@ -35,7 +35,7 @@ def diagnose(
 
     Args:
         agent: with `encoder`, `actor` and `critic`; others have no such statistics. If it calls them in another way
-            than DrQ-v2, a warning says so.
+            than DrQ-v2, a warning says so. One of several tasks has `networks_of(task)`.
         episode: as in its file: `frame` uint8 [T + 1, C, H, W] or `observation` [T + 1, ...], `action` [T + 1, A],
             `reward` and `discount` float32 [T + 1, 1].
         frame_stack: frames in one observation.
@@ -50,19 +50,29 @@ def diagnose(
         dormant_share: share of the actor's and critic's hidden units whose mean activation is at most 2.5 % of their
             layer's mean.
     """
-    if all(hasattr(agent, part) for part in ("encoder", "actor", "critic")):
-        try:
-            with eval_mode(agent), torch.no_grad():
-                return _statistics(agent, episode, frame_stack, discount, device)
-        except Exception as e:  # whatever the agent's networks raise, it must not stop a training run
-            why = " ".join(str(e).split())[:100]
-            warnings.warn(f"no diagnostics: the agent calls its networks differently ({why})", stacklevel=2)
+    if not all(hasattr(agent, part) for part in ("encoder", "actor", "critic")):
+        return {}
+    try:
+        networks = (agent.encoder, agent.actor, agent.critic)
+        if hasattr(agent, "networks_of"):
+            networks = agent.networks_of(int(episode["task"].flat[0]))
+        with eval_mode(agent), torch.no_grad():
+            return _statistics(agent, networks, episode, frame_stack, discount, device)
+    except Exception as e:  # whatever the agent's networks raise, it must not stop a training run
+        why = " ".join(str(e).split())[:100]
+        warnings.warn(f"no diagnostics: the agent calls its networks differently ({why})", stacklevel=2)
     return {}
 
 
 def _statistics(
-    agent: Any, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
+    agent: Any,
+    networks: tuple[Any, Any, Any],
+    episode: dict[str, np.ndarray],
+    frame_stack: int,
+    discount: float,
+    device: torch.device | str,
 ) -> dict[str, float]:
+    encoder, actor, critic = networks
     length = len(episode["reward"]) - 1
     steps = np.unique(np.linspace(0, length, num=min(MAX_OBSERVATIONS, length) + 1).astype(int))  # the last is T
     obs = torch.as_tensor(_observations(episode, steps, frame_stack), device=device)
@@ -74,10 +84,10 @@ def _statistics(
             if isinstance(layer, nn.ReLU):
                 hook = layer.register_forward_hook(lambda _, __, out: activations.append(out.mean(0).flatten()))
                 hooks.enter_context(hook)
-        features = agent.encoder(obs)
-        policy_action = agent.actor(features, 1.0).mean
+        features = encoder(obs)
+        policy_action = actor(features, 1.0).mean
         action = torch.cat([taken, policy_action[-1:]])
-        q = torch.min(*agent.critic(features, action))[:, 0].double().cpu().numpy()  # [N]
+        q = torch.min(*critic(features, action))[:, 0].double().cpu().numpy()  # [N]
 
     returns = np.empty(length + 1)
     returns[-1] = q[-1]

@@ -118,16 +118,29 @@ class VideoRecorder:
         root_dir: run directory; None disables recording.
         render_size: height and width of the frames in pixels.
         fps: frames per second. For real time: 1 / (control time step in seconds * action repeat).
+
+    Attributes:
+        render_size: as given.
     """
 
     _folder_name = "eval_video"
 
     def __init__(self, root_dir: str | Path | None, render_size: int = 256, fps: float = 20) -> None:
         self._folder = None if root_dir is None else Path(root_dir) / self._folder_name
-        self._size = render_size
+        self.render_size = render_size
         self._fps = fps
         self._video: Mp4 | None = None
         self._active = False
+
+    @property
+    def enabled(self) -> bool:
+        """Whether videos are recorded at all."""
+        return self._folder is not None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a video has begun."""
+        return self._active
 
     def init(self, env: Any, enabled: bool = True) -> None:
         """Start a video with the environment's current frame; discard an unsaved video."""
@@ -168,7 +181,7 @@ class VideoRecorder:
         self.close()
 
     def _frame(self, env: Any) -> Any:
-        size = {"height": self._size, "width": self._size}
+        size = {"height": self.render_size, "width": self.render_size}
         if not hasattr(env, "render"):
             return env.physics.render(**size, camera_id=0)
         try:
@@ -215,7 +228,7 @@ class TrainVideoRecorder(VideoRecorder):
             return super()._frame(self._env)
         frame = np.ascontiguousarray(obs[-self._channels :].transpose(1, 2, 0))  # [H, W, C]
         height, width, _ = frame.shape
-        scale = self._size / max(height, width)
+        scale = self.render_size / max(height, width)
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         frame = cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC)
         return frame.reshape(size[1], size[0], self._channels)  # cv2 drops a single channel

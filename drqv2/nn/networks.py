@@ -87,10 +87,11 @@ def _centred(obs: Tensor) -> Tensor:
     return out.view(b, h, w, c).permute(0, 3, 1, 2)
 
 
-class _MapsLinear(nn.Linear):
-    """Takes features [B, C * h * w], or maps [B, C, h, w] in channels-last order, for which it permutes its weights."""
+class MapsLinear(nn.Linear):
+    """A layer on features, or on maps as `Encoder` gives them, for which it permutes its weights."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return [B, out] for features [B, C * h * w], or maps [B, C, h, w] in channels-last order."""
         if x.ndim == 2:
             return super().forward(x)
         weight = self.weight.to(x.dtype).unflatten(1, x.shape[1:]).permute(0, 2, 3, 1)  # [out, h, w, C]
@@ -105,39 +106,43 @@ def gives_maps(encoder: nn.Module) -> bool:
 def takes_maps(head: nn.Module) -> bool:
     """Return whether an actor or critic takes maps: not if its trunk was replaced."""
     trunk = getattr(head, "trunk", None)
-    return isinstance(trunk, nn.Sequential) and isinstance(next(iter(trunk), None), _MapsLinear)
+    return isinstance(trunk, nn.Module) and isinstance(next(trunk.children(), None), MapsLinear)
 
 
-class _Float32LayerNorm(nn.LayerNorm):
-    """Computes in fp32 under bf16 autocast too."""
+class Float32LayerNorm(nn.LayerNorm):
+    """Layer normalisation in fp32, under bf16 autocast too."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x normalised, float32."""
         return super().forward(x.float())
 
 
-class _Float32Linear(nn.Linear):
-    """Computes in fp32 under bf16 autocast too: bf16 is exact for integers only up to 256, too coarse for a value."""
+class Float32Linear(nn.Linear):
+    """A layer in fp32, under bf16 autocast too: bf16 is exact for integers only up to 256, too coarse for a value."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return [B, out], float32."""
         with torch.autocast(x.device.type, enabled=False):
             return super().forward(x.float())
 
 
 def _trunk(repr_dim: int, feature_dim: int) -> nn.Sequential:
-    return nn.Sequential(_MapsLinear(repr_dim, feature_dim), _Float32LayerNorm(feature_dim), nn.Tanh())
+    return nn.Sequential(MapsLinear(repr_dim, feature_dim), Float32LayerNorm(feature_dim), nn.Tanh())
 
 
-def _scale(trunk: nn.Sequential, gain: float) -> None:
+def scale_trunk(trunk: nn.Module, gain: float) -> None:
+    """Multiply the weights of a trunk's first layer."""
     with torch.no_grad():
         next(trunk.parameters()).mul_(gain)
 
 
-def _mlp(in_dim: int, hidden_dim: int, out_dim: int, layer_norm: bool = False) -> nn.Sequential:
+def mlp(in_dim: int, hidden_dim: int, out_dim: int, layer_norm: bool = False) -> nn.Sequential:
+    """Return two hidden layers with ReLU, normalised before it if asked for, and an output."""
     layers: list[nn.Module] = []
     for width in (in_dim, hidden_dim):
-        norm = [_Float32LayerNorm(hidden_dim)] if layer_norm else []
+        norm = [Float32LayerNorm(hidden_dim)] if layer_norm else []
         layers += [nn.Linear(width, hidden_dim), *norm, nn.ReLU()]
-    return nn.Sequential(*layers, _Float32Linear(hidden_dim, out_dim))
+    return nn.Sequential(*layers, Float32Linear(hidden_dim, out_dim))
 
 
 class Actor(nn.Module):
@@ -161,9 +166,9 @@ class Actor(nn.Module):
     ) -> None:
         super().__init__()
         self.trunk = _trunk(repr_dim, feature_dim)
-        self.policy = _mlp(feature_dim, hidden_dim, action_shape[0])
+        self.policy = mlp(feature_dim, hidden_dim, action_shape[0])
         self.apply(weight_init)
-        _scale(self.trunk, trunk_gain)
+        scale_trunk(self.trunk, trunk_gain)
 
     def forward(self, obs: Tensor, std: float | Tensor) -> TruncatedNormal:
         """Return the distribution over actions [B, A] for features [B, repr_dim] or maps, and a standard deviation."""
@@ -189,10 +194,10 @@ class Critic(nn.Module):
     ) -> None:
         super().__init__()
         self.trunk = _trunk(repr_dim, feature_dim)
-        self.Q1 = _mlp(feature_dim + action_shape[0], hidden_dim, 1, layer_norm)
-        self.Q2 = _mlp(feature_dim + action_shape[0], hidden_dim, 1, layer_norm)
+        self.Q1 = mlp(feature_dim + action_shape[0], hidden_dim, 1, layer_norm)
+        self.Q2 = mlp(feature_dim + action_shape[0], hidden_dim, 1, layer_norm)
         self.apply(weight_init)
-        _scale(self.trunk, trunk_gain)
+        scale_trunk(self.trunk, trunk_gain)
 
     def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return Q1 and Q2, float32 [B, 1] each, for features [B, repr_dim] or maps, and actions [B, A]."""

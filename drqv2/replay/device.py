@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,12 @@ class DeviceReplay:
     """
 
     def __init__(
-        self, storage: ReplayBufferStorage, nstep: int, discount: float, frame_stack: int, device: torch.device | str
+        self,
+        storage: ReplayBufferStorage,
+        nstep: int,
+        discount: float | Sequence[float],
+        frame_stack: int,
+        device: torch.device | str,
     ) -> None:
         self._storage = storage
         self._nstep = nstep
@@ -80,7 +85,7 @@ class DeviceReplay:
     def close(self) -> None:
         """Free everything; the next batch reads the files again."""
         self._stored: tuple[StoredArray, ...] = ()
-        self._rings: list[Tensor] = []  # of each stored array, then action, reward, discount: [capacity, ...]
+        self._rings: list[Tensor] = []  # of each stored array, then action, reward, discount, task: [capacity, ...]
         self._capacity = 0  # rows
         self._episodes: dict[int, tuple[int, int]] = {}  # first row and number of transitions; oldest first
         self._end = 0  # rows written so far; a row's place in the rings is modulo the capacity
@@ -91,7 +96,7 @@ class DeviceReplay:
         return map(self.__getitem__, requests)
 
     def __getitem__(self, request: Request) -> Batch:
-        """Return the batch (obs, action, reward, discount, next_obs) that `ReplayBuffer` gathers, on the device.
+        """Return the batch that `ReplayBuffer` gathers, on the device.
 
         Raises:
             FileNotFoundError: an episode is not on disk.
@@ -115,7 +120,7 @@ class DeviceReplay:
             for i in (now, later)
         ]
         transition = [ring.index_select(0, now[:, -1]) for ring in self._rings[n:]]
-        return packed(self._stored, [*observed[0], *transition, *observed[1]])
+        return packed(self._stored, [*observed[0], *transition[:3], *observed[1], *transition[3:]])
 
     def _observed(self, ring: Tensor, index: Tensor, array: StoredArray) -> Tensor:
         if not array.stacked:
@@ -125,9 +130,9 @@ class DeviceReplay:
 
     def _read(self, number: int) -> None:
         path = episode_path(self._storage.replay_dir, number)
-        self._stored, observation, *transition = read_episode(path, self._nstep, self._discount)
+        self._stored, observation, *transition, task = read_episode(path, self._nstep, self._discount)
         rows = len(observation[0])
-        values = [torch.from_numpy(x) for x in (*observation, *transition)]
+        values = [torch.from_numpy(x) for x in (*observation, *transition, *task)]
         self._make_room(rows, values)
         index = torch.arange(self._end, self._end + rows, device=self._device) % self._capacity
         for ring, x in zip(self._rings, values, strict=True):

@@ -15,14 +15,14 @@ from torch.utils.data import Dataset
 
 from drqv2.nn.returns import nstep_returns
 from drqv2.replay.observations import StoredArray, stored_in
-from drqv2.replay.storage import episode_path
+from drqv2.replay.storage import TASK, episode_path
 from drqv2.system.machine import memory
 
 _CACHED = 0.5  # share of memory: of more mapped files than that, the page cache will not hold all
 _MAPPED_EPISODES = 4096  # mapped files a process keeps; the kernel allows 65,530 mappings
 
 Batch = tuple[Any, ...]
-"""(obs, action, reward, discount, next_obs): tensors, but for observations that are dicts of them."""
+"""(obs, action, reward, discount, next_obs), and the task if there are several: tensors, or dicts of observations."""
 
 
 class Request(NamedTuple):
@@ -42,6 +42,7 @@ class Episode(NamedTuple):
     action: np.ndarray  # of each transition, [T, ...]
     reward: np.ndarray  # n-step, float32 [T, 1]
     discount: np.ndarray  # n-step, float32 [T, 1]
+    task: list[np.ndarray]  # index of the task, int64 [T], where the file has one
 
     @property
     def nbytes(self) -> int:
@@ -49,8 +50,13 @@ class Episode(NamedTuple):
         return sum(array.nbytes for array in self.observation)
 
 
-def read_episode(path: Path, nstep: int, discount: float) -> Episode:
+def read_episode(path: Path, nstep: int, discount: float | Sequence[float]) -> Episode:
     """Map a file that `ReplayBufferStorage` wrote and compute the n-step returns of its transitions.
+
+    Args:
+        path: the file.
+        nstep: agent steps in a return.
+        discount: gamma of an agent step, one for all tasks or one for each.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -61,8 +67,10 @@ def read_episode(path: Path, nstep: int, discount: float) -> Episode:
         stored = stored_in(f.keys())
         observation = [f.get_tensor(array.tensor).numpy() for array in stored]
         action, rewards, discounts = (f.get_tensor(name).numpy() for name in ("action", "reward", "discount"))
-    returns = nstep_returns(rewards[1:, 0], discounts[1:, 0], nstep, discount)
-    return Episode(stored, observation, action[1:], *(x[:, None] for x in returns))
+        task = [f.get_tensor(TASK).numpy()[1:, 0]] if TASK in f.keys() else []  # noqa: SIM118 (not a mapping)
+    gamma = discount if isinstance(discount, float | int) else discount[int(task[0][0])]
+    reward, factor = nstep_returns(rewards[1:, 0], discounts[1:, 0], nstep, gamma)
+    return Episode(stored, observation, action[1:], reward[:, None], factor[:, None], task)
 
 
 def packed(stored: Sequence[StoredArray], values: Sequence[torch.Tensor]) -> Batch:
@@ -70,7 +78,9 @@ def packed(stored: Sequence[StoredArray], values: Sequence[torch.Tensor]) -> Bat
     n, keys = len(stored), [array.key for array in stored]
     if keys == [None]:
         return tuple(values)
-    return dict(zip(keys, values[:n], strict=True)), *values[n:-n], dict(zip(keys, values[-n:], strict=True))
+    later = slice(n + 3, 2 * n + 3)
+    observed = (dict(zip(keys, values[part], strict=True)) for part in (slice(n), later))
+    return next(observed), *values[n : n + 3], next(observed), *values[2 * n + 3 :]
 
 
 class ReplayBuffer(Dataset[Batch]):
@@ -79,14 +89,16 @@ class ReplayBuffer(Dataset[Batch]):
     Args:
         replay_dir: where the episodes are.
         nstep: agent steps in a return.
-        discount: gamma of an agent step.
+        discount: gamma of an agent step, one for all tasks or one for each.
         frame_stack: frames in one image.
 
     Attributes:
         stored: the arrays of an observation, once an episode has been read.
     """
 
-    def __init__(self, replay_dir: Path | str, nstep: int, discount: float, frame_stack: int = 3) -> None:
+    def __init__(
+        self, replay_dir: Path | str, nstep: int, discount: float | Sequence[float], frame_stack: int = 3
+    ) -> None:
         self.stored: tuple[StoredArray, ...] = ()
         self._replay_dir = Path(replay_dir)
         self._nstep = nstep
@@ -97,11 +109,11 @@ class ReplayBuffer(Dataset[Batch]):
         self._mapped = 0
 
     def __getitem__(self, request: Request) -> Batch:
-        """Return (obs, action, reward, discount, next_obs), each [B, ...], for a request.
+        """Return (obs, action, reward, discount, next_obs), each [B, ...], and the task, for a request.
 
         obs and next_obs are images uint8 [B, frame_stack * C, H, W], other arrays as they are stored, or dicts of both.
         The action has the dtype and shape of the environment's, float32 [B, A] for DrQ-v2. The n-step reward and
-        discount are float32 [B, 1].
+        discount are float32 [B, 1], the task's index, where episodes have one, is int64 [B].
         """
         arrays = self.gather(request)
         return packed(self.stored, [torch.from_numpy(x) for x in arrays])
@@ -115,8 +127,9 @@ class ReplayBuffer(Dataset[Batch]):
         observations = list(zip(*(episode.observation for episode in episodes), strict=True))
         depths = [self._frame_stack if array.stacked else 1 for array in self.stored]
         pieces = [_stacks(arrays, depth, starts) for arrays, depth in zip(observations, depths, strict=True)]
-        pieces += [_stacks(arrays, 1, starts) for arrays in list(zip(*episodes, strict=True))[2:]]
+        pieces += [_stacks(arrays, 1, starts) for arrays in list(zip(*episodes, strict=True))[2:5]]
         pieces += [_stacks(arrays, depth, ends) for arrays, depth in zip(observations, depths, strict=True)]
+        pieces += [_stacks(arrays, 1, starts) for arrays in zip(*(episode.task for episode in episodes), strict=True)]
         # One concatenation of slices for each array: a copy of memory and little else for each sample.
         if out is None:
             whole = [np.concatenate(rows) for rows in pieces]  # [B * frame_stack, C, H, W] or [B, ...]

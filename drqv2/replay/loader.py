@@ -7,7 +7,7 @@ import signal
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.util import Finalize
@@ -187,7 +187,7 @@ def make_replay_loader(
     num_workers: int,
     save_snapshot: bool,
     nstep: int,
-    discount: float,
+    discount: float | Sequence[float],
     *,
     storage: ReplayBufferStorage | None = None,
     seed: int = 0,
@@ -195,6 +195,7 @@ def make_replay_loader(
     pin_memory: bool = False,
     replay_device: torch.device | str = "disk",
     device: torch.device | str | None = None,
+    balanced: bool = False,
 ) -> ReplayLoader:
     """Return an endless iterator over batches of n-step transitions.
 
@@ -207,7 +208,7 @@ def make_replay_loader(
         save_snapshot: ignored, for callers of the public implementation: `ReplayBufferStorage.pin` keeps the files that
             a snapshot needs.
         nstep: agent steps in a return.
-        discount: gamma of an agent step.
+        discount: gamma of an agent step, one for all tasks or one for each.
         storage: the writer of `replay_dir` in this process. Without one, the episodes that are there now are read.
         seed: of the indices.
         frame_stack: frames in one image.
@@ -215,6 +216,7 @@ def make_replay_loader(
         replay_device: "disk", or the torch device on which a copy of the sampled episodes is kept and batches are
             made, without workers; the batches are the same. `choose_replay_device` resolves "auto".
         device: the learner's; by default torch's current one of the kind needed.
+        balanced: divide each batch equally among the tasks that have episodes.
 
     Raises:
         ValueError: `num_workers` is out of range.
@@ -231,4 +233,4 @@ def make_replay_loader(
         if device is not None and str(replay_device) == torch.device(device).type:
             replay_device = device
         source = DeviceReplay(storage, nstep, discount, frame_stack, replay_device)
-    return ReplayLoader(ReplaySampler(storage, batch_size, seed), source)
+    return ReplayLoader(ReplaySampler(storage, batch_size, seed, balanced), source)

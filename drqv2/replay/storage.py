@@ -1,7 +1,7 @@
 """Episodes on disk: one safetensors file each, and which of them are sampled.
 
 A file holds the observations (see `drqv2.replay.observations`: of images each frame once, never the stack), `action`,
-`reward` and `discount`; row 0 is the reset.
+`reward` and `discount`; row 0 is the reset. Where there are several tasks, it holds `task`, too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from drqv2.system.files import digest, retry_on_full_disk, write_atomically
 
 _log = logging.getLogger(__name__)
 
+TASK = "task"
 _PATTERN = f"episode_{'[0-9]' * 8}.safetensors"
 
 
@@ -46,7 +47,8 @@ class ReplayBufferStorage:
     """Writes episodes to disk and decides which of them are sampled.
 
     Args:
-        data_specs: specs of what is kept of a time step, by name: `observation`, `action`, `reward`, `discount`. The
+        data_specs: specs of what is kept of a time step, by name: `observation`, `action`, `reward`, `discount`, and
+            `task` where there are several, its index, int64 [1]. The
             observation's may be a dict of specs; of an image, uint8 [frame_stack * C, H, W], the newest frame is
             written, of anything else all. Actions are floats or integers, scalars or vectors.
         replay_dir: where the files go; made if it does not exist. Without `load_state_dict`, episodes that it already
@@ -59,6 +61,7 @@ class ReplayBufferStorage:
     Attributes:
         window: the episodes that are sampled now.
         lengths: transitions of every episode whose file is on disk, by its number.
+        tasks: the task of each of these; without one in the specs, 0.
 
     Raises:
         ValueError: the channels of an image are no multiple of frame_stack.
@@ -85,6 +88,7 @@ class ReplayBufferStorage:
         self._frame_stack = frame_stack
         self._current: dict[int, dict[str, list[np.ndarray]]] = {}  # unfinished episodes, by environment
         self.lengths: dict[int, int] = {}
+        self.tasks: dict[int, int] = {}
         self._digests: dict[int, bytes] = {}  # SHA-256 of the files
         self.window = Window(0, 0)
         self._size = 0  # transitions in the window
@@ -105,8 +109,16 @@ class ReplayBufferStorage:
         """Return, for each episode of `window`, the number of transitions up to its end, int64 [episodes]."""
         return np.cumsum([self.lengths[e] for e in range(window.first, window.end)], dtype=np.int64)
 
-    def add(self, time_step: Any, env: int = 0) -> None:
-        """Add a time step; the last one of an episode commits the episode.
+    def ends_by_task(self, window: Window) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return, for each task with transitions in `window`, its episodes' numbers and their `ends`, int64 each."""
+        episodes: dict[int, list[int]] = {}
+        for e in range(window.first, window.end):
+            if self.lengths[e]:
+                episodes.setdefault(self.tasks[e], []).append(e)
+        return [(np.array(own), np.cumsum([self.lengths[e] for e in own])) for _, own in sorted(episodes.items())]
+
+    def add(self, time_step: Any, env: int = 0) -> int | None:
+        """Add a time step; the last one of an episode commits the episode, whose number is returned.
 
         Args:
             time_step: dm_env time step with items named as the specs. The first one of an episode
@@ -121,10 +133,9 @@ class ReplayBufferStorage:
         for name, spec in self._specs.items():
             value = np.asarray(time_step[name], dtype=spec.dtype)
             steps[name].append(np.broadcast_to(value, spec.shape).copy())
-        if time_step.last():
-            self._commit(self._current.pop(env))
+        return self._commit(self._current.pop(env)) if time_step.last() else None
 
-    def _commit(self, steps: dict[str, list[np.ndarray]]) -> None:
+    def _commit(self, steps: dict[str, list[np.ndarray]]) -> int:
         tensors = {array.name: array.tensor for array in self._observed}
         arrays = {tensors.get(name, name): np.stack(values) for name, values in steps.items()}  # [T + 1, ...] each
         episode = self.window.end
@@ -132,6 +143,7 @@ class ReplayBufferStorage:
         retry_on_full_disk(lambda: write_atomically(path, data), str(path))
         self._digests[episode] = sha256(data).digest()
         self.lengths[episode] = len(arrays["reward"]) - 1
+        self.tasks[episode] = int(arrays[TASK].flat[0]) if TASK in arrays else 0
         self._size += self.lengths[episode]
         first = self.window.first
         while self.max_size is not None and self._size > self.max_size and first < episode:
@@ -139,6 +151,7 @@ class ReplayBufferStorage:
             first += 1
         self.window = Window(first, episode + 1)
         self._unlink()
+        return episode
 
     def pin(self, holder: str, first: int | None) -> None:
         """Keep the files of episodes from number `first` on for `holder`, in place of its earlier pin; ignore None."""
@@ -150,14 +163,14 @@ class ReplayBufferStorage:
         keep_from = min((self.window.first, *self._pins.values()))
         for episode in [e for e in self.lengths if e < keep_from]:
             episode_path(self.replay_dir, episode).unlink(missing_ok=True)
-            del self.lengths[episode]
+            del self.lengths[episode], self.tasks[episode]
             self._digests.pop(episode, None)
 
     def delete(self) -> None:
         """Delete all episode files."""
         for path in self.replay_dir.glob(_PATTERN):
             path.unlink()
-        self.lengths, self._digests, self.window, self._size = {}, {}, Window(0, 0), 0
+        self.lengths, self.tasks, self._digests, self.window, self._size = {}, {}, {}, Window(0, 0), 0
 
     def nbytes(self) -> int:
         """Return the bytes of the episode files on disk."""
@@ -167,6 +180,11 @@ class ReplayBufferStorage:
         """Return a committed episode's arrays by their names in the file, [T + 1, ...] each."""
         with safe_open(episode_path(self.replay_dir, episode), framework="numpy") as f:
             return {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+
+    def load_rewards(self, episode: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rewards and discounts of a committed episode's transitions, float32 [T] each."""
+        with safe_open(episode_path(self.replay_dir, episode), framework="numpy") as f:
+            return f.get_tensor("reward")[1:, 0], f.get_tensor("discount")[1:, 0]
 
     @property
     def first_needed(self) -> int:
@@ -181,6 +199,7 @@ class ReplayBufferStorage:
             "window": list(self.window),
             "first": needed.start,
             "lengths": torch.tensor([self.lengths[e] for e in needed], dtype=torch.int64),
+            "tasks": torch.tensor([self.tasks[e] for e in needed], dtype=torch.int64),
             "digests": torch.tensor(digests, dtype=torch.uint8),  # SHA-256, [episodes, 32]
             "current": {
                 env: {name: torch.from_numpy(np.stack(values)) for name, values in steps.items()}
@@ -199,6 +218,7 @@ class ReplayBufferStorage:
         """
         first = state["first"]
         lengths = dict(enumerate(state["lengths"].tolist(), start=first))
+        tasks = state["tasks"].tolist() if "tasks" in state else [0] * len(lengths)  # older snapshots have none
         digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
         paths = {e: episode_path(self.replay_dir, e) for e, n in lengths.items() if n}
         with ThreadPoolExecutor(max_workers=4) as readers:
@@ -217,16 +237,19 @@ class ReplayBufferStorage:
         }
         older = range(first if keep_from is None else keep_from, first)  # kept, but not sampled
         self.lengths = dict.fromkeys(older, 0) | lengths
+        self.tasks = dict.fromkeys(older, 0) | dict(zip(lengths, tasks, strict=True))
         for path in self.replay_dir.glob(_PATTERN):
             if _number(path) not in self.lengths:
                 path.unlink()
 
     def _add_existing(self) -> None:
         found: dict[int, int] = {}  # transitions, newest episode first
+        tasks: dict[int, int] = {}
         for path in sorted(self.replay_dir.glob(_PATTERN), reverse=True):
             try:
                 with safe_open(path, framework="numpy") as f:
                     length = f.get_slice("reward").get_shape()[0] - 1
+                    tasks[_number(path)] = int(f.get_tensor(TASK).flat[0]) if TASK in f.keys() else 0  # noqa: SIM118
             except SafetensorError as e:
                 _log.warning("%s is damaged and will not be sampled (%s).", path, e)
                 length = 0
@@ -238,3 +261,4 @@ class ReplayBufferStorage:
             self.window = Window(min(found), max(found) + 1)
             # Numbers that are missing in between count as episodes without a transition.
             self.lengths = {e: found.get(e, 0) for e in range(*self.window)}
+            self.tasks = {e: tasks.get(e, 0) for e in self.lengths}

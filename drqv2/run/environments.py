@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from drqv2 import envs, utils
 from drqv2.envs import ids, libraries
 from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
+from drqv2.envs.tasks import as_tasks
 from drqv2.envs.vector import HandleVector, VectorEnv
 from drqv2.errors import UserError
 from drqv2.system import machine
@@ -23,7 +24,7 @@ def require_renderer(cfg: DictConfig) -> str:
     Raises:
         UserError: it cannot.
     """
-    if cfg.env._target_ is not None or cfg.env_id is not None:
+    if cfg.env._target_ is not None or all(":" in name for name in task_names(cfg)):
         return "the environment's own"
     if cfg.obs_type == "pixels" or cfg.save_video or cfg.get("save_train_video"):
         return envs.require_backend()
@@ -37,21 +38,64 @@ def resolve_obs_type(cfg: DictConfig) -> None:
         UserError: the environment cannot be made.
     """
     if cfg.obs_type == "auto":
-        own = _own_factory(cfg)
+        own = _own_factory(cfg, task_names(cfg)[0])
         cfg.obs_type = "pixels" if own is None else libraries.natural_obs_type(own, cfg.task_name, cfg.seed)
 
 
-def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
-    """Return environment `index` of a stream; a separate process where it can step while others do something.
+def task_names(cfg: DictConfig) -> list[str]:
+    """Return the names of a run's tasks, in the order of their indices; that of another library is LIBRARY:NAME."""
+    return list(cfg.get("tasks") or [cfg.env_id or cfg.task_name])
 
-    A stream is `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
+
+def action_repeats(cfg: DictConfig) -> list[int]:
+    """Return the environment frames in one agent step of each task."""
+    return [int(_setting(cfg, task, "action_repeat")) for task in task_names(cfg)]
+
+
+def discounts(cfg: DictConfig) -> list[float]:
+    """Return the discount of one agent step of each task."""
+    return [float(_setting(cfg, task, "discount")) for task in task_names(cfg)]
+
+
+def _setting(cfg: DictConfig, task: str, name: str) -> Any:
+    own = cfg.get("per_task", {}).get(task, {})
+    return own[name] if name in own else cfg.get(name)
+
+
+def make_envs(cfg: DictConfig, stream: int) -> list[EnvHandle]:
+    """Return the environments of a stream, task by task; each in a separate process where several can step at once.
+
+    Actions have the size of the largest task's, see `drqv2.envs.tasks`.
+
+    Args:
+        cfg: the run's configuration.
+        stream: `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
+
+    Raises:
+        UserError: one cannot be made, or tasks show observations of different shapes.
     """
-    make = _maker(cfg, stream, index)
-    training = stream == utils.TRAIN_ENV
+    names, training = task_names(cfg), stream == utils.TRAIN_ENV
     number = cfg.num_envs if training else cfg.num_eval_envs
-    if number == 1 and not (training and cfg.overlap):
-        return LocalEnv(make)
-    return ProcessEnv(make, machine.render_threads(number))
+    total = number * len(names)
+    here = not cfg.overlap or (total == 1 and not training)
+    made: list[EnvHandle] = []
+    try:
+        for task, name in enumerate(names):
+            for i in range(number):
+                make = _maker(cfg, stream, task * number + i, name)
+                made.append(LocalEnv(make) if here else ProcessEnv(make, machine.render_threads(total)))
+        return made if len(names) == 1 else as_tasks(made, names)
+    except BaseException:
+        for env in made:
+            env.close()
+        raise
+
+
+def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
+    """Return environment `index` of a stream of one task; a separate process where it can step beside others."""
+    number = cfg.num_envs if stream == utils.TRAIN_ENV else cfg.num_eval_envs
+    make = _maker(cfg, stream, index)
+    return LocalEnv(make) if number == 1 else ProcessEnv(make, machine.render_threads(number))
 
 
 # Arguments of envpool.make, and what sets them.
@@ -97,7 +141,7 @@ def make_actor_vector(cfg: DictConfig, step: int, actor: int, restarts: int) -> 
 
 def is_pool(cfg: DictConfig) -> bool:
     """Return whether EnvPool steps the training environments by itself."""
-    return cfg.get("vector", "auto") == "auto" and cfg.env_id is not None and ids.split(cfg.env_id)[0] == "envpool"
+    return cfg.get("vector", "auto") == "auto" and cfg.env_id is not None and ids.uses_envpool(cfg.env_id)
 
 
 def _threads_of_actor(cfg: DictConfig) -> int:
@@ -116,8 +160,8 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
             )
     if cfg.env.get("from_pixels"):  # its threads lose the context of OpenGL, and the process with it
         raise UserError("env.from_pixels: EnvPool's drawing ends the process now and then; use task=NAME, which draws")
-    options = {"num_threads": threads} | _options(cfg)
-    pool = PoolVector(ids.split(cfg.env_id)[1], num_envs, seed, batch_size, **options)
+    options = {"num_threads": threads} | _options(cfg, cfg.env_id)
+    pool = PoolVector(ids.pool_name(cfg.env_id), num_envs, seed, batch_size, **options)
     shape = pool.observation_spec().shape
     if (len(shape) == 3) != (cfg.obs_type == "pixels"):
         pool.close()
@@ -128,34 +172,37 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
     return pool
 
 
-def _options(cfg: DictConfig) -> dict[str, Any]:
+def _options(cfg: DictConfig, env_id: str) -> dict[str, Any]:
     options: Any = OmegaConf.to_container(cfg.env, resolve=True)
-    for name, key in _SET_BY.items() if ids.split(cfg.env_id)[0] == "envpool" else ():
+    for name, key in _SET_BY.items() if ids.uses_envpool(env_id) else ():
         if name in options:
             raise UserError(f"env.{name}: is set by {key}; leave it out")
     return {name: value for name, value in options.items() if name != "_target_"}
 
 
-def _own_factory(cfg: DictConfig) -> Callable[..., Any] | None:
+def _own_factory(cfg: DictConfig, task: str | None = None) -> Callable[..., Any] | None:
     """Return what makes an environment that is none of dm_control's tasks, with the arguments in `env`."""
-    if cfg.env_id is not None:
-        return libraries.factory(cfg.env_id, _options(cfg))
+    env_id = cfg.env_id if task is None or ":" not in task else task
+    if env_id is not None:
+        return libraries.factory(env_id, _options(cfg, env_id))
     if cfg.env._target_ is None:
         return None
     own: Callable[..., Any] = hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all")
     return own
 
 
-def _maker(cfg: DictConfig, stream: int, index: int) -> Callable[[], envs.Environment]:
+def _maker(cfg: DictConfig, stream: int, index: int, task: str | None = None) -> Callable[[], envs.Environment]:
+    name = cfg.task_name if task is None else task
     return partial(
         envs.make,
-        cfg.task_name,
+        name,
         cfg.frame_stack,
-        cfg.action_repeat,
+        _setting(cfg, name, "action_repeat"),
         cfg.seed,
         image_size=cfg.image_size,
         render=cfg.render,
-        factory=_own_factory(cfg),
+        camera=_setting(cfg, name, "camera"),
+        factory=_own_factory(cfg, task),
         stream=stream,
         index=index,
         obs_type=cfg.obs_type,

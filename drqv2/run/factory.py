@@ -6,7 +6,8 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, utils
+from drqv2.agents.acting import takes_task
 from drqv2.agents.loading import make_agent as agent_from
 from drqv2.config.checks import leaves
 from drqv2.envs.handles import EnvHandle
@@ -31,6 +33,7 @@ from drqv2.logging.video import TrainVideoRecorder, VideoRecorder
 from drqv2.replay.device import choose_replay_device, needed_bytes
 from drqv2.replay.loader import ReplayLoader, make_replay_loader
 from drqv2.replay.storage import ReplayBufferStorage
+from drqv2.run.environments import discounts, task_names
 from drqv2.system import machine
 from drqv2.system.files import REPLAY
 
@@ -78,12 +81,15 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
     shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
     cfg.agent.update({name: list(shape) for name, shape in shapes.items() if name in cfg.agent})
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)  # other keys may refer to the shapes
-    if str(node["_target_"]).endswith(".DrQV2Agent") and np.issubdtype(env.action_spec().dtype, np.integer):
+    if str(node["_target_"]).endswith((".DrQV2Agent", ".MultiTaskAgent")) and np.issubdtype(
+        env.action_spec().dtype, np.integer
+    ):
         raise UserError(
             f"{node['_target_']} acts with vectors of floats, and the actions of {cfg.task_name} are discrete: use "
             "regime=ppo and its own agent, or one of yours"
         )
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")} | {"action_spec": env.action_spec()} | shapes
+    offered |= {"num_tasks": len(task_names(cfg)), "action_sizes": getattr(env, "action_sizes", None)}
     return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, shapes | {"device": str(device)}, offered)
 
 
@@ -130,6 +136,19 @@ def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:
     return Logger(work_dir, cfg.use_tb, leaves(hparams), sinks, console)
 
 
+def batches_for(agent: Any, batches: Iterator[Any], cfg: DictConfig) -> Iterator[Any]:
+    """Return the batches of a run as its agent knows them: without their tasks, unless it wants to know these.
+
+    Raises:
+        UserError: it does, and the regime has no tasks.
+    """
+    if not takes_task(agent):
+        return map(itemgetter(slice(5)), batches) if cfg.regime == "multitask" else batches
+    if cfg.regime != "multitask":
+        raise UserError(f"{type(agent).__name__} learns several tasks: it needs regime=multitask")
+    return batches
+
+
 def make_replay(
     cfg: DictConfig, env: Any, work_dir: Path, device: torch.device
 ) -> tuple[ReplayBufferStorage, ReplayLoader]:
@@ -139,12 +158,15 @@ def make_replay(
     """
     observation, action = env.observation_spec(), env.action_spec()
     numbers = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
+    tasks = task_names(cfg)
+    if cfg.regime == "multitask":
+        numbers.append(specs.Array((1,), np.int64, "task"))
     data_specs = (observation, action, *numbers)
     storage = ReplayBufferStorage(data_specs, work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
     needed = needed_bytes(cfg.replay_buffer_size, observation, cfg.frame_stack)
     cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
-    transitions = min(cfg.replay_buffer_size, cfg.num_train_frames // cfg.action_repeat)
+    transitions = min(cfg.replay_buffer_size, len(tasks) * cfg.num_train_frames // cfg.action_repeat)
     most = needed_bytes(transitions, observation, cfg.frame_stack)
     room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
     print(f"replay: {cfg.replay_device} ({why}); {room}")
@@ -155,12 +177,13 @@ def make_replay(
         cfg.replay_buffer_num_workers,
         cfg.save_snapshot,
         cfg.nstep,
-        cfg.discount,
+        discounts(cfg) if len(tasks) > 1 else cfg.discount,
         storage=storage,
         seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
         frame_stack=cfg.frame_stack,
         pin_memory=device.type == "cuda",
         replay_device=cfg.replay_device,
         device=device,
+        balanced=len(tasks) > 1 and cfg.task_sampling == "uniform",
     )
     return storage, loader

@@ -19,6 +19,7 @@ from drqv2.logging.diagnostics import gradient_norms
 from drqv2.logging.usage import TimeShares
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
+from drqv2.run.environments import task_names
 from drqv2.snapshot import agent_state, agent_weights, rng
 from drqv2.snapshot.agent_weights import not_finite
 from drqv2.snapshot.checkpoints import Checkpoints
@@ -40,6 +41,8 @@ class Progress:
     best_return: float = float("-inf")  # greatest of these
     episode_steps: list[int] = field(default_factory=list)  # agent steps in each environment's current episode
     episode_rewards: list[float] = field(default_factory=list)  # sum of rewards in it
+    episode_success: list[float | None] = field(default_factory=list)  # 1.0 once a step of it has succeeded
+    seed_updates_done: bool = False  # whether the updates at once after the seed frames have been made
     filming: bool = False  # whether the current episode of the first environment is filmed
 
 
@@ -57,6 +60,7 @@ class BaseWorkspace:
     Attributes:
         phases: what the time is spent on, in the order of the dashboard.
         has_replay: whether the run's directory contains a replay, without which it cannot be resumed.
+        tasks: names of the tasks; a single one, unless the regime has several.
         agent: made by `setup`.
         replay_storage: made by `setup` where a regime learns from replay.
     """
@@ -71,13 +75,15 @@ class BaseWorkspace:
         self.work_dir = work_dir
         self.stop = stop or StopSignals(work_dir)
         self.device = torch.device(cfg.device)
+        self.tasks = task_names(cfg)
         # Reading a key of an OmegaConf configuration takes microseconds: those needed at every step are read once.
         self.action_repeat = int(cfg.action_repeat)
         self._saves, self._save_every, self._keep = cfg.save_snapshot, cfg.snapshot_every_seconds, cfg.snapshot_keep
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
         utils.set_seed_everywhere(cfg.seed)
-        self.progress = Progress(episode_steps=[0] * cfg.num_envs, episode_rewards=[0.0] * cfg.num_envs)
+        n = len(self.tasks) * cfg.num_envs
+        self.progress = Progress(episode_steps=[0] * n, episode_rewards=[0.0] * n, episode_success=[None] * n)
         self.time_shares = TimeShares(*self.phases)
         self.console = factory.make_console(cfg, self.device, self.status)
         self.setup()
@@ -253,6 +259,7 @@ class BaseWorkspace:
     def _load_snapshot(self, saved: dict[str, Any], changed: dict[str, Any]) -> None:
         agent_weights.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
         self.progress = Progress(**saved["progress"])
+        self.progress.episode_success = self.progress.episode_success or [None] * len(self.progress.episode_steps)
         for name, predicate in self._predicates().items():
             predicate.last_step = saved["last_steps"][name]
         try:
@@ -276,21 +283,27 @@ class BaseWorkspace:
 
     # --- evaluation, end ----------------------------------------------------------------------------------------
 
-    def log_evaluation(self, results: Sequence[tuple[float, int]]) -> None:
-        """Write the row of an evaluation from return and length in agent steps of each episode."""
-        progress = self.progress
-        returns, steps = zip(*results, strict=True)
+    def log_evaluation(self, results: Sequence[Any], seconds: float) -> None:
+        """Write the row of an evaluation from the `EpisodeResult` of each episode and the seconds it took."""
+        progress, metrics = self.progress, self.evaluation_metrics(results, seconds)
         progress.last_eval_step = self.global_step
-        progress.last_return = float(np.mean(returns))
+        progress.last_return = metrics["episode_reward"]
         progress.best_return = max(progress.best_return, progress.last_return)
         with self.logger.log_and_dump_ctx(self.global_frame, ty="eval") as log:
             log("total_time", self.timer.total_time())
-            log("episode_reward", progress.last_return)
-            log("episode_length", float(np.mean(steps)) * self.cfg.action_repeat)
             log("episode", self.global_episode)
             log("step", self.global_step)
-            for episode, value in enumerate(returns):
-                log(f"episode_reward/{episode}", value)
+            for name, value in metrics.items():
+                log(name, value)
+
+    def evaluation_metrics(self, results: Sequence[Any], seconds: float) -> dict[str, float]:
+        """Return what the row of an evaluation says of its episodes: mean return, mean length, and each return."""
+        returns, steps, _ = zip(*results, strict=True)
+        metrics = {
+            "episode_reward": float(np.mean(returns)),
+            "episode_length": float(np.mean(steps)) * self.action_repeat,
+        }
+        return metrics | {f"episode_reward/{episode}": value for episode, value in enumerate(returns)}
 
     def close(self) -> None:
         """Finish the snapshot that is being written; close the logs."""

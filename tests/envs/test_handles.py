@@ -18,7 +18,7 @@ import pytest
 from drqv2 import envs
 from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
 from drqv2.errors import UserError
-from drqv2.evaluation.episodes import play
+from drqv2.evaluation.episodes import EpisodeResult, play
 from tests.compare import assert_equal
 from tests.envs.toys import Echo
 from tests.patience import PATIENCE
@@ -195,7 +195,7 @@ def test_evaluation_does_not_depend_on_how_many_play(count: int) -> None:
     def act(time_step: Any, episode: int) -> np.ndarray:
         return np.full(2, np.cos(time_step.observation.sum()), np.float32)
 
-    def results(environments: list[Any]) -> tuple[list[tuple[float, int]], list[tuple[int, int]]]:
+    def results(environments: list[Any]) -> tuple[list[EpisodeResult], list[tuple[int, int]]]:
         seen: dict[int, int] = {}
         found = play(environments, 7, 4, act, lambda j, env, ts: seen.update({j: hash(ts.observation.tobytes())}))
         for env in environments:
@@ -205,7 +205,7 @@ def test_evaluation_does_not_depend_on_how_many_play(count: int) -> None:
     one = results([LocalEnv(make)])
     assert one == results([LocalEnv(make) for _ in range(count)])
     assert len({value for _, value in one[1]}) == 4  # four different episodes
-    assert all(steps == 30 for _, steps in one[0])
+    assert all(result.steps == 30 for result in one[0])
 
 
 @pytest.mark.slow

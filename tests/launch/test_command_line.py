@@ -63,8 +63,8 @@ def test_schedules_need_no_quotes():
         ("task=cheeta_run", "task=cheeta_run: there is no such task; nearest: cheetah_run"),
         (
             "preset=gpu",
-            "allowed: cartpole, cpu, debug, dmc_state, impala_cartpole, impala_catch, impala_pong, lunarlander, paper, "
-            "pong",
+            "allowed: cartpole, cpu, debug, dmc_state, impala_cartpole, impala_catch, impala_pong, lunarlander, mt10, "
+            "paper, pong",
         ),
         ("regime=drqv3", "regime=drqv3: there is no such regime; nearest: drqv2; allowed: drqv2"),
         ("regime=drqv3 --help", "regime=drqv3: there is no such regime; nearest: drqv2; allowed: drqv2"),

@@ -38,7 +38,8 @@ LEARNER = (
     Key("lr", Float(0, above=True), "Learning rate of Adam, for encoder, actor and critic."),
     Key("feature_dim", Int(1), "Width of the trunks behind the encoder.", "units"),
     Key("stddev_schedule", Schedule(), "Standard deviation of the exploration noise; durations in agent steps."),
-    Key("updates_per_step", Int(1), "Calls of agent.update for each agent step.", "calls"),
+    Key("updates_per_step", Float(0, above=True), "Calls of agent.update for each agent step, on average.", "calls"),
+    Key("seed_updates", Int(0), "Calls of agent.update at once, before the first of these.", "calls", legacy=0),
 )
 AGENT = (
     Key("agent._target_", Name(), "Class of the agent."),

@@ -9,6 +9,7 @@ from drqv2.config.kinds import Bool, Choice, Device, EnvId, EvenInt, File, Float
 REGIMES = {  # each has cfgs/regime/NAME.yaml and a table beside this one
     "drqv2": "DrQ-v2, off-policy learning from pixels",
     "impala": "IMPALA, actors in processes and a learner that corrects for their older policies",
+    "multitask": "DrQ-v2 on several tasks at once, with one agent",
     "ppo": "PPO, on-policy learning from many environments at once",
 }
 FIRST_REGIME = "drqv2"  # of configurations stored before the key `regime` existed

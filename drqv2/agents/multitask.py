@@ -1,0 +1,291 @@
+"""DrQ-v2 on several tasks at once: one encoder, an embedding of the task in the trunks and layers of actor and critic.
+
+With one task, or without an embedding, it is DrQ-v2, bit by bit. Options with published evidence, off by default:
+
+- `critic="residual"`, `value="hl_gauss"`, `normalize_rewards=True`: a wide critic of residual blocks with layer
+  normalisation that learns values as distributions by cross-entropy, of rewards brought to one scale for all tasks, as
+  in BRC (Nauman et al., "Bigger, Regularized, Categorical", arXiv 2505.23150).
+- `critic_heads="task"`: an output layer of the critic for each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drqv2 import utils
+from drqv2.agents.drqv2 import DrQV2Agent, Metrics, is_hooked
+from drqv2.nn import categorical
+from drqv2.nn.task_networks import TaskActor, TaskCritic, TaskEmbedding
+
+_TARGETS = {"two_hot": categorical.two_hot, "hl_gauss": categorical.hl_gauss}
+
+
+class MultiTaskAgent(DrQV2Agent):
+    """DrQ-v2 with the task as an input.
+
+    Args:
+        obs_shape: as the arguments up to `critic_layer_norm`, see `DrQV2Agent`.
+        num_tasks: how many tasks.
+        action_sizes: numbers in an action of each task; actions are as long as the largest. None: all alike.
+        task_dim: size of a task's embedding; 0: the agent does not see the task.
+        critic: "drqv2", or "residual".
+        critic_dim: width of the residual blocks.
+        critic_blocks: how many.
+        value: "scalar"; or "two_hot" or "hl_gauss", distributions over `value_bins` bins in [-value_max, value_max].
+        value_bins: bins of such a distribution.
+        value_max: greatest value that the bins cover.
+        normalize_rewards: divide a task's rewards by its greatest discounted return so far over value_max.
+        critic_heads: "shared", or "task" for an output layer for each task.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        action_shape: Sequence[int],
+        device: torch.device | str,
+        lr: float,
+        feature_dim: int,
+        hidden_dim: int,
+        critic_target_tau: float,
+        num_expl_steps: int,
+        update_every_steps: int,
+        stddev_schedule: str | float,
+        stddev_clip: float,
+        use_tb: bool,
+        precision: str = "fp32",
+        compile: bool = False,
+        seed: int | None = None,
+        encoder: str = "drqv2",
+        critic_layer_norm: bool = False,
+        num_tasks: int = 1,
+        action_sizes: Sequence[int] | None = None,
+        task_dim: int = 32,
+        critic: str = "drqv2",
+        critic_dim: int = 512,
+        critic_blocks: int = 2,
+        value: str = "scalar",
+        value_bins: int = 101,
+        value_max: float = 10.0,
+        normalize_rewards: bool = False,
+        critic_heads: str = "shared",
+    ) -> None:
+        self._task_dim = task_dim if num_tasks > 1 else 0
+        self._num_tasks = num_tasks
+        self._critic_options: dict[str, Any] = {
+            "task_dim": self._task_dim,
+            "residual": (critic_dim, critic_blocks) if critic == "residual" else None,
+            "bins": 1 if value == "scalar" else value_bins,
+            "heads": num_tasks if critic_heads == "task" else 1,
+        }
+        super().__init__(
+            obs_shape,
+            action_shape,
+            device,
+            lr,
+            feature_dim,
+            hidden_dim,
+            critic_target_tau,
+            num_expl_steps,
+            update_every_steps,
+            stddev_schedule,
+            stddev_clip,
+            use_tb,
+            precision,
+            compile,
+            seed,
+            encoder,
+            critic_layer_norm,
+        )
+        self._target = _TARGETS.get(value)
+        self._centers = categorical.centers(value_bins, value_max).to(self.device)
+        self._value_max, self._normalize_rewards = value_max, normalize_rewards
+        self.return_max = torch.zeros(num_tasks, device=self.device)  # greatest |discounted return| of each task
+        action_dim = self.actor.policy[-1].out_features
+        sizes = torch.tensor(action_sizes or [action_dim] * num_tasks)
+        # 1 for the numbers of a task's own actions, 0 for those that only others have.
+        mask = (torch.arange(action_dim) < sizes[:, None]).float().to(self.device)  # [num_tasks, A]
+        self._mask = None if bool(mask.all()) else mask
+
+    def _networks(
+        self, sizes: tuple[int, Sequence[int], int, int, float], critic_layer_norm: bool
+    ) -> tuple[Any, Any, Any]:
+        make_critic = partial(TaskCritic, *sizes, critic_layer_norm, **self._critic_options)
+        networks = TaskActor(*sizes, self._task_dim), make_critic(), make_critic()
+        self.embedding = TaskEmbedding(self._num_tasks, self._task_dim).to(self.device)
+        return networks
+
+    def _make_optimizers(self, lr: float) -> None:
+        super()._make_optimizers(lr)
+        if self._task_dim:  # it learns from the critic's loss, as the encoder does
+            self.encoder_opt.add_param_group({"params": list(self.embedding.parameters())})
+
+    def act(self, obs: np.ndarray, step: int, eval_mode: bool, task: int = 0) -> np.ndarray:
+        """Choose an action, see `DrQV2Agent.act`; `task` is the task's index."""
+        action: np.ndarray = self.act_batch(obs[None], step, eval_mode, [task])[0]
+        return action
+
+    @torch.no_grad()
+    def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool, task: Sequence[int] | None = None) -> np.ndarray:
+        """Choose an action for each of a batch of observations, [B, ...], of tasks [B]. Returns float32 [B, A]."""
+        tasks = torch.as_tensor(task if task is not None else [0] * len(obs), device=self.device)
+        features = self.encoder(torch.as_tensor(obs, device=self.device))
+        dist = self._policy(features, self.embedding(tasks), tasks, step)
+        if eval_mode:
+            action = dist.mean
+        elif step < self.num_expl_steps:
+            action = self._own(torch.empty_like(dist.mean).uniform_(-1.0, 1.0, generator=self.act_generator), tasks)
+        else:
+            action = self._own(dist.sample(clip=None, generator=self.act_generator), tasks)
+        return action.cpu().numpy()
+
+    def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
+        """Learn from one batch, see `DrQV2Agent.update`; its sixth field is the task's index, int64 [B]."""
+        if step % self.update_every_steps != 0:
+            return {}
+        obs, action, reward, discount, next_obs, task = utils.to_torch(next(replay_iter), self.device)
+        obs = self._shifted(obs)
+        with torch.no_grad():
+            next_obs = self._shifted(next_obs)
+        with self._autocast():
+            features, embedded = self._encode(obs), self.embedding(task)
+        with torch.no_grad(), self._autocast():
+            next_features = self._encode(next_obs)
+
+        metrics: Metrics = {"batch_reward": reward.mean()} if self.use_tb else {}
+        if self._normalize_rewards:
+            reward = reward / self.reward_scale(task)
+        metrics |= self.learn_values(features, action, reward, discount, next_features, embedded, task, step)
+        seen = None if embedded is None else embedded.detach()
+        metrics |= self.improve_policy(features.detach(), seen, task, step)
+        utils.soft_update_params(self.critic, self.critic_target, self.critic_target_tau)
+        return metrics
+
+    def learn_values(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        discount: Tensor,
+        next_obs: Tensor,
+        embedded: Tensor | None,
+        task: Tensor,
+        step: int,
+    ) -> Metrics:
+        """Fit both values, the encoder and the embedding to the n-step target; see `DrQV2Agent.update_critic`."""
+        with torch.no_grad(), self._autocast():
+            dist = self._policy(next_obs, embedded, task, step)
+            next_action = dist.sample(clip=self.stddev_clip, generator=self.update_generator)
+            next_qs = self.critic_target(next_obs, self._own(next_action, task), embedded, task)
+            target_q = reward + discount * torch.min(*map(self._mean, next_qs))  # [B, 1]
+
+        with self._autocast():
+            outputs = self.critic(obs, action, embedded, task)
+        critic_loss = self._loss(outputs[0], target_q) + self._loss(outputs[1], target_q)
+
+        self.encoder_opt.zero_grad(set_to_none=True)
+        self.critic_opt.zero_grad(set_to_none=True)
+        critic_loss.backward()
+        self.critic_opt.step()
+        self.encoder_opt.step()
+
+        if not self.use_tb:
+            return {}
+        q1, q2 = (self._mean(output.detach()).mean() for output in outputs)
+        values = {"critic_target_q": target_q.mean(), "critic_q1": q1, "critic_q2": q2}
+        return values | {"critic_loss": critic_loss.detach()}
+
+    def improve_policy(self, obs: Tensor, embedded: Tensor | None, task: Tensor, step: int) -> Metrics:
+        """Move the policy towards actions of higher value; see `DrQV2Agent.update_actor`."""
+        with self._autocast():
+            dist = self._policy(obs, embedded, task, step)
+            action = self._own(dist.sample(clip=self.stddev_clip, generator=self.update_generator), task)
+            q1, q2 = map(self._mean, self.critic(obs, action, embedded, task))
+        actor_loss = -torch.min(q1, q2).mean()
+
+        self.actor_opt.zero_grad(set_to_none=True)
+        actor_loss.backward(inputs=list(self.actor.parameters()))
+        self.actor_opt.step()
+
+        if not self.use_tb:
+            return {}
+        return {
+            "actor_loss": actor_loss.detach(),
+            "actor_logprob": self._own(dist.log_prob(action), task).sum(-1, keepdim=True).detach().mean(),
+            "actor_ent": self._own(dist.entropy(), task).sum(-1).detach().mean(),
+        }
+
+    def observe_episode(self, task: int, rewards: np.ndarray, discounts: np.ndarray) -> None:
+        """Take note of the greatest discounted return of an episode, where rewards are normalised.
+
+        Args:
+            task: its task's index.
+            rewards: float32 [T].
+            discounts: of each step, gamma in them, float32 [T].
+        """
+        if not self._normalize_rewards:
+            return
+        ret = greatest = 0.0
+        for reward, discount in zip(rewards[::-1].tolist(), discounts[::-1].tolist(), strict=True):
+            ret = reward + discount * ret
+            greatest = max(greatest, abs(ret))
+        self.return_max[task] = max(greatest, float(self.return_max[task]))
+
+    def reward_scale(self, task: Tensor) -> Tensor:
+        """Return what rewards of tasks, int64 [B], are divided by, [B, 1]; 1 before a task's first reward."""
+        greatest = self.return_max[task, None]
+        return torch.where(greatest > 0, greatest / self._value_max, 1.0)
+
+    def networks_of(self, task: int) -> tuple[Any, Any, Any]:
+        """Return encoder, actor and critic of one task, to be called as those of `DrQV2Agent`."""
+        tasks = torch.tensor([task], device=self.device)
+
+        def actor(features: Tensor, std: float) -> utils.TruncatedNormal:
+            return self.actor(features, std, self._embedded(tasks, features), self._masks(tasks))
+
+        def critic(features: Tensor, action: Tensor) -> tuple[Tensor, ...]:
+            outputs = self.critic(features, action, self._embedded(tasks, features), tasks.expand(len(features)))
+            scale = self.reward_scale(tasks) if self._normalize_rewards else 1.0
+            return tuple(self._mean(output) * scale for output in outputs)
+
+        return self.encoder, actor, critic
+
+    def _embedded(self, task: Tensor, features: Tensor) -> Tensor | None:
+        embedded = self.embedding(task)
+        return None if embedded is None else embedded.expand(len(features), -1)
+
+    def _policy(self, features: Tensor, embedded: Tensor | None, task: Tensor, step: int) -> utils.TruncatedNormal:
+        dist: utils.TruncatedNormal = self.actor(features, self._stddev(step), embedded, self._masks(task))
+        return dist
+
+    def _masks(self, task: Tensor) -> Tensor | None:
+        return None if self._mask is None else self._mask[task]
+
+    def _own(self, x: Tensor, task: Tensor) -> Tensor:
+        """Return x, [B, A], with 0 where the action of a task has no number."""
+        mask = self._masks(task)
+        return x if mask is None else x * mask
+
+    def _mean(self, output: Tensor) -> Tensor:
+        return output if self._target is None else categorical.expected(output, self._centers)
+
+    def _loss(self, output: Tensor, target: Tensor) -> Tensor:
+        if self._target is None:
+            return F.mse_loss(output, target)
+        return categorical.cross_entropy(output, self._target(target, self._centers))
+
+    @property
+    def _as_published(self) -> bool:
+        """Whether no module was replaced or hooked; see `DrQV2Agent`."""
+        modules = (self.encoder, self.aug, self.actor, self.critic, self.critic_target)
+        return not any(map(is_hooked, modules)) and type(self) is MultiTaskAgent
+
+    @property
+    def _graphs(self) -> bool:
+        return False  # tasks are not part of the graphs

@@ -1,0 +1,82 @@
+"""Environments of several tasks that one agent plays: time steps say which task, actions have one size for all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from dm_env import specs
+
+from drqv2.envs.handles import EnvHandle, Request
+from drqv2.errors import UserError
+
+
+class TaskEnv(EnvHandle):
+    """An environment as one of several tasks.
+
+    Its time steps have the task's index. Its actions are padded to the size of the largest task's: numbers beyond the
+    task's own never reach the environment, and are 0 in time steps.
+
+    Args:
+        env: the environment.
+        task: its task's index.
+        action_sizes: numbers in an action of each task.
+    """
+
+    def __init__(self, env: EnvHandle, task: int, action_sizes: Sequence[int]) -> None:
+        self._env, self._task = env, task
+        self.step_seconds, self._observation_spec = env.step_seconds, env.observation_spec()
+        self.action_sizes, self._own_size = list(action_sizes), action_sizes[task]
+        self._action_spec = specs.BoundedArray((max(action_sizes),), env.action_spec().dtype, -1.0, 1.0, "action")
+
+    def start(self, name: str, *args: Any) -> None:
+        """Start a method of the `Environment`; a step gets the task's own numbers of an action."""
+        self._env.start(name, *([args[0][: self._own_size]] if name == "step" else args))
+
+    def finish(self) -> Any:
+        """Return the result; a time step with its task and a padded action."""
+        result = self._env.finish()
+        if not hasattr(result, "step_type"):
+            return result
+        action = np.zeros(self._action_spec.shape, self._action_spec.dtype)
+        action[: self._own_size] = result.action
+        return result._replace(action=action, task=self._task)
+
+    def _exchange(self, request: Request) -> Any:
+        raise NotImplementedError  # the environment itself exchanges
+
+    def state(self) -> dict[str, Any]:
+        """Return the environment's state."""
+        return self._env.state()
+
+    def close(self) -> None:
+        """Free the environment."""
+        self._env.close()
+
+
+def as_tasks(envs: Sequence[EnvHandle], names: Sequence[str]) -> list[EnvHandle]:
+    """Return environments as those of several tasks, as many of each, task by task.
+
+    Raises:
+        UserError: observations of tasks have different shapes, or a task's actions are not a vector.
+    """
+    per_task = len(envs) // len(names)
+    first = envs[0].observation_spec()
+    for i, env in enumerate(envs):
+        name, seen = names[i // per_task], env.observation_spec()
+        if (seen.shape, seen.dtype) != (first.shape, first.dtype):
+            raise UserError(
+                f"tasks: {names[0]} shows {_shown(first)} and {name} shows {_shown(seen)}: one agent needs the same of "
+                "all; use obs_type=pixels, or tasks of one domain"
+            )
+        action = env.action_spec()
+        if np.issubdtype(action.dtype, np.integer) or len(action.shape) != 1:
+            raise UserError(f"tasks: the actions of {name} are discrete, {action}: must be one vector of numbers")
+    sizes = [env.action_spec().shape[0] for env in envs[::per_task]]
+    return [TaskEnv(env, i // per_task, sizes) for i, env in enumerate(envs)]
+
+
+def _shown(spec: Any) -> str:
+    return f"images of {list(spec.shape)}" if math.prod(spec.shape) > 10_000 else f"{spec.dtype} {list(spec.shape)}"

@@ -1,0 +1,79 @@
+"""Films of an evaluation: the first episode; of several tasks, the first of each, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from drqv2.evaluation import overlay
+from drqv2.logging.video import VideoRecorder
+
+
+class FirstEpisode:
+    """Films one episode.
+
+    Args:
+        recorder: films it.
+        name: of the video's file.
+    """
+
+    def __init__(self, recorder: VideoRecorder, name: str) -> None:
+        self._recorder, self._name = recorder, name
+
+    def add(self, task: int, env: Any, time_step: Any) -> None:
+        """Film a time step of an environment; after the last one, save the video."""
+        self._recorder.init(env) if time_step.first() else self._recorder.record(env)
+        if time_step.last():
+            self._recorder.save(self._name)
+
+
+class FirstEpisodes:
+    """Films an episode of each task in a grid; one that is over keeps its last picture.
+
+    Args:
+        recorder: films the grid.
+        name: of the video's file.
+        tasks: their names.
+    """
+
+    def __init__(self, recorder: VideoRecorder, name: str, tasks: Sequence[str]) -> None:
+        self._recorder, self._name, self._tasks = recorder, name, tasks
+        self._size = overlay.cell_size(recorder.render_size, len(tasks))
+        self._cells: dict[int, np.ndarray] = {}  # the newest picture of each task
+        self._playing = set(range(len(tasks)))
+        self._seen: set[int] = set()  # tasks with a new picture since the last frame
+        self._totals = dict.fromkeys(self._playing, 0.0)
+
+    def add(self, task: int, env: Any, time_step: Any) -> None:
+        """Take the picture of a task's time step; when all that play have one, film them."""
+        if not self._recorder.enabled:
+            return
+        if task in self._seen:  # the others of the last round have ended
+            self._film()
+        self._totals[task] += time_step.reward
+        picture = env.render(self._size, self._size)
+        self._cells[task] = overlay.caption(picture, self._tasks[task], self._totals[task])
+        self._seen.add(task)
+        if time_step.last():
+            self._playing.discard(task)
+        if len(self._cells) == len(self._tasks) and self._seen >= self._playing:
+            self._film()
+        if not self._playing:
+            self._recorder.save(self._name)
+
+    def _film(self) -> None:
+        started, self._seen = self._recorder.is_recording, set()
+        frame = _Picture(overlay.grid([self._cells[task] for task in range(len(self._tasks))]))
+        self._recorder.record(frame) if started else self._recorder.init(frame)
+
+
+class _Picture:
+    """A picture in place of an environment, for a recorder."""
+
+    def __init__(self, frame: np.ndarray) -> None:
+        self._frame = frame
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        return self._frame
