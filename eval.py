@@ -4,6 +4,7 @@ python eval.py RUN_DIR                                # ten episodes with the ru
 python eval.py RUN_DIR episodes=20 film=best          # video of the best of twenty episodes
 python eval.py RUN_DIR snapshot=weights_500000.pt     # the weights of a milestone
 python eval.py RUN_DIR task=walker_run camera=1 render_size=480 fps=30
+python eval.py RUN_DIR episodes=50                    # a run of several tasks: a row and a picture for each of them
 python eval.py policy.safetensors                     # weights written by python -m drqv2.snapshot export
 python eval.py RUN_DIR live=true                      # show the episodes in a window
 
@@ -47,10 +48,10 @@ from drqv2.errors import UserError
 from drqv2.evaluation import overlay
 from drqv2.evaluation import trained_agent as trained
 from drqv2.evaluation.episodes import EpisodeResult, play
-from drqv2.evaluation.statistics import interval, iqm, mean
+from drqv2.evaluation.tables import episodes_table, tasks_table
 from drqv2.launch.arguments import run_tool
 from drqv2.run import factory
-from drqv2.run.environments import make_env
+from drqv2.run.environments import make_envs, task_names
 from drqv2.system import files
 from video import Mp4
 
@@ -59,16 +60,21 @@ _FILM = "0,1,2,3"
 Policy = Callable[[Any, int], np.ndarray]  # time step, number of its episode -> action
 
 KEYS = {
-    Key("episodes", Int(1, 100_000), "Number of episodes.", "episodes"): 10,
+    Key("episodes", Int(1, 100_000), "Number of episodes, of each task.", "episodes"): 10,
     Key("snapshot", Text(), "File in the run's directory, or a path.", null="the newest snapshot"): None,
-    Key("task", Text(), "Another task with the same shapes.", null="the run's task"): None,
+    Key("task", Text(), "Another task with the same shapes; or one of several tasks.", null="all of the run's"): None,
     Key("seed", Int(0, 2**32 - 1), "Seed of the episodes.", null="the run's seed"): None,
-    Key("film", Text(), "Episodes to record side by side: indices (0,3,5), best, worst or none."): _FILM,
+    Key(
+        "film",
+        Text(),
+        "Episodes to record side by side: indices (0,3,5), best, worst or none. Of several tasks, those of each.",
+        null="0,1,2,3, or 0 of several tasks",
+    ): None,
     Key("render_size", EvenInt(16, 2048), "Height and width of each episode's frames.", "pixels"): 256,
     Key("camera", Text(), "Camera to record with, index or name.", null="the task's default"): None,
     Key("fps", Float(0.1, 1000), "Frames per second of the video.", null="real time"): None,
     Key("live", Bool(), "Show the recorded episodes in a window instead of writing a video."): False,
-    Key("num_envs", Int(1, 256), "Number of parallel environments.", "environments"): 1,
+    Key("num_envs", Int(1, 256), "Number of parallel environments, of each task.", "environments"): 1,
     Key("device", Device(), "The agent's device."): "auto",
     Key("agent_dir", Folder(), "Directory of the agent's file.", null="as in training"): None,
     Key("trust", Bool(), "Run code named by a file of weights from outside the run's directory."): False,
@@ -95,7 +101,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         raise UserError("give one run directory or one file of weights: python eval.py RUN_DIR [key=value ...]")
     source, args = Path(sources[0]), SimpleNamespace(**values)
     envs.choose_backend()  # before an environment's module imports dm_control
-    chosen = _episodes_to_film(args.film, args.episodes)
+    chosen = _episodes_to_film(args.film or _FILM, args.episodes)
     if args.live and chosen == []:
         raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
     if args.live:
@@ -116,20 +122,34 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         except OSError as e:
             raise files.cannot_write(folder, e, "give out=DIR") from e
     camera = int(args.camera) if re.fullmatch(r"-?[0-9]{1,9}", args.camera or "") else args.camera
-    act, fps, results = _play(cfg, weights, path, frame, args.episodes, camera)
-    returns = [result.total for result in results]
+    names = task_names(cfg)
+    tasks = [names.index(args.task)] if args.task in names else list(range(len(names)))
+    act, fps, results = _play(cfg, weights, path, frame, args.episodes, camera, tasks)
+    returns = [[result.total for result in own] for own in results]  # of each task's episodes
     if not args.live:
-        summary = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed, "returns": returns}
+        summary = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed}
+        by_task = {names[t]: own for t, own in zip(tasks, returns, strict=True)}
+        summary["returns"] = returns[0] if len(names) == 1 else by_task
+        if results[0][0].success is not None:
+            summary["success"] = {names[t]: [r.success for r in own] for t, own in zip(tasks, results, strict=True)}
         try:
             files.write_atomically(folder / f"{name}.json", json.dumps(summary, indent=1).encode())
         except OSError as e:
             raise files.cannot_write(folder / f"{name}.json", e, "give out=DIR") from e
     print(f"{cfg.task_name}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
-    print("\n".join(table(returns, [result.steps * cfg.action_repeat for result in results])), flush=True)
+    if len(names) == 1:
+        lines = episodes_table(results[0], cfg.action_repeat)
+    else:
+        lines = tasks_table([names[t] for t in tasks], results)
+    print("\n".join(lines), flush=True)
     if chosen is None:
-        chosen = [int(np.argmax(returns) if args.film == "best" else np.argmin(returns))]
-    if chosen:
-        frames = _film(cfg, act, chosen, args.render_size, camera)
+        pick = np.argmax if args.film == "best" else np.argmin
+        cells = [(t, int(pick(own))) for t, own in zip(tasks, returns, strict=True)]
+    else:
+        several = len(names) > 1 and args.film is None
+        cells = [(t, e) for t in tasks for e in (chosen[:1] if several else chosen)]
+    if cells:
+        frames = _film(cfg, act, cells, args.render_size, camera)
         if args.live:
             _show(frames, args.fps or fps)
         else:
@@ -138,13 +158,15 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
 
 def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
     """Change a run's configuration for evaluation and resolve it on this machine."""
-    cfg.device, cfg.compile, cfg.num_eval_envs, cfg.overlap = args.device, "auto", args.num_envs, False
-    cfg.replay_buffer_size = 1000  # unused, but checked against the episode length
+    cfg.device, cfg.compile, cfg.num_eval_envs = args.device, "auto", args.num_envs
+    cfg.replay_buffer_size = 10**9  # unused, but checked against the length of episodes
     if "device" in cfg.agent:
         cfg.agent.device = args.device
     if args.agent_dir is not None:
         cfg.agent_dir = args.agent_dir
-    if args.task is not None:
+    if args.task is not None and cfg.regime == "multitask" and args.task not in task_names(cfg):
+        raise UserError(f"task={args.task}: the run's tasks are {', '.join(task_names(cfg))}")
+    if args.task is not None and cfg.regime != "multitask":
         trained.override_task(cfg, args.task)
     if args.seed is not None:
         cfg.seed = args.seed
@@ -153,10 +175,16 @@ def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
 
 
 def _play(
-    cfg: DictConfig, weights: dict[str, Any], path: Path, frame: int, episodes: int, camera: int | str | None
-) -> tuple[Policy, float, list[EpisodeResult]]:
-    """Return the policy, the frame rate of real time, and return and length in agent steps of each episode."""
-    envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+    cfg: DictConfig,
+    weights: dict[str, Any],
+    path: Path,
+    frame: int,
+    episodes: int,
+    camera: int | str | None,
+    tasks: Sequence[int],
+) -> tuple[Policy, float, list[list[EpisodeResult]]]:
+    """Return the policy, the frame rate of real time, and the results of the episodes of each of these tasks."""
+    envs = make_envs(cfg, utils.EVAL_ENV)
     try:
         agent = trained.agent_with(cfg, envs[0], weights, path)
         policy = evaluation_policy(agent, envs[0].action_spec().shape, frame // cfg.action_repeat)
@@ -165,21 +193,12 @@ def _play(
             envs[0].call("begin", _EVALUATION, 0)
             envs[0].call("render", 16, 16, camera)
         fps = 1 / envs[0].step_seconds if envs[0].step_seconds else 20.0
-        return act, fps, play(envs, _EVALUATION, episodes, act, lambda *_: None)
+        chosen = [env for t in tasks for env in envs[t * cfg.num_eval_envs :][: cfg.num_eval_envs]]
+        results = play(chosen, _EVALUATION, episodes, act, lambda *_: None, len(tasks))
+        return act, fps, [results[i * episodes : (i + 1) * episodes] for i in range(len(tasks))]
     finally:
         for env in envs:
             env.close()
-
-
-def table(returns: Sequence[float], frames: Sequence[int]) -> list[str]:
-    """Return the lines of the table: one per episode, then mean and IQM with their intervals, minimum and maximum."""
-    values = np.array(returns)
-    lines = [f"{'episode':>8} {'return':>10} {'frames':>8}"]
-    lines += [f"{i:>8} {value:>10.1f} {n:>8}" for i, (value, n) in enumerate(zip(returns, frames, strict=True))]
-    for name, statistic in (("mean", mean), ("IQM", iqm)):
-        low, high = interval(values, statistic)
-        lines.append(f"{name:>8} {statistic(values):>10.1f}   95 % bootstrap interval {low:.1f} to {high:.1f}")
-    return [*lines, f"{'minimum':>8} {values.min():>10.1f}", f"{'maximum':>8} {values.max():>10.1f}"]
 
 
 def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
@@ -200,30 +219,36 @@ def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
 
 
 def _film(
-    cfg: DictConfig, act: Policy, episodes: Sequence[int], size: int, camera: int | str | None
+    cfg: DictConfig, act: Policy, cells: Sequence[tuple[int, int]], size: int, camera: int | str | None
 ) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of episodes side by side."""
-    cfg.num_eval_envs = 1  # rendering works only in this process
-    envs = [make_env(cfg, utils.EVAL_ENV, 0) for _ in episodes]
+    """Yield the frames, uint8 [H, W, 3], of episodes, (task, episode) each, side by side."""
+    names = task_names(cfg)
+    number = len(cells) // len({task for task, _ in cells})  # of each task that is filmed
+    cfg.num_eval_envs, cfg.overlap = number, False  # in this process
+    made = make_envs(cfg, utils.EVAL_ENV)
+    envs = [made[task * number + i % number] for i, (task, _) in enumerate(cells)]
+    size = size if len(names) == 1 else overlay.cell_size(size, len(cells))
     try:
-        time_steps = [env.call("begin", _EVALUATION, e) for env, e in zip(envs, episodes, strict=True)]
-        totals, counts = [0.0] * len(episodes), [0] * len(episodes)
+        time_steps = [env.call("begin", _EVALUATION, e) for env, (_, e) in zip(envs, cells, strict=True)]
+        totals, counts = [0.0] * len(cells), [0] * len(cells)
 
         def render(i: int) -> np.ndarray:
             frame = envs[i].call("render", size, size, camera)
-            return overlay.label(frame, episodes[i], totals[i], counts[i], time_steps[i].action)
+            if len(names) > 1:
+                return overlay.caption(frame, names[cells[i][0]], totals[i])
+            return overlay.label(frame, cells[i][1], totals[i], counts[i], time_steps[i].action)
 
-        frames = [render(i) for i in range(len(episodes))]
+        frames = [render(i) for i in range(len(cells))]
         yield overlay.grid(frames)
         while running := [i for i, time_step in enumerate(time_steps) if not time_step.last()]:
             for i in running:
-                time_steps[i] = envs[i].call("step", act(time_steps[i], episodes[i]))
+                time_steps[i] = envs[i].call("step", act(time_steps[i], i))
                 totals[i] += time_steps[i].reward
                 counts[i] += 1
                 frames[i] = render(i)
             yield overlay.grid(frames)
     finally:
-        for env in envs:
+        for env in made:
             env.close()
 
 

@@ -111,6 +111,9 @@ def reject_foreign_code(cfg: DictConfig, path: Path) -> None:
     plain: Any = OmegaConf.to_container(cfg)
     if str(plain.get("env_id")).count(":") > 1:  # gymnasium:MODULE:NAME imports the module
         plain["env"]["_target_"] = plain["env_id"]
+    for task in plain.get("tasks") or ():
+        if str(task).count(":") > 1:
+            plain["env"]["_target_"] = task
     for key, value in _code({name: plain[name] for name in ("agent", "env", "agent_dir")}):
         if key != "agent._target_" or not re.fullmatch(r"drqv2\.agents\.\w+\.\w+Agent", str(value)):
             raise UserError(

@@ -229,11 +229,11 @@ def test_a_task_for_a_run_with_its_own_environment(
     assert "env._target_=tests.short_env.make, takes no task_name" in refusal(capsys, trained, *words, "task=mine")
     asked: list[tuple[str, Any]] = []
 
-    def make_env(cfg: Any, stream: int, index: int) -> Any:
+    def make_envs(cfg: Any, stream: int) -> Any:
         asked.append((cfg.task_name, cfg.env._target_))
         raise UserError("seen")
 
-    monkeypatch.setattr(evaluation, "make_env", make_env)
+    monkeypatch.setattr(evaluation, "make_envs", make_envs)
     exported, many = tmp_path / "policy.safetensors", tmp_path / "many.safetensors"
     export(trained, exported)
     rewritten(exported, many, {"env": {"_target_": "tests.evaluation.test_eval.several_tasks"}})

@@ -1,0 +1,36 @@
+"""The tables that eval.py prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from drqv2.evaluation.episodes import EpisodeResult
+from drqv2.evaluation.statistics import interval, iqm, mean
+
+
+def episodes_table(results: Sequence[EpisodeResult], action_repeat: int) -> list[str]:
+    """Return the lines of one task: each episode, then mean and IQM with their intervals, minimum and maximum."""
+    values = np.array([result.total for result in results])
+    lines = [f"{'episode':>8} {'return':>10} {'frames':>8}"]
+    lines += [f"{i:>8} {total:>10.1f} {steps * action_repeat:>8}" for i, (total, steps, _) in enumerate(results)]
+    for name, statistic in (("mean", mean), ("IQM", iqm)):
+        low, high = interval(values, statistic)
+        lines.append(f"{name:>8} {statistic(values):>10.1f}   95 % bootstrap interval {low:.1f} to {high:.1f}")
+    return [*lines, f"{'minimum':>8} {values.min():>10.1f}", f"{'maximum':>8} {values.max():>10.1f}"]
+
+
+def tasks_table(names: Sequence[str], results: Sequence[Sequence[EpisodeResult]]) -> list[str]:
+    """Return the lines of several tasks: mean return with its interval and share of successes; last, their means."""
+    width = max(8, *(len(name) for name in names))
+    returns = [np.array([result.total for result in own]) for own in results]
+    rows = [(name, float(mean(values)), *interval(values)) for name, values in zip(names, returns, strict=True)]
+    lines = [f"{'task':<{width}} {'return':>10}   {'95 % interval':<20}"]
+    lines += [f"{name:<{width}} {value:>10.1f}   {f'{low:.1f} to {high:.1f}':<20}" for name, value, low, high in rows]
+    lines.append(f"{'mean':<{width}} {np.mean([row[1] for row in rows]):>10.1f}   {'':<20}")
+    if results[0][0].success is not None:
+        shares = [float(np.mean([result.success or 0.0 for result in own])) for own in results]
+        ends = ["success", *(f"{share:.2f}" for share in (*shares, float(np.mean(shares))))]
+        lines = [f"{line} {end:>8}" for line, end in zip(lines, ends, strict=True)]
+    return [line.rstrip() for line in lines]
