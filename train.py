@@ -39,7 +39,7 @@ from drqv2.logging.diagnostics import diagnose
 from drqv2.regimes.impala import ImpalaWorkspace
 from drqv2.regimes.ppo import PPOWorkspace
 from drqv2.run import factory
-from drqv2.run.environments import action_repeats, discounts, make_envs
+from drqv2.run.environments import action_repeats, discounts, make_envs, task_suffixes
 from drqv2.run.start import run_workspace
 from drqv2.run.workspace import BaseWorkspace
 from replay_buffer import ReplayBufferStorage
@@ -61,6 +61,7 @@ class Workspace(BaseWorkspace):
         self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
         self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
         self.repeats, self.gammas = action_repeats(cfg), discounts(cfg)
+        self.suffixes = task_suffixes(cfg) if cfg.regime == "multitask" else []
         self.unstored = {self.tasks.index(name) for name in cfg.get("exclude_tasks", ())}
         self.time_steps: list[ExtendedTimeStep] = []  # the current one of each training environment
         env = self.train_envs[0]
@@ -244,7 +245,7 @@ class Workspace(BaseWorkspace):
 
     def task_metrics(self, played: Sequence[int], results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
         """Return the metrics of several tasks, and what the episodes took."""
-        return tasks.metrics(self.tasks, played, results, self.repeats, self.cfg.metric_names) | {"duration": seconds}
+        return tasks.metrics(played, results, self.repeats, self.suffixes) | {"duration": seconds}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of environments and replay; `needs` is the first episode that it refers to."""

@@ -57,8 +57,9 @@ def _check_tasks(cfg: Mapping[str, Any]) -> None:
     names = cfg["tasks"]
     for name in names:
         if ":" not in name and name not in tasks():
-            raise UserError(f"tasks: {show(name)}: unknown task{did_you_mean(name, tasks())}; others are LIBRARY:NAME")
-    for key, given in (("exclude_tasks", cfg["exclude_tasks"]), ("per_task", cfg["per_task"])):
+            near = did_you_mean(name, [*TASK_GROUPS, *tasks()])
+            raise UserError(f"tasks: {show(name)}: unknown task{near}; others are LIBRARY:NAME")
+    for key, given in (("exclude_tasks", cfg["exclude_tasks"]), ("per_task", cfg["per_task"] or ())):
         for name in given:
             if name not in names:
                 raise UserError(f"{key}: {name} is not among tasks={show(names)}{did_you_mean(name, names)}")

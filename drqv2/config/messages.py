@@ -65,9 +65,21 @@ _ADVICE = (
 )
 
 
+# Keys of mtrl's multi-task experiment, and what they are here.
+_ELSEWHERE = {
+    "delete_replay_at_end": "keep_replay=false",
+    "retain_last_n": "snapshot_keep_last",
+    "envs_to_exclude_during_training": "exclude_tasks",
+    "eval_freq": "eval_every_frames",
+    "init_steps": "num_seed_frames, agent.num_expl_steps and seed_updates",
+}
+
+
 def _composition(error: Exception, names: list[str]) -> str:
     for pattern, message in _ADVICE:
         if match := re.search(pattern, str(error)):
+            if match.groups() and match[1] in _ELSEWHERE:
+                return f"{match[1]}: there is no such key; here it is {_ELSEWHERE[match[1]]}"
             if match.groups() and match[1] in every_key().keys() - set(names):
                 others = " and ".join(f"regime={name}" for name in GROUPS if match[1] in keys(name))
                 return f"{match[1]}: is a key of {others} alone (see --help); leave it out, or choose that regime"

@@ -20,11 +20,15 @@ class FirstEpisode:
     """
 
     def __init__(self, recorder: VideoRecorder, name: str) -> None:
-        self._recorder, self._name = recorder, name
+        self._recorder, self._name, self._steps = recorder, name, 0
 
     def add(self, task: int, env: Any, time_step: Any) -> None:
         """Film a time step of an environment; after the last one, save the video."""
-        self._recorder.init(env) if time_step.first() else self._recorder.record(env)
+        if time_step.first():
+            self._recorder.init(env)
+        elif self._steps % self._recorder.every == 0:
+            self._recorder.record(env)
+        self._steps += 1
         if time_step.last():
             self._recorder.save(self._name)
 
@@ -45,14 +49,18 @@ class FirstEpisodes:
         self._playing = set(range(len(tasks)))
         self._seen: set[int] = set()  # tasks with a new picture since the last frame
         self._totals = dict.fromkeys(self._playing, 0.0)
+        self._steps = dict.fromkeys(self._playing, -1)
 
     def add(self, task: int, env: Any, time_step: Any) -> None:
         """Take the picture of a task's time step; when all that play have one, film them."""
         if not self._recorder.enabled:
             return
+        self._totals[task] += time_step.reward
+        self._steps[task] += 1
+        if self._steps[task] % self._recorder.every and not time_step.last():
+            return
         if task in self._seen:  # the others of the last round have ended
             self._film()
-        self._totals[task] += time_step.reward
         picture = env.render(self._size, self._size)
         self._cells[task] = overlay.caption(picture, self._tasks[task], self._totals[task])
         self._seen.add(task)

@@ -10,20 +10,15 @@ from drqv2.evaluation.episodes import EpisodeResult
 
 
 def metrics(
-    tasks: Sequence[str],
-    played: Sequence[int],
-    results: Sequence[EpisodeResult],
-    repeats: Sequence[int],
-    names: str = "task",
+    played: Sequence[int], results: Sequence[EpisodeResult], repeats: Sequence[int], suffixes: Sequence[str]
 ) -> dict[str, float]:
     """Return return, length in frames and success of episodes: each task's mean, and the mean over these tasks.
 
     Args:
-        tasks: names of all tasks.
         played: index of the task of each episode.
         results: of each episode; its length is in agent steps.
         repeats: environment frames in one agent step of each task.
-        names: "task": `success/walker_walk`; "env_index": `success_env_index_2`, as in mtrl.
+        suffixes: how the names of each task's metrics end, such as `/walker_walk`.
 
     Returns:
         The metrics by name; `success` where an environment says so.
@@ -40,10 +35,5 @@ def metrics(
         if means:
             found[metric] = float(np.mean(list(means.values())))
         for task, mean in means.items():
-            found[metric_name(metric, tasks, task, names)] = mean
+            found[f"{metric}{suffixes[task]}"] = mean
     return found
-
-
-def metric_name(metric: str, tasks: Sequence[str], task: int, names: str = "task") -> str:
-    """Return the name of a task's metric, see `metrics`."""
-    return f"{metric}_env_index_{task}" if names == "env_index" else f"{metric}/{tasks[task].rpartition(':')[2]}"

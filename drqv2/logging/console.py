@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Self
@@ -45,6 +45,50 @@ COLUMNS = {
 _COLOURS = {"train": "\033[33m", "eval": "\033[32m"}
 
 
+class TaskRows:
+    """The evaluations of several tasks as lines: newest return and success, and a small plot of all so far.
+
+    Args:
+        tasks: the names in the columns of eval.csv: `episode_reward_NAME`, `success_NAME`.
+        shown: lines at most; the others are counted.
+    """
+
+    _BARS = "▁▂▃▄▅▆▇█"
+    _WIDTH = 30  # evaluations in a plot
+
+    def __init__(self, tasks: Sequence[str], shown: int = 100) -> None:
+        self._history: dict[str, list[float]] = {task: [] for task in tasks}
+        self._returns: dict[str, float] = {}
+        self._success: dict[str, float] = {}
+        self._shown = shown
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Take a row of eval.csv; success is plotted where there is one, else the return."""
+        for task, history in self._history.items():
+            if (success := row.get(f"success_{task}")) is not None:
+                self._success[task] = success
+            if (value := row.get(f"episode_reward_{task}")) is not None:
+                history.append(value if success is None else success)
+                self._returns[task] = value
+
+    def lines(self) -> list[str]:
+        """Return a line for each task that has been evaluated."""
+        known = [task for task, history in self._history.items() if history]
+        width = max(map(len, known), default=0)
+        lines = []
+        for task in known[: self._shown]:
+            success = f"  success {self._success[task]:.2f}" if task in self._success else ""
+            lines.append(f"{task:<{width}}  {self._returns[task]:>8.1f}{success}  {self._plot(task)}")
+        left = len(known) - self._shown
+        return lines + ([f"and {left} more in eval.csv"] if left > 0 else [])
+
+    def _plot(self, task: str) -> str:
+        values = self._history[task]
+        low, high = min(0.0, *values), max(1.0 if task in self._success else 0.0, *values)
+        scale = (len(self._BARS) - 1) / ((high - low) or 1.0)
+        return "".join(self._BARS[round((value - low) * scale)] for value in values[-self._WIDTH :])
+
+
 class Console:
     """Shows logged rows. Usable as a context; outside of it `show` must work, too. The base class shows nothing."""
 
@@ -58,7 +102,14 @@ class Console:
 
 
 class PlainConsole(Console):
-    """Prints a line for each row."""
+    """Prints a line for each row, and after an evaluation of several tasks one for each of them.
+
+    Args:
+        tasks: their names, none for a single one.
+    """
+
+    def __init__(self, tasks: Sequence[str] = ()) -> None:
+        self._tasks = TaskRows(tasks)
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Print the row's known columns."""
@@ -67,6 +118,10 @@ class PlainConsole(Console):
         pieces = [f"| {name}{' ' * (5 - len(ty))}"]
         pieces += [f"{label}: {show(row[column])}" for column, (label, show) in COLUMNS[ty].items() if column in row]
         print(" | ".join(pieces), flush=True)
+        if ty == "eval":
+            self._tasks.add(row)
+            for line in self._tasks.lines():
+                print(f"|   {line}", flush=True)
 
 
 @dataclass
@@ -98,6 +153,7 @@ class Dashboard(Console):
         status: returns the current status.
         machine: returns CPU, memory and GPU usage as text by name.
         terminal: standard output by default.
+        tasks: names of several tasks, none for a single one.
     """
 
     def __init__(
@@ -106,7 +162,9 @@ class Dashboard(Console):
         status: Callable[[], Status],
         machine: Callable[[], Mapping[str, str]] = dict,
         terminal: Terminal | None = None,
+        tasks: Sequence[str] = (),
     ) -> None:
+        self._tasks = TaskRows(tasks, shown=16)
         self._title, self._status, self._machine = title, status, machine
         self._rows: dict[str, Mapping[str, float]] = {}
         self._start = (time.monotonic(), 0)
@@ -117,6 +175,8 @@ class Dashboard(Console):
         """Show the row at the next redraw, if an episode ended in it."""
         if "episode_reward" in row:
             self._rows[ty] = dict(row)
+        if ty == "eval":
+            self._tasks.add(row)
 
     def __enter__(self) -> Self:
         outputs = (sys.stdout, sys.stderr)
@@ -153,6 +213,7 @@ class Dashboard(Console):
             f"{_time(max(0, status.num_frames - status.frame) / fps)} left" if fps > 0 else "",
         )
         lines: list[RenderableType] = [bar, self._returns(status)]
+        lines += [Text(f"{'' if i else 'tasks':<9}{line}", no_wrap=True) for i, line in enumerate(self._tasks.lines())]
         if status.shares:
             shares = [f"{name} {100 * share:.0f} %" for name, share in status.shares.items()]
             lines.append(Text("time     " + "  ".join(shares), overflow="fold"))

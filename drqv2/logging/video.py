@@ -118,14 +118,17 @@ class VideoRecorder:
         root_dir: run directory; None disables recording.
         render_size: height and width of the frames in pixels.
         fps: frames per second. For real time: 1 / (control time step in seconds * action repeat).
+        every: film every so many time steps.
 
     Attributes:
         render_size: as given.
+        every: as given.
     """
 
     _folder_name = "eval_video"
 
-    def __init__(self, root_dir: str | Path | None, render_size: int = 256, fps: float = 20) -> None:
+    def __init__(self, root_dir: str | Path | None, render_size: int = 256, fps: float = 20, every: int = 1) -> None:
+        self.every = every
         self._folder = None if root_dir is None else Path(root_dir) / self._folder_name
         self.render_size = render_size
         self._fps = fps

@@ -47,6 +47,14 @@ def task_names(cfg: DictConfig) -> list[str]:
     return list(cfg.get("tasks") or [cfg.env_id or cfg.task_name])
 
 
+def task_suffixes(cfg: DictConfig) -> list[str]:
+    """Return how the names of each task's metrics end: `/walker_walk`, or `_env_index_2` as in mtrl."""
+    names = task_names(cfg)
+    if cfg.metric_names == "env_index":
+        return [f"_env_index_{i}" for i in range(len(names))]
+    return [f"/{name.rpartition(':')[2]}" for name in names]
+
+
 def action_repeats(cfg: DictConfig) -> list[int]:
     """Return the environment frames in one agent step of each task."""
     return [int(_setting(cfg, task, "action_repeat")) for task in task_names(cfg)]
@@ -58,7 +66,7 @@ def discounts(cfg: DictConfig) -> list[float]:
 
 
 def _setting(cfg: DictConfig, task: str, name: str) -> Any:
-    own = cfg.get("per_task", {}).get(task, {})
+    own = (cfg.get("per_task") or {}).get(task, {})
     return own[name] if name in own else cfg.get(name)
 
 

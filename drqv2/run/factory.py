@@ -33,7 +33,7 @@ from drqv2.logging.video import TrainVideoRecorder, VideoRecorder
 from drqv2.replay.device import choose_replay_device, needed_bytes
 from drqv2.replay.loader import ReplayLoader, make_replay_loader
 from drqv2.replay.storage import ReplayBufferStorage
-from drqv2.run.environments import discounts, task_names
+from drqv2.run.environments import discounts, task_names, task_suffixes
 from drqv2.system import machine
 from drqv2.system.files import REPLAY
 
@@ -114,17 +114,19 @@ def make_recorders(cfg: DictConfig, env: EnvHandle, work_dir: Path) -> tuple[Vid
     pixels = len(shape) == 3
     channels = shape[0] // cfg.frame_stack if pixels else 3
     film = work_dir if cfg.get("save_train_video") else None
+    every = max(1, round(fps / cfg.video_fps)) if cfg.video_fps else 1
     return (
-        VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps),
+        VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps / every, every),
         TrainVideoRecorder(film, cfg.render_size, fps, channels, None if pixels else env),
     )
 
 
 def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
     """Return the dashboard where it is wanted: auto is for terminals that can move their cursor."""
+    tasks = [suffix[1:] for suffix in task_suffixes(cfg)] if cfg.regime == "multitask" else []
     if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
-        return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device))
-    return Console() if cfg.console == "off" else PlainConsole()
+        return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device), tasks=tasks)
+    return Console() if cfg.console == "off" else PlainConsole(tasks)
 
 
 def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:

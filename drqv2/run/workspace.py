@@ -178,17 +178,30 @@ class BaseWorkspace:
     # --- snapshots ----------------------------------------------------------------------------------------------
 
     def save_snapshot_if_due(self, now: bool = False) -> None:
-        """Save a snapshot if the interval has passed, at a milestone, when asked to stop, or `now`."""
+        """Save a snapshot if the interval has passed, at a milestone, when asked to stop, or `now`.
+
+        `now` means an evaluation: `snapshot_keep_last` counts their weights.
+        """
         since = self.timer.total_time() - self._saved_at
         due = since >= self._save_every and not self.checkpoints.busy
-        milestone = self._milestones(self.global_step) > self._milestones(self.global_step - self.round_steps)
+        milestone = self._is_milestone(self.global_step) or (now and self.cfg.snapshot_keep_last != 0)
         milestone &= self._milestone_step != self.global_step  # it may come before and after an evaluation
         if self._saves and (now or milestone or due or self.stop.requested):
             self.save_snapshot(milestone)
 
-    def _milestones(self, step: int) -> int:
-        """Return the number of milestones passed by an agent step."""
-        return int(self._keep * step // (self.num_frames // self.action_repeat))
+    def _is_milestone(self, step: int) -> bool:
+        """Return whether the weights of an agent step are among the evenly spaced ones."""
+
+        def passed(step: int) -> int:
+            return int(self._keep * step // (self.num_frames // self.action_repeat))
+
+        return passed(step) > passed(step - self.round_steps)
+
+    def _outdated(self) -> list[int]:
+        """Return the frames of weights that are neither evenly spaced nor among the last ones."""
+        last = self.cfg.snapshot_keep_last
+        others = [f for f in self.checkpoints.kept_frames() if not self._is_milestone(f // self.action_repeat)]
+        return others[: len(others) - last] if last > 0 else []
 
     def save_snapshot(self, milestone: bool = False) -> None:
         """Copy everything that the run needs to continue from this step; a thread writes it.
@@ -214,7 +227,7 @@ class BaseWorkspace:
                 "needs": 0,  # no replay, unless the regime's own state says otherwise
                 **self.state_dict(),
             }
-            self.checkpoints.save(state, milestone)
+            self.checkpoints.save(state, milestone, self._outdated)
             self._milestone_step = self.global_step if milestone else self._milestone_step
             self._pin_replay()
 

@@ -42,6 +42,7 @@ TASKS = (
         Settings(action_repeat=Int(1), discount=Float(0, 1, above=True), camera=Int(-1)),
         "Settings of single tasks, as in per_task={cheetah_run:{action_repeat:4}}; frames are counted with the "
         "action_repeat of the others.",
+        null="none have their own",
     ),
     Key(
         "task_sampling",

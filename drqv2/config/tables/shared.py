@@ -97,6 +97,13 @@ SNAPSHOTS = (
     free("save_snapshot", Bool(), "Write snapshot.pt while training, so that the run can be resumed."),
     free("snapshot_every_seconds", Float(0), "Seconds of training between two snapshots.", "seconds"),
     free("snapshot_keep", Int(0), "Evenly spaced weights_FRAME.pt to keep, besides the initial weights.", "files"),
+    free(
+        "snapshot_keep_last",
+        Int(-1),
+        "Further weights_FRAME.pt to keep, of the last evaluations; -1: of all.",
+        "files",
+        legacy=0,
+    ),
 )
 RECORDS = (
     free(
@@ -109,6 +116,14 @@ RECORDS = (
     free("use_wandb", Bool(), "Log to Weights & Biases (pip install wandb; WANDB_MODE=offline without a server)."),
     free("save_video", Bool(), "Film the first episode of each evaluation."),
     free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
+    free(
+        "video_fps",
+        Float(0, above=True),
+        "Pictures per second of simulated time in evaluation videos; fewer take less time to draw.",
+        "pictures",
+        null="one for each agent step",
+        legacy=None,
+    ),
 )
 SHARED = (TASK, EVALUATION, RUN, SNAPSHOTS, RECORDS)
 
