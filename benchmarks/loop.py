@@ -7,7 +7,7 @@ import io
 import multiprocessing as mp
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -57,7 +57,18 @@ def plain_fps(quick: bool) -> Iterator[float]:
 
 
 def own_fps(quick: bool) -> Iterator[float]:
-    """Yield the frames per second of train.py's Workspace, in one run that pauses in between.
+    """Yield the frames per second of train.py's Workspace, in one run that pauses in between; raises as `run_fps`."""
+    short = ("env._target_=benchmarks.baseline.pixels.short_cartpole", "image_size=84", "action_repeat=2")
+    setting = ("preset=debug", *short) if quick else ("preset=paper", f"task={TASK}")
+    return run_fps([*setting, f"num_seed_frames={_seed_frames(quick)}"], REPEAT)
+
+
+def run_fps(overrides: Sequence[str], frames: int) -> Iterator[float]:
+    """Yield the frames per second of a run, which pauses in between.
+
+    Args:
+        overrides: its command line.
+        frames: environment frames in a round of its loop.
 
     Raises:
         RuntimeError: the run fails; its traceback is on stderr.
@@ -67,13 +78,13 @@ def own_fps(quick: bool) -> Iterator[float]:
     with tempfile.TemporaryDirectory() as folder:
         machine.limit_openmp_spinning()  # inherited by the process; train.py does the same
         pipe, child_pipe = context.Pipe()
-        process = context.Process(target=_train, args=(quick, folder, child_pipe))
+        process = context.Process(target=_train, args=(list(overrides), folder, child_pipe))
         process.start()
         child_pipe.close()
         try:
             while True:
                 pipe.send(True)
-                yield REPEAT * STEPS / pipe.recv()
+                yield frames * STEPS / pipe.recv()
         except (EOFError, BrokenPipeError):
             raise RuntimeError("the run has failed; see its output on stderr") from None
         finally:
@@ -82,7 +93,7 @@ def own_fps(quick: bool) -> Iterator[float]:
 
 
 class Paced(Workspace):
-    """A run that never evaluates and that, once it learns, waits after every STEPS agent steps for a message.
+    """A run that never evaluates and that, once it learns, waits after every STEPS rounds of its loop for a message.
 
     Attributes:
         pipe: receives a message to continue; sends the seconds that the steps took.
@@ -96,7 +107,7 @@ class Paced(Workspace):
 
     def save_snapshot_if_due(self, now: bool = False) -> None:
         """Wait, at the head of the loop, until the next steps may be taken; save nothing."""
-        if now or self.seed_until_step(self.global_step) or self.global_step % STEPS:
+        if now or self.seed_until_step(self.global_step) or self.global_step % (STEPS * self.round_steps):
             return
         if self._block_start is not None:
             self.pipe.send(time.perf_counter() - self._block_start)
@@ -105,7 +116,7 @@ class Paced(Workspace):
         self._block_start = time.perf_counter()
 
 
-def _train(quick: bool, folder: str, pipe: Connection) -> None:
+def _train(overrides: Sequence[str], folder: str, pipe: Connection) -> None:
     def run(cfg: DictConfig, work_dir: Path) -> None:
         factory.prepare_machine(cfg)
         workspace = Paced(cfg, work_dir)
@@ -116,10 +127,8 @@ def _train(quick: bool, folder: str, pipe: Connection) -> None:
         finally:
             workspace.close()
 
-    short = ("env._target_=benchmarks.baseline.pixels.short_cartpole", "image_size=84", "action_repeat=2")
     argv = [
-        *(("preset=debug", *short) if quick else ("preset=paper", f"task={TASK}")),
-        f"num_seed_frames={_seed_frames(quick)}",
+        *overrides,
         f"hydra.run.dir={folder}",
         f"replay_buffer_num_workers={WORKERS}",
         "save_video=false",

@@ -56,7 +56,7 @@ def _check_tasks(cfg: Mapping[str, Any]) -> None:
     """Check a list of tasks and what refers to it."""
     names = cfg["tasks"]
     for name in names:
-        if ":" not in name and name not in tasks():
+        if ":" not in name and cfg["env._target_"] is None and name not in tasks():
             near = did_you_mean(name, [*TASK_GROUPS, *tasks()])
             raise UserError(f"tasks: {show(name)}: unknown task{near}; others are LIBRARY:NAME")
     for key, given in (("exclude_tasks", cfg["exclude_tasks"]), ("per_task", cfg["per_task"] or ())):
@@ -65,10 +65,10 @@ def _check_tasks(cfg: Mapping[str, Any]) -> None:
                 raise UserError(f"{key}: {name} is not among tasks={show(names)}{did_you_mean(name, names)}")
     if not names or set(names) == set(cfg["exclude_tasks"]):
         raise UserError(f"exclude_tasks={show(cfg['exclude_tasks'])}: leaves no task to learn of tasks={show(names)}")
-    if cfg["env_id"] is not None or cfg["env._target_"] is not None:
-        raise UserError(
-            "tasks with env_id or env._target_: give only one; a task can be gymnasium:NAME or envpool:NAME"
-        )
+    if cfg["env_id"] is not None:
+        raise UserError(f"env_id={cfg['env_id']} and tasks={show(names)}: give only one of them")
+    if cfg["env._target_"] is not None:
+        return  # the length of its episodes is unknown
     size, frames = cfg["replay_buffer_size"], 1000 * sum(":" not in name for name in names) / cfg["action_repeat"]
     if size < frames:
         raise UserError(
