@@ -57,6 +57,7 @@ from video import Mp4
 
 _EVALUATION = 2**31  # index of this evaluation; those during training count from 0
 _FILM = "0,1,2,3"
+_GRID_FPS = 25  # pictures per second of simulated time, of several tasks: each is drawn as often as there are tasks
 Policy = Callable[[Any, int], np.ndarray]  # time step, number of its episode -> action
 
 KEYS = {
@@ -149,7 +150,9 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         several = len(names) > 1 and args.film is None
         cells = [(t, e) for t in tasks for e in (chosen[:1] if several else chosen)]
     if cells:
-        frames = _film(cfg, act, cells, args.render_size, camera)
+        every = max(1, round(fps / _GRID_FPS)) if len(names) > 1 else 1
+        fps /= every
+        frames = _film(cfg, act, cells, args.render_size, camera, every)
         if args.live:
             _show(frames, args.fps or fps)
         else:
@@ -219,9 +222,9 @@ def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
 
 
 def _film(
-    cfg: DictConfig, act: Policy, cells: Sequence[tuple[int, int]], size: int, camera: int | str | None
+    cfg: DictConfig, act: Policy, cells: Sequence[tuple[int, int]], size: int, camera: int | str | None, every: int
 ) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of episodes, (task, episode) each, side by side."""
+    """Yield the frames, uint8 [H, W, 3], of episodes, (task, episode) each, side by side, at every so many steps."""
     names = task_names(cfg)
     number = len(cells) // len({task for task, _ in cells})  # of each task that is filmed
     cfg.num_eval_envs, cfg.overlap = number, False  # in this process
@@ -245,8 +248,10 @@ def _film(
                 time_steps[i] = envs[i].call("step", act(time_steps[i], i))
                 totals[i] += time_steps[i].reward
                 counts[i] += 1
-                frames[i] = render(i)
-            yield overlay.grid(frames)
+                if counts[i] % every == 0 or time_steps[i].last():
+                    frames[i] = render(i)
+            if max(counts) % every == 0:
+                yield overlay.grid(frames)
     finally:
         for env in made:
             env.close()

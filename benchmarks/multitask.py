@@ -12,7 +12,7 @@ ABOUT = "frames per second once updates have begun, from pixels; ratio: over num
 REPEAT = 4
 # Both make an update for each step of an environment, of the same batch.
 SIDES = {
-    "one task, num_envs=3": ["task=walker_walk", "num_envs=3"],
+    "one task, num_envs=3": ["task=walker_walk", "num_envs=3", "num_seed_frames=3000"],
     "three tasks": ["regime=multitask", "tasks=[walker_stand,walker_walk,walker_run]", "updates_per_step=3"],
     "three tasks, DrQV2Agent": [
         *("regime=multitask", "tasks=[walker_stand,walker_walk,walker_run]", "updates_per_step=3"),
@@ -23,7 +23,7 @@ SIDES = {
 
 def measure(quick: bool = False) -> list[Row]:
     """Return a row for each side."""
-    # An episode of each environment has to be stored before the first update: its steps, or those of all of them.
+    # The first update needs a stored episode: 1,000 frames of a task, or 3,000 of three environments counted together.
     common = ["preset=cpu", "obs_type=pixels", "num_seed_frames=1000", "nstep=1", "batch_size=64"]
     if quick:
         common += ["image_size=32", "agent.hidden_dim=16", "batch_size=8"]
