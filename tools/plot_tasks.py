@@ -1,0 +1,98 @@
+"""Plot runs of several tasks: success, or return, of each task over its frames, and the mean over tasks.
+
+python tools/plot_tasks.py blind=RUN plain=RUN brc=RUN --out results/multitask/mt10
+
+Each argument is NAME=RUN, a run directory or a CSV file that an earlier call wrote; runs of one name are seeds of one
+setting. Writes to --out NAME_SEED.csv, a copy of each run's eval.csv, and curves.png; prints a table of the last rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import shutil
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from omegaconf import OmegaConf
+
+COLOURS = ("#8a94a1", "#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c")
+Columns = dict[str, np.ndarray]
+
+
+def read(path: Path) -> Columns:
+    """Return the columns of a CSV file."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
+
+
+def collect(argument: str, out: Path) -> tuple[str, Columns]:
+    """Return the name and the evaluations of NAME=RUN, and keep a copy of them."""
+    name, _, place = argument.partition("=")
+    path = Path(place)
+    if path.is_dir():
+        seed = OmegaConf.load(path / "config.yaml").seed
+        path = Path(shutil.copy(path / "eval.csv", out / f"{name}_{seed}.csv"))
+    return name, read(path)
+
+
+def main() -> None:
+    """Copy the evaluations, plot them, print the table."""
+    parser = argparse.ArgumentParser("python tools/plot_tasks.py", description=__doc__.split("\n\n")[0])
+    parser.add_argument("runs", nargs="+", metavar="NAME=RUN")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, list[Columns]] = {}
+    for argument in args.runs:
+        name, columns = collect(argument, args.out)
+        settings.setdefault(name, []).append(columns)
+    first = next(iter(settings.values()))[0]
+    metric = "success" if "success" in first else "episode_reward"
+    tasks = [name.removeprefix(f"{metric}_") for name in first if name.startswith(f"{metric}_")]
+    plot(settings, metric, tasks, args.out / "curves.png")
+    show(settings, metric, tasks)
+
+
+def plot(settings: dict[str, list[Columns]], metric: str, tasks: list[str], path: Path) -> None:
+    """Draw a panel for the mean and one for each task."""
+    columns = min(len(tasks) + 1, 4)
+    rows = math.ceil((len(tasks) + 1) / columns)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(3 * columns, 2.2 * rows), sharex=True, squeeze=False, layout="constrained"
+    )
+    for axes, task in zip(grid.flat, [None, *tasks], strict=False):
+        for colour, (name, runs) in zip(COLOURS, settings.items(), strict=False):
+            for i, run in enumerate(runs):
+                values = run[metric if task is None else f"{metric}_{task}"]
+                axes.plot(run["frame"] / 1000, values, color=colour, label=None if i else name, linewidth=1.4)
+        axes.set_title(f"mean {metric.replace('episode_reward', 'return')}" if task is None else task, fontsize=9)
+        axes.set_ylim(bottom=0, top=1.03 if metric == "success" else None)
+        axes.grid(alpha=0.3)
+    for axes in grid.flat[len(tasks) + 1 :]:
+        axes.axis("off")
+    figure.supxlabel("environment frames of each task, thousands", fontsize=9)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower right", ncols=len(settings))
+    figure.savefig(path, dpi=90)
+
+
+def show(settings: dict[str, list[Columns]], metric: str, tasks: list[str]) -> None:
+    """Print a table: each task's value at the last frame that all runs have reached, mean over seeds."""
+    last = min(run["frame"][-1] for runs in settings.values() for run in runs)
+    print(f"| {metric} at {last:,.0f} frames | " + " | ".join(settings) + " |")
+    print("|---|" + "---|" * len(settings))
+    for task in [*tasks, None]:
+        column = metric if task is None else f"{metric}_{task}"
+        cells = [np.mean([run[column][run["frame"] <= last][-1] for run in runs]) for runs in settings.values()]
+        digits = 2 if metric == "success" else 0
+        print(f"| {task or 'mean'} | " + " | ".join(f"{cell:.{digits}f}" for cell in cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
