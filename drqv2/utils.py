@@ -61,12 +61,14 @@ class eval_mode:
 
     def __enter__(self) -> None:
         self.previous = [getattr(model, "training", True) for model in self.models]
-        for model in self.models:
-            model.train(False)
+        for model, training in zip(self.models, self.previous, strict=True):
+            if training:  # to walk through all of an agent's modules can take longer than its action
+                model.train(False)
 
     def __exit__(self, *_: object) -> None:
         for model, training in zip(self.models, self.previous, strict=True):
-            model.train(training)
+            if training:
+                model.train(training)
 
 
 def soft_update_params(net: nn.Module, target_net: nn.Module, tau: float) -> None:

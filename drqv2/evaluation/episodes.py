@@ -14,6 +14,7 @@ from drqv2.errors import NotFiniteError
 from drqv2.evaluation.films import FirstEpisode, FirstEpisodes
 from drqv2.logging.video import VideoRecorder
 from drqv2.run.workspace import BaseWorkspace
+from drqv2.utils import eval_mode
 
 
 class EpisodeResult(NamedTuple):
@@ -109,7 +110,7 @@ def evaluate(
             film.add(episode // episodes, env, time_step)
 
     began = time.perf_counter()
-    with run.timer.paused(), run.time_shares.spent_on("evaluation"):
+    with run.timer.paused(), run.time_shares.spent_on("evaluation"), eval_mode(run.agent):
         results = play(envs, run.progress.evaluations, episodes, act, watch, len(run.tasks))
     run.progress.evaluations += 1
     run.log_evaluation(results, time.perf_counter() - began)
