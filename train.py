@@ -269,8 +269,7 @@ class Workspace(BaseWorkspace):
         """Finish the current snapshot; close environments, workers, recorders and files."""
         super().close()
         self.replay_loader.close()
-        for env in (*self.train_envs, *self.eval_envs):
-            env.close()
+        self.close_environments()
         self.video_recorder.close()
         self.train_video_recorder.close()
 

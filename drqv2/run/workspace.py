@@ -86,7 +86,15 @@ class BaseWorkspace:
         self.progress = Progress(episode_steps=[0] * n, episode_rewards=[0.0] * n, episode_success=[None] * n)
         self.time_shares = TimeShares(*self.phases)
         self.console = factory.make_console(cfg, self.device, self.status)
-        self.setup()
+        try:
+            self.setup()
+            self._start_or_resume()
+        except BaseException:
+            self.close_environments()
+            raise
+
+    def _start_or_resume(self) -> None:
+        cfg, work_dir = self.cfg, self.work_dir
         self.logger = factory.make_logger(cfg, work_dir, self.console)  # its hyperparameters may refer to the shapes
         self.timer = utils.Timer()
         self._saved_norms: dict[str, float] = {}  # gradient norms of the last update before a resume
@@ -317,6 +325,13 @@ class BaseWorkspace:
             "episode_length": float(np.mean(steps)) * self.action_repeat,
         }
         return metrics | {f"episode_reward/{episode}": value for episode, value in enumerate(returns)}
+
+    def close_environments(self) -> None:
+        """Close what has been made of the environments; some may be missing, if the start failed."""
+        vector = getattr(self, "vector", None)
+        made = [*getattr(self, "train_envs", ()), *getattr(self, "eval_envs", ()), *([vector] if vector else [])]
+        for env in made:
+            env.close()
 
     def close(self) -> None:
         """Finish the snapshot that is being written; close the logs."""
