@@ -68,7 +68,7 @@
 
   function startVisible() { // a chart in a closed section has no width; it waits until the section is opened
     for (const element of document.querySelectorAll(".chart:not([data-drawn])")) {
-      if (element.offsetParent === null) continue;
+      if (element.closest("details:not([open])")) continue;
       element.dataset.drawn = "";
       start(element);
     }

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,3 +57,13 @@ def make_run_of_tasks(
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def make_many(folder: Path) -> None:
+    """Write 48 runs of 20 settings of a task."""
+    rng = np.random.default_rng(0)
+    for i in range(48):
+        agent = {"critic": ("drqv2", "residual")[i % 2], "hidden_dim": (256, 512, 1024, 2048, 4096)[i % 5]}
+        values = 800 * (1 - np.exp(-np.arange(51) / 10)) + rng.normal(0, 30, 51)
+        more: dict[str, Any] = {"seed": i // 20, "lr": (1e-4, 3e-4)[i % 4 // 2], "agent": agent}
+        make_run(folder / f"run{i:02}", values, task_name="walker_walk", **more)

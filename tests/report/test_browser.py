@@ -20,7 +20,7 @@ import pytest
 
 import report
 from tests.patience import PATIENCE
-from tests.report.made_runs import ROOT, make_run
+from tests.report.made_runs import ROOT, make_many, make_run, make_run_of_tasks
 from video import Mp4
 
 
@@ -59,8 +59,17 @@ def drawn(browser: Any) -> list[dict[str, Any]]:
 def show(browser: Any, page: Path) -> None:
     """Open a page, and wait until all of its charts are drawn."""
     browser.get(page.as_uri())
-    charts = "return ['.chart', '.chart .js-plotly-plot .legend'].map(s => document.querySelectorAll(s).length)"
-    until(lambda: (found := browser.execute_script(charts))[0] > 0 and found[0] == found[1])
+    waiting = """return [...document.querySelectorAll('.chart')].filter(
+        c => !c.closest('details:not([open])') && !c.querySelector('.js-plotly-plot .scatterlayer')).length"""
+    until(lambda: browser.find_elements("css selector", ".chart") and browser.execute_script(waiting) == 0)
+
+
+def shown_entries(browser: Any) -> list[Any]:
+    """Return the legend entries of the first chart that are shown."""
+    found: list[Any] = browser.find_element("css selector", ".chart").find_elements(
+        "css selector", ".legend [aria-pressed=true]"
+    )
+    return found
 
 
 def until(condition: Any) -> None:
@@ -81,8 +90,9 @@ def test_the_page_works_in_a_browser(browser: Any, reference: Path, tmp_path: Pa
     report.main([str(tmp_path), str(reference), "out=" + str(tmp_path / "report.html")])
     show(browser, tmp_path / "report.html")
     heads = browser.find_elements(By.CSS_SELECTOR, "section:not(#speed) h2")
-    assert [head.text for head in heads] == ["cartpole_balance_sparse", "cheetah_run"]
-    browser.execute_script("document.querySelector('.js-plotly-plot').closest('section').remove()")  # the first
+    assert [head.text for head in heads] == ["All tasks", "cartpole_balance_sparse", "cheetah_run", "Configurations"]
+    for name in ("all_tasks", "cartpole_balance_sparse"):
+        browser.execute_script("document.getElementById(arguments[0]).remove()", name)
 
     def seen() -> set[str]:
         return {t["name"] for t in drawn(browser) if t["visible"] is True and "hidden" in str(t["name"])}
@@ -91,17 +101,23 @@ def test_the_page_works_in_a_browser(browser: Any, reference: Path, tmp_path: Pa
     names = sorted(seen())
     assert len(names) == 1  # "as most" and agent.hidden_dim=...
     before = [t["visible"] for t in drawn(browser)]
-    entry = browser.find_elements(By.CSS_SELECTOR, ".chart .legendtoggle")[-1]
-    browser.execute_script("arguments[0].scrollIntoView()", entry)
+    entry = shown_entries(browser)[-1]
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", entry)
     entry.click()
     until(lambda: [t["visible"] for t in drawn(browser)] != before)
     assert "legendonly" in [t["visible"] for t in drawn(browser)]
 
-    buttons = browser.find_elements(By.CSS_SELECTOR, ".updatemenu-button")
-    assert [b.text for b in buttons] == ["mean, frames", "mean, time", "IQM, frames", "IQM, time"]
-    buttons[1].click()
+    assert entry.get_attribute("aria-pressed") == "false"
+
+    buttons = {button.text: button for button in browser.find_elements(By.CSS_SELECTOR, ".choices button")}
+    assert list(buttons) == ["mean", "IQM", "frames", "time", "seeds", "no seeds"]
+    buttons["time"].click()
     title = "return document.querySelector('.js-plotly-plot')._fullLayout.xaxis.title.text"
     until(lambda: browser.execute_script(title) == "hours of training")
+    assert {t["name"] for t in drawn(browser) if t["visible"] is not True} == {entry.text}  # still hidden
+    number = len(drawn(browser))
+    buttons["no seeds"].click()
+    until(lambda: len(drawn(browser)) == number - 4)
 
     show(browser, tmp_path / "report.html")
     (video,) = browser.find_elements(By.TAG_NAME, "video")
@@ -124,13 +140,84 @@ def test_fifty_long_runs(browser: Any, tmp_path: Path) -> None:
     report.main([str(tmp_path)])
     assert (tmp_path / "report.html").stat().st_size < 20e6
     show(browser, tmp_path / "report.html")
-    plots = "return [...document.querySelectorAll('.chart .js-plotly-plot')].map(p => p._fullData.length)"
-    until(lambda: len(browser.execute_script(plots)) == 5)
+    plots = """return [...document.querySelectorAll('section:not(#all_tasks) .chart .js-plotly-plot')].map(
+        p => p._fullData.length)"""
+    assert len(browser.execute_script(plots)) == 5
     assert min(browser.execute_script(plots)) >= 10
-    browser.find_element("css selector", "details.speed summary").click()
+    fold = browser.find_element("css selector", "details.speed summary")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", fold)
+    fold.click()
     speeds = "return document.querySelector('details.speed .js-plotly-plot')"
+    until(lambda: browser.execute_script(f"{speeds} !== null"))
     assert browser.execute_script(f"{speeds}._fullData.map(t => t.x.length)") == [300] * 10
     until(lambda: browser.execute_script(f"{speeds}.querySelector('.main-svg').getBoundingClientRect().width") > 500)
+    assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
+
+
+RECTANGLES = """return [...document.querySelectorAll('.chart')].filter(
+    c => !c.closest('details:not([open])')).map(c =>
+    ['.plot', '.plot .main-svg', '.legend'].map(s => c.querySelector(s).getBoundingClientRect()).concat(
+        [...c.querySelectorAll('.plot .xtitle, .plot .xtick text, .legend button')].map(e => e.getBoundingClientRect())
+    ).map(r => [r.top, r.bottom, r.width]))"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1100, 420])
+def test_a_legend_of_many_entries_covers_nothing(browser: Any, tmp_path: Path, width: int) -> None:
+    """48 runs of 20 settings: the legend is below the plot and its axis, whatever the width of the window."""
+    make_many(tmp_path)
+    report.main([str(tmp_path)])
+    size = browser.get_window_size()
+    browser.set_window_size(width, 1600)
+    try:
+        show(browser, tmp_path / "report.html")
+        (chart,) = browser.execute_script(RECTANGLES)
+        plot, drawing, legend, *parts = chart
+        texts, buttons = parts[:-27], parts[-27:]  # of the legend: published, 20 settings, 4 other methods, all, none
+        assert len(texts) >= 3
+        assert min(drawing[2], legend[2]) > 200
+        assert max(bottom for _, bottom, _ in (plot, drawing, *texts)) <= legend[0]
+        assert legend[1] - legend[0] <= 300
+        assert all(top >= legend[0] for top, _, _ in buttons)
+        assert browser.execute_script("return document.querySelectorAll('.plot .legend, .plot .traces').length") == 0
+    finally:
+        browser.set_window_size(size["width"], size["height"])
+
+
+@pytest.mark.slow
+def test_curves_of_other_methods_are_drawn_on_a_click(browser: Any, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", [1, 2, 3], every=200_000, task_name="walker_walk")
+    report.main([str(tmp_path)])
+    show(browser, tmp_path / "report.html")
+
+    def visible() -> dict[str, Any]:
+        return {t["name"].partition(" ")[0]: t["visible"] for t in drawn(browser)}
+
+    assert visible()["dreamerv3"] == visible()["tdmpc2"] == "legendonly"
+    entry = browser.find_element("css selector", ".legend [title^='dreamerv3']")
+    assert "10 seeds" in entry.text
+    entry.click()
+    until(lambda: visible()["dreamerv3"] is True)
+    assert visible()["tdmpc2"] == "legendonly"
+
+
+@pytest.mark.slow
+def test_sections_of_many_tasks_are_folded(browser: Any, tmp_path: Path) -> None:
+    """A link to a task opens its section, whose chart is drawn only then."""
+    names = [f"metaworld:task{i}-v3" for i in range(10)]
+    make_run_of_tasks(tmp_path / "run", {name: [0, 9] for name in names}, {name: [0, 1] for name in names})
+    report.main([str(tmp_path)])
+    show(browser, tmp_path / "report.html")
+    count = "return document.querySelectorAll('details.task .js-plotly-plot').length"
+    assert browser.execute_script(count) == 0
+    browser.find_element("link text", "task7-v3").click()
+    until(lambda: browser.execute_script(count) == 1)
+    plot = "const plot = document.querySelector('#task7-v3 .js-plotly-plot');"
+    until(lambda: browser.execute_script(plot + "return plot.querySelector('.main-svg').clientWidth") > 500)
+    title = plot + "return plot._fullLayout.yaxis.title.text"
+    assert browser.execute_script(title) == "success rate"
+    browser.find_element("css selector", "#task7-v3 [value=return]").click()
+    until(lambda: browser.execute_script(title) == "evaluation return")
     assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
 
 
@@ -214,7 +301,7 @@ def test_a_watched_page_reloads_only_where_nothing_is_lost(browser: Any, tmp_pat
         return bool(browser.find_element(By.ID, "newer").is_displayed())
 
     def toggle() -> None:
-        browser.find_elements(By.CSS_SELECTOR, ".chart .legendtoggle")[-1].click()
+        shown_entries(browser)[-1].click()
         until(lambda: "legendonly" in [t["visible"] for t in drawn(browser)])
 
     def zoom() -> None:

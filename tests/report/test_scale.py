@@ -16,19 +16,9 @@ from drqv2.config.kinds import Names
 from drqv2.errors import UserError
 from drqv2.report import published, runs
 from drqv2.report.settings import Setting, middle, settings
-from tests.report.made_runs import ROOT, make_run
+from tests.report.made_runs import ROOT, make_many, make_run
 
 REFERENCES = ROOT / "results/published/reference_curves.csv"
-
-
-def make_many(folder: Path) -> None:
-    """Write 48 runs of 20 settings of a task."""
-    rng = np.random.default_rng(0)
-    for i in range(48):
-        agent = {"critic": ("drqv2", "residual")[i % 2], "hidden_dim": (256, 512, 1024, 2048, 4096)[i % 5]}
-        values = 800 * (1 - np.exp(-np.arange(51) / 10)) + rng.normal(0, 30, 51)
-        more: dict[str, Any] = {"seed": i // 20, "lr": (1e-4, 3e-4)[i % 4 // 2], "agent": agent}
-        make_run(folder / f"run{i:02}", values, task_name="walker_walk", **more)
 
 
 def charts(text: str) -> list[dict[str, Any]]:
