@@ -82,6 +82,6 @@
 
   document.addEventListener("toggle", startVisible, true);
   window.addEventListener("hashchange", openTarget);
-  openTarget();
   startVisible();
+  openTarget();
 })();
