@@ -2,6 +2,7 @@
 
 python report.py exp_local/                 # writes exp_local/report.html, a self-contained page
 python report.py RUN_DIR OTHER_DIR out=a.html
+python report.py exp_local/ reference=[dreamerv3,tdmpc2]    # with the curves of other methods
 python report.py exp_local/ watch=true      # updates the page every minute and serves it on http://127.0.0.1:8765
 """
 
@@ -22,7 +23,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from drqv2.config.kinds import Bool, Choice, File, Float, Int, Key, Text
+from drqv2.config.kinds import Bool, Choice, File, Float, Int, Key, Names, Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 from drqv2.report.page import write
@@ -37,6 +38,13 @@ KEYS = {
         "The newest video of each run: embedded in the page, as a link, or none.",
     ): "embed",
     Key("published", File(), "CSV file of curves to draw for comparison.", null="those of DrQ-v2"): None,
+    Key(
+        "reference",
+        Names(),
+        "Methods of results/published/reference_curves.csv to show from the start, and in static charts; the others "
+        "can be switched on in the legends.",
+        null="none",
+    ): None,
     Key("history", File(), "JSON lines of benchmark results to plot.", null="results/history.jsonl"): None,
     Key("watch", Bool(), "Keep updating the page and serve it to browsers on this machine."): False,
     Key("every", Float(1, 86_400), "Update interval of watch.", "seconds"): 60.0,
@@ -56,6 +64,7 @@ def report(
     out: str | None,
     videos: str,
     published: str | None,
+    reference: list[str] | None,
     history: str | None,
     watch: bool,
     every: float,
@@ -80,11 +89,14 @@ def report(
         )
     target = Path(out) if out else roots[0] / "report.html"
     curves = Path(published) if published else _ROOT / "results/published/drqv2.csv"
+    others = _ROOT / "results/published/reference_curves.csv"
     speed = Path(history) if history else _ROOT / "results/history.jsonl"
 
     def update() -> None:
         try:
-            number, omitted = write(roots, target, curves, videos, speed, round(every) if watch else None)
+            number, omitted = write(
+                roots, target, curves, videos, speed, round(every) if watch else None, others, reference or ()
+            )
             size = target.stat().st_size
         except OSError as e:
             raise cannot_write(target, e, "give another out=FILE") from e

@@ -170,6 +170,20 @@ class Settings(Kind):
         return checked
 
 
+class Names(Kind):
+    """A list of names, as text or as a list."""
+
+    allowed = "a list of names ([a,b])"
+    is_text = True
+
+    def check(self, value: Any) -> list[str]:
+        inner = value.removeprefix("[").removesuffix("]").split(",") if isinstance(value, str) else value
+        _require(isinstance(inner, list) and all(isinstance(name, str) for name in inner))
+        names = [name.strip() for name in inner]
+        _require(all(re.fullmatch(r"[\w.+-]+", name) for name in names))
+        return names
+
+
 class Name(Kind):
     """The dotted name of something in a Python module."""
 

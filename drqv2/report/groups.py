@@ -1,22 +1,18 @@
-"""Groups of runs with the same task and settings: curves over seeds, returns at given frames, warnings."""
+"""Groups of runs with the same task and setting, and what a reader of their curves should know."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from drqv2.config.formatting import show
-from drqv2.errors import UserError
-from drqv2.evaluation.statistics import interval
-from drqv2.report.runs import Run, read_table
+from drqv2.report.published import Published
+from drqv2.report.runs import Run
+from drqv2.report.settings import settings
 
-Statistic = Callable[[np.ndarray], np.ndarray]
-_MAX_POINTS = 400  # per curve
 _NOT_LEARNT = 0.2  # a seed below this fraction of the others' return counts as not learning
 
 
@@ -25,115 +21,58 @@ class Group:
     """Runs that differ only in their seed.
 
     Attributes:
-        task: name of the task.
-        label: the keys in which the group differs from most groups of the task.
+        task: name of the task, or the label of several.
+        label: the keys in which the group differs from most runs of the page.
+        short: the same in at most about 44 characters; the groups of a setting have the same one on all tasks.
+        setting: number of the setting, the same on all tasks.
         runs: ordered by seed.
     """
 
     task: str
     label: str
+    short: str
+    setting: int
     runs: list[Run]
 
+    @property
+    def has_success(self) -> bool:
+        """Whether a run reports success."""
+        return any(run.has_success for run in self.runs)
 
-class Curve(NamedTuple):
-    """Return over frames or hours: x [N], y [N] and, with several seeds, a confidence interval, low and high [N]."""
-
-    x: np.ndarray
-    y: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
+    @property
+    def title(self) -> str:
+        """The full label with the number of seeds."""
+        return f"{self.label} ({seeds(self.runs)})"
 
 
-def group(runs: Iterable[Run]) -> list[Group]:
-    """Group the runs by task and settings, ordered by task name, then by first run."""
-    tasks: dict[str, list[Run]] = {}
+def group(runs: Sequence[Run]) -> list[Group]:
+    """Group runs and their parts by task and setting, ordered by task name, then by setting."""
+    known = settings(runs)
+    members: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
-        tasks.setdefault(run.task, []).append(run)
-    groups = []
-    for task in sorted(tasks):
-        names = sorted({name for run in tasks[task] for name in run.setting})
-        differing = [n for n in names if len({show(run.setting.get(n)) for run in tasks[task]}) > 1]
-        settings: dict[tuple[str, ...], list[Run]] = {}
-        for run in tasks[task]:
-            settings.setdefault(tuple(show(run.setting.get(n)) for n in differing), []).append(run)
-        usual = [Counter(column).most_common(1)[0][0] for column in zip(*settings, strict=True)]
-        for values, members in settings.items():
-            row = zip(differing, values, usual, strict=True)
-            unusual = {name: value for name, value, most_common in row if value != most_common}
-            repeated = {n for n in unusual if n.startswith("agent.") and unusual.get(n[6:]) == unusual[n]}  # agent.lr
-            label = ", ".join(f"{n}={value}" for n, value in unusual.items() if n not in repeated)
-            label = label or ("default settings" if differing else "all runs")
-            groups.append(Group(task, label, sorted(members, key=lambda run: run.seed)))
-    return groups
+        for one in (run, *run.parts):
+            members.setdefault((one.task, known[id(one)].index), []).append(one)
+    found = []
+    for (task, index), own in sorted(members.items()):
+        setting = known[id(own[0])]
+        found.append(Group(task, setting.label, setting.short, index, sorted(own, key=lambda run: run.seed)))
+    return found
 
 
-def group_curve(runs: Sequence[Run], statistic: Statistic, x_axis: str) -> Curve:
-    """Return a statistic over seeds with its 95 % bootstrap confidence interval.
-
-    Args:
-        runs: runs of one group; those without an evaluation are ignored.
-        statistic: `statistics.mean` or `iqm`.
-        x_axis: "frames" or "hours". Each seed is interpolated linearly from its first to its last evaluation. The
-            curve extends as far as at least half of the seeds.
-    """
-    runs = [run for run in runs if len(run.frames)]
-    if not runs:
-        return Curve(np.zeros(0), np.zeros(0))
-    ends = sorted(getattr(run, x_axis)[-1] for run in runs)
-    end = ends[(len(ends) - 1) // 2]
-    x = np.unique(np.concatenate([getattr(run, x_axis) for run in runs]))
-    x = x[x <= end]
-    if len(x) > _MAX_POINTS:
-        x = x[np.unique(np.linspace(0, len(x) - 1, _MAX_POINTS).round().astype(int))]
-    y = np.stack([np.interp(x, getattr(run, x_axis), run.returns, right=np.nan) for run in runs])  # [seeds, N]
-    centre, low, high = np.empty(len(x)), np.empty(len(x)), np.empty(len(x))
-    present = ~np.isnan(y)
-    for pattern in np.unique(present, axis=1).T:  # ranges of x covered by the same seeds
-        covered = (present == pattern[:, None]).all(0)
-        values = y[pattern][:, covered]
-        centre[covered] = statistic(values)
-        low[covered], high[covered] = interval(values, statistic)
-    return Curve(x, centre, low, high) if len(runs) > 1 else Curve(x, centre)
+def seeds(runs: Sequence[Run]) -> str:
+    """Return how many seeds there are, in words."""
+    return f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
 
 
-def returns_at(runs: Sequence[Run], frame: int) -> np.ndarray:
-    """Return the returns at the last evaluation up to `frame` of the runs that got that far, [runs]."""
-    values = []
-    for run in runs:
-        slack = run.frames_per_round  # an evaluation may be this late, and the last one this early
-        index = int(np.searchsorted(run.frames, frame + slack, side="right")) - 1
-        if index >= 0 and run.frames[-1] >= frame - slack:
-            values.append(run.returns[index])
-    return np.array(values)
-
-
-def read_published(path: Path, faults: list[str]) -> dict[str, dict[str, np.ndarray]]:
-    """Return the published curves by task: arrays frame, mean, min, max and n_seeds, each [N].
-
-    Args:
-        path: CSV file.
-        faults: receives a line about skipped rows.
-
-    Raises:
-        UserError: the file has no such curves.
-    """
-    names = ("frame", "mean", "min", "max", "n_seeds")
-    found: dict[str | None, list[list[float]]] = {}
-    for row, values in read_table(path, names, faults):
-        found.setdefault(row.get("task"), []).append(values)
-    tasks = {task: dict(zip(names, np.array(rows).T, strict=True)) for task, rows in found.items() if task}
-    if not tasks:
-        raise UserError(f"published={path}: must have the columns task, {', '.join(names)}")
-    return tasks
-
-
-def warnings(group: Group, published: dict[str, np.ndarray] | None) -> list[str]:
+def warnings(group: Group, published: Published | None) -> list[str]:
     """Return what a reader of the group's curves should know, one sentence each."""
     found = []
     for run in group.runs:
         name = f"seed {run.seed} ({run.path.name})"
-        if reason := _not_learnt(run, group.runs, published):
+        if run.learnt and (reason := _not_learnt(run, group.runs, published)):
             found.append(f"{name} has not learnt: {reason}")
+        if run.whole:
+            continue  # the rest is said of the run
         for before, start in zip(run.starts, run.starts[1:], strict=False):
             message = f"{name} was resumed at frame {start.get('frame', 0):,} ({start.get('time', 'at unknown time')})"
             if before.get("commit") != start.get("commit"):
@@ -144,15 +83,16 @@ def warnings(group: Group, published: dict[str, np.ndarray] | None) -> list[str]
         found += [f"{name}: {fault}" for fault in run.faults]
         if not len(run.frames):
             found.append(f"{name} has no evaluation yet")
-    commits = {_short(run.starts[-1]) for run in group.runs if run.starts}
+    commits = {_short(run.starts[-1]) for run in group.runs if run.starts and not run.whole}
     if len(commits) > 1:
         found.append(f"its seeds were run with different commits: {', '.join(sorted(commits))}")
-    if repeated := [str(seed) for seed, count in Counter(run.seed for run in group.runs).items() if count > 1]:
+    counts = Counter(run.seed for run in group.runs if not run.whole)
+    if repeated := [str(seed) for seed, count in counts.items() if count > 1]:
         found.append(f"seed {', '.join(repeated)} occurs more than once")
     return found
 
 
-def _not_learnt(run: Run, runs: Sequence[Run], published: dict[str, np.ndarray] | None) -> str:
+def _not_learnt(run: Run, runs: Sequence[Run], published: Published | None) -> str:
     """Return why a seed counts as not learning; "" if it learns."""
     if len(run.frames) < 3:
         return ""

@@ -3,45 +3,52 @@
 from __future__ import annotations
 
 import base64
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import jinja2
-import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from drqv2.config.formatting import show
 from drqv2.errors import UserError
-from drqv2.evaluation.statistics import interval, iqm, mean
-from drqv2.report import figures, groups, runs
+from drqv2.report import figures, groups, published, runs, tables
+from drqv2.report.aggregate import aggregate
 from drqv2.report.groups import Group
 from drqv2.report.runs import Run
+from drqv2.report.sections import Others, section
 from drqv2.system.files import write_atomically
 
-_FRAMES = (100_000, 500_000, 1_000_000)
-_TEMPLATE = Path(__file__).with_name("page.html")
+_FOLDER = Path(__file__).parent
+_FEW_TASKS = 6  # up to here the sections of tasks are open from the start
 
 
 def write(
-    roots: list[Path], out: Path, published: Path | None, videos: str, history: Path | None, refresh: int | None = None
+    roots: list[Path],
+    out: Path,
+    published_file: Path | None,
+    videos: str,
+    history: Path | None,
+    refresh: int | None = None,
+    references: Path | None = None,
+    shown: Sequence[str] = (),
 ) -> tuple[int, list[str]]:
     """Read the runs below `roots` and write the page; return the number of runs, and what is omitted and why.
 
     Args:
         roots: directories that contain runs.
         out: the page; links are relative to its folder.
-        published: CSV file of published curves.
+        published_file: CSV file of DrQ-v2's published curves.
         videos: "embed" the newest video of each run, "link" to it, or "none".
         history: JSON lines of benchmark results.
         refresh: interval in seconds at which a browser checks for a newer page.
+        references: CSV file of curves of other methods.
+        shown: methods of these that charts show from the start, and static figures too.
 
     Raises:
-        UserError: `published` is invalid, or there is no run and `refresh` is None.
+        UserError: a file of curves is invalid, or there is no run and `refresh` is None.
         OSError: the page cannot be written.
     """
     found: list[Run] = []
@@ -57,110 +64,57 @@ def write(
         raise UserError(
             f"{where}: contains no run, that is, a directory with config.yaml and train.csv or eval.csv{damaged}"
         )
-    curves = groups.read_published(published, omitted) if published else {}
+    others = Others(
+        published.read_published(published_file, omitted) if published_file else {},
+        published.read_references(references, shown, omitted) if references else {},
+        shown,
+    )
     speed = _history(history, omitted) if history else ""
+    wholes: dict[str, list[Group]] = {}
     tasks: dict[str, list[Group]] = {}
     for group in groups.group(found):
-        tasks.setdefault(group.task, []).append(group)
+        (wholes if group.runs[0].several else tasks).setdefault(group.task, []).append(group)
+    static = len(tasks) == 1  # several are in the small multiples
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page = environment.from_string(_TEMPLATE.read_text("utf-8")).render(
+    page = environment.from_string((_FOLDER / "page.html").read_text("utf-8")).render(
         made=datetime.now().astimezone().isoformat(" ", "minutes"),
         plotly=get_plotlyjs(),
+        script=(_FOLDER / "charts.js").read_text("utf-8"),
         number=len(found),
         refresh=refresh,
-        frames=_FRAMES,
         unreadable=omitted,
-        tasks=[_task(name, members, curves.get(name), videos, out.parent) for name, members in tasks.items()],
+        multiples=_multiples(tasks, others) if len(tasks) > 1 else "",
+        aggregate=aggregate(tasks),
+        wholes=[section(name, members, others, videos, out.parent, False) for name, members in wholes.items()],
+        tasks=[section(name, members, others, videos, out.parent, static) for name, members in tasks.items()],
+        folded=len(tasks) > _FEW_TASKS,
+        configs=_configurations(found),
+        names=[run.path.name for run in found],
         history=speed,
     )
     write_atomically(out, page.encode(errors="replace"))  # file names may not be valid UTF-8
     return len(found), omitted
 
 
-def _task(
-    name: str, members: Sequence[Group], published: dict[str, np.ndarray] | None, videos: str, folder: Path
-) -> dict[str, Any]:
-    rows = [_row(group) for group in members]
-    if published is not None:
-        means = dict(zip(published["frame"].tolist(), published["mean"].tolist(), strict=True))
-        cells = [f"{means[frame]:.0f}" if frame in means else "" for frame in _FRAMES]
-        seeds = f"{int(published['n_seeds'].max())}"
-        rows.append({"label": "DrQ-v2, published (mean)", "seeds": seeds, "cells": cells, "best": "", "newest": ""})
-    every = [run for group in members for run in group.runs]
-    shown = [video for run in every for video in _videos(run, videos, folder)]  # first: it adds to the runs' faults
-    keys = sorted({key for run in every for key in run.config})
+def _multiples(tasks: Mapping[str, Sequence[Group]], others: Others) -> str:
+    references = {task: others.static(task) for task in tasks}
+    return base64.b64encode(figures.small_multiples(tasks, others.published, references)).decode()
+
+
+def _configurations(found: Sequence[Run]) -> dict[str, Any]:
+    """Return the keys in which runs differ, with the value of each run, and the keys that are the same in all."""
+    keys = sorted({key for run in found for key in run.config})
+    values = {key: [show(run.config.get(key)) for run in found] for key in keys}
     return {
-        "name": name,
-        "chart": figures.interactive_figure(members, published),
-        "image": base64.b64encode(figures.static_figure(members, published)).decode(),
-        "rows": rows,
-        "warnings": [(g.label, message) for g in members for message in groups.warnings(g, published)],
-        "videos": shown,
-        "speed": figures.speed_figure(members),
-        "runs": [_run(run) for run in every],
-        "configs": {key: [show(run.config.get(key)) for run in every] for key in keys},
-    }
-
-
-def _row(group: Group) -> dict[str, Any]:
-    evaluated = [run.returns for run in group.runs if len(run.frames)]
-    cells = []
-    for frame in _FRAMES:
-        values = groups.returns_at(group.runs, frame)
-        some = f" ({len(values)} of {len(group.runs)})" if 0 < len(values) < len(group.runs) else ""
-        cells.append(_summary(values) + some)
-    return {
-        "label": group.label,
-        "seeds": str(len(group.runs)),
-        "cells": cells,
-        "newest": _summary(np.array([returns[-1] for returns in evaluated])),
-        "best": f"{np.concatenate(evaluated).max():.0f}" if evaluated else "",
-    }
-
-
-def _summary(values: np.ndarray) -> str:
-    if len(values) < 2:
-        return "".join(f"{value:.0f}" for value in values)
-    low, high = interval(values, mean)
-    return f"{mean(values):.0f} [{low:.0f}, {high:.0f}], IQM {iqm(values):.0f}"
-
-
-def _videos(run: Run, how: str, folder: Path) -> list[dict[str, str]]:
-    if how == "none" or not run.videos:
-        return []
-    path = run.videos[-1]
-    if how == "embed":
-        try:
-            source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
-        except OSError as e:  # just deleted, or not a file
-            run.faults.append(f"{path.name} is omitted ({e.strerror})")
-            return []
-    else:
-        source = quote(os.fsencode(os.path.relpath(path.resolve(), folder.resolve())))
-    return [{"source": source, "caption": f"{run.path.name}: seed {run.seed}, frame {path.stem}"}]
-
-
-def _run(run: Run) -> dict[str, Any]:
-    start = run.starts[-1] if run.starts else {}
-    evaluated = len(run.frames) > 0
-    return {
-        "path": str(run.path),
-        "name": run.path.name,
-        "seed": run.seed,
-        "state": "finished" if run.finished else "running or stopped",
-        "frame": f"{int(run.frames[-1]):,}" if evaluated else "",
-        "newest": f"{run.returns[-1]:.1f}" if evaluated else "",
-        "hours": f"{run.hours[-1]:.2f}" if evaluated else "",
-        "fps": f"{run.fps:.0f}" if np.isfinite(run.fps) else "",
-        "device": start.get("device", ""),
-        "commit": str(start.get("commit") or "")[:9] + (" (changed)" if start.get("dirty") else ""),
+        "differing": {key: row for key, row in values.items() if len(set(row)) > 1},
+        "same": {key: row[0] for key, row in values.items() if len(set(row)) == 1},
     }
 
 
 def _history(path: Path, faults: list[str]) -> str:
     """Return a chart of the benchmark ratios in a file as an HTML fragment, "" without any."""
     series: dict[str, list[tuple[str, float]]] = {}
-    for entry in runs.read_json_lines(path, faults):
+    for entry in tables.read_json_lines(path, faults):
         ratios = entry.get("ratios")
         for name, ratio in ratios.items() if isinstance(ratios, dict) else ():
             series.setdefault(name, []).append((entry.get("time", ""), ratio))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +14,57 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from drqv2.config.checks import leaves
-from drqv2.config.schema import every_key, legacy, length
+from drqv2.config.schema import legacy, length
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
+from drqv2.report.tables import number, read_json_lines, read_table
 
 _NEEDED = {"task_name": str, "seed": int, "action_repeat": int, "num_envs": int}
-# Keys that may differ between runs of the same group.
-_FREE = {name for name, key in every_key().items() if key.resume == "free"}
-_IGNORED = _FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
 
 
 @dataclass
 class Run:
-    """One run.
+    """One run, or one task's part of a run of several tasks.
 
     Attributes:
         path: the run directory.
-        task: name of the task.
+        task: name of the task; of a run of several tasks its label, such as mt10.
         seed: the run's seed.
         config: configuration by dotted name.
-        frames: environment frame of each evaluation, [N].
-        returns: mean return of each evaluation, [N].
+        finished: whether the run has reached its end.
+        frames: environment frame of each evaluation, [N]; frames are those of one task.
+        returns: mean return of each evaluation, [N]; of several tasks, the mean over tasks.
+        success: fraction of successful episodes of each evaluation, [N]; NaN where the environment does not report it.
         hours: hours of training at each evaluation, [N].
         speeds: environment frames per second in each row of train.csv, [M].
         speed_hours: hours of training at each of these rows, [M].
         starts: the entries of starts.jsonl, one per start or resume.
         videos: evaluation videos, oldest first.
         faults: messages about what could not be read.
+        action_repeat: environment frames in an agent step.
+        parts: of a run of several tasks, each task's own part.
+        whole: of a part, the label of the run's tasks; "" of a run.
+        learnt: False of a part whose task the run plays but does not learn from.
     """
 
     path: Path
     task: str
     seed: int
     config: dict[str, Any]
+    finished: bool
     frames: np.ndarray
     returns: np.ndarray
+    success: np.ndarray
     hours: np.ndarray
     speeds: np.ndarray
     speed_hours: np.ndarray
     starts: list[dict[str, Any]]
     videos: list[Path]
     faults: list[str]
+    action_repeat: int
+    parts: list[Run] = field(default_factory=list)
+    whole: str = ""
+    learnt: bool = True
 
     @property
     def fps(self) -> float:
@@ -65,22 +72,20 @@ class Run:
         return float(np.median(self.speeds[-20:])) if len(self.speeds) else float("nan")
 
     @property
-    def finished(self) -> bool:
-        """Whether the run has reached its end."""
-        frames = length(self.config)
-        return len(self.frames) > 0 and frames is not None and self.frames[-1] >= frames - self.frames_per_round
-
-    @property
     def frames_per_round(self) -> int:
         """Environment frames of one round of the training loop."""
-        config = self.config
-        steps = config["segments"] * config["horizon"] if "segments" in config else config["num_envs"]
-        return int(self.config["action_repeat"] * steps)
+        return self.action_repeat * _steps_per_round(self.config)
 
     @property
-    def setting(self) -> dict[str, Any]:
-        """The keys that affect learning, without the seed."""
-        return {name: value for name, value in self.config.items() if name not in _IGNORED}
+    def several(self) -> bool:
+        """Whether this is the whole of a run of several tasks."""
+        tasks = self.config.get("tasks")
+        return isinstance(tasks, list) and len(tasks) > 1 and not self.whole
+
+    @property
+    def has_success(self) -> bool:
+        """Whether the environment reports success."""
+        return bool(np.isfinite(self.success).any())
 
 
 def find(roots: list[Path]) -> Iterator[Path]:
@@ -112,79 +117,72 @@ def read(path: Path) -> Run:
     for name, kind in _NEEDED.items():
         if not isinstance(config.get(name), kind):
             raise UserError(f"config.yaml is damaged ({name}={config.get(name)})")
-    if length(config) is None:
+    if (end := length(config)) is None:
         raise UserError(f"config.yaml is damaged (num_train_frames={config.get('num_train_frames')})")
     faults: list[str] = []
     rows = read_table(path / "eval.csv", ("frame", "episode_reward", "total_time"), faults)
-    table = np.array([values for _, values in rows]).reshape(-1, 3)
-    frames, returns, seconds = table[np.argsort(table[:, 0], kind="stable")].T
+    rows.sort(key=lambda row: row[1][0])
+    frames, returns, seconds = np.array([values for _, values in rows]).reshape(-1, 3).T
     speed = np.array([values for _, values in read_table(path / "train.csv", ("total_time", "fps"), faults)])
     speed_seconds, speeds = speed.reshape(-1, 2).T
     videos = [video for video in path.glob("eval_video/*.mp4") if video.stem.isdecimal()]
-    return Run(
+    end -= config["action_repeat"] * _steps_per_round(config)
+    run = Run(
         path=path,
         task=config["task_name"],
         seed=config["seed"],
         config=config,
+        finished=len(frames) > 0 and bool(frames[-1] >= end),
         frames=frames,
         returns=returns,
+        success=np.array([number(row, "success") for row, _ in rows]),
         hours=seconds / 3600,
         speeds=speeds,
         speed_hours=speed_seconds / 3600,
         starts=read_json_lines(path / "starts.jsonl", faults),
         videos=sorted(videos, key=lambda video: int(video.stem)),
         faults=faults + [f"{p.name} was damaged and is in quarantine" for p in sorted(path.glob("quarantine/*"))],
+        action_repeat=config["action_repeat"],
+    )
+    if run.several:
+        names = enumerate(map(str, config["tasks"]))
+        found = (_part(run, [row for row, _ in rows], i, name) for i, name in names)
+        run.parts = [part for part in found if len(part.frames)]
+    return run
+
+
+def _part(run: Run, rows: Sequence[dict[str, str]], index: int, name: str) -> Run:
+    """Return one task's part of a run of several tasks; frames are counted with the task's own action_repeat.
+
+    Args:
+        run: the run.
+        rows: its evaluations, ordered by frame.
+        index: the task's index.
+        name: the task's name in `tasks`, which may begin with a library's.
+    """
+    task = name.rpartition(":")[2].replace("/", "_")  # as in the columns of eval.csv
+
+    def column(metric: str) -> np.ndarray:  # a resume may have changed metric_names
+        named, numbered = ([number(row, f"{metric}_{key}") for row in rows] for key in (task, f"env_index_{index}"))
+        return np.where(np.isnan(named), numbered, named)
+
+    returns = column("episode_reward")
+    played = np.isfinite(returns)
+    repeat = run.config.get(f"per_task.{name}.action_repeat")
+    repeat = repeat if isinstance(repeat, int) else run.action_repeat
+    return replace(
+        run,
+        task=task,
+        frames=run.frames[played] * repeat / run.action_repeat,
+        returns=returns[played],
+        success=column("success")[played],
+        hours=run.hours[played],
+        videos=[],  # shown with the run
+        action_repeat=repeat,
+        whole=run.task,
+        learnt=name not in (run.config.get("exclude_tasks") or ()),
     )
 
 
-def read_table(path: Path, names: Sequence[str], faults: list[str]) -> list[tuple[dict[str, str], list[float]]]:
-    """Return the rows of a CSV file, each with its columns `names` as numbers; none if the file does not exist.
-
-    Rows in which one of these is not a finite number are skipped and added to `faults`.
-    """
-    good, bad = [], 0
-    try:
-        rows = list(csv.DictReader(_lines(path, faults)))
-    except csv.Error as e:
-        faults.append(f"{path.name} is damaged ({e})")
-        rows = []
-    for row in rows:
-        try:
-            values = [float(row[name]) for name in names]
-        except (KeyError, TypeError, ValueError):
-            values = [math.nan]
-        if all(map(math.isfinite, values)):
-            good.append((row, values))
-        else:
-            bad += 1
-    if bad:
-        faults.append(f"{bad} damaged rows in {path.name}")
-    return good
-
-
-def read_json_lines(path: Path, faults: list[str]) -> list[dict[str, Any]]:
-    """Return the objects in a file of JSON lines; none if it does not exist. Other lines are added to `faults`."""
-    good: list[dict[str, Any]] = []
-    bad = 0
-    for line in _lines(path, faults):
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            good.append(value)
-        else:
-            bad += 1
-    if bad:
-        faults.append(f"{bad} damaged lines in {path.name}")
-    return good
-
-
-def _lines(path: Path, faults: list[str]) -> list[str]:
-    try:
-        return path.read_text("utf-8", errors="replace").splitlines()
-    except FileNotFoundError:  # the run has just started
-        return []
-    except OSError as e:
-        faults.append(f"{path.name} cannot be read ({e.strerror})")
-        return []
+def _steps_per_round(config: dict[str, Any]) -> int:
+    return int(config["segments"] * config["horizon"] if "segments" in config else config["num_envs"])

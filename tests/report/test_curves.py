@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from drqv2.evaluation.statistics import iqm, mean
-from drqv2.report import figures, groups, runs
+from drqv2.report import charts, figures, groups, published, runs
+from drqv2.report.curves import group_curve, values_at
 from tests.report.made_runs import ROOT, make_run
 
 
@@ -72,7 +73,7 @@ def test_a_run_without_an_evaluation(tmp_path: Path) -> None:
     assert not run.finished
     (group,) = groups.group([run])
     assert "has no evaluation yet" in groups.warnings(group, None)[0]
-    assert len(groups.group_curve(group.runs, mean, "frames").x) == 0
+    assert len(group_curve(group.runs, mean, "frames").x) == 0
 
 
 def test_groups_by_task_and_setting(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_groups_by_task_and_setting(tmp_path: Path) -> None:
         ("cheetah_run", "default settings", ["a1", "a2"]),
         ("cheetah_run", "lr=0.0003", ["b"]),
         ("cheetah_run", "agent.hidden_dim=256", ["c"]),
-        ("walker_walk", "all runs", ["d"]),
+        ("walker_walk", "default settings", ["d"]),
     ]
 
 
@@ -102,15 +103,15 @@ def test_seeds_are_in_the_order_of_numbers(tmp_path: Path) -> None:
 
 def test_curve_over_seeds(tmp_path: Path) -> None:
     made = [make_run(tmp_path / str(s), [s, 10.0 * s, 100.0 * s][: 3 if s < 4 else 2], seed=s) for s in (1, 2, 3, 4)]
-    curve = groups.group_curve(read(*made), mean, "frames")
+    curve = group_curve(read(*made), mean, "frames")
     assert curve.x.tolist() == [0, 10_000, 20_000]
     assert curve.y.tolist() == pytest.approx([2.5, 25.0, 200.0])  # the fourth seed ends before the third point
     assert curve.low is not None
     assert curve.high is not None
     assert (curve.low < curve.y).all()
     assert (curve.y < curve.high).all()
-    assert groups.group_curve(read(*made), iqm, "frames").y.tolist() == pytest.approx([2.5, 25.0, 200.0])
-    one = groups.group_curve(read(*made[:1]), mean, "frames")
+    assert group_curve(read(*made), iqm, "frames").y.tolist() == pytest.approx([2.5, 25.0, 200.0])
+    one = group_curve(read(*made[:1]), mean, "frames")
     assert one.low is None
     assert one.y.tolist() == pytest.approx([1, 10, 100])
 
@@ -120,7 +121,7 @@ def test_curve_against_time(tmp_path: Path) -> None:
         make_run(tmp_path / "a", [0, 10, 20], hours=1.0),
         make_run(tmp_path / "b", [0, 10, 20], hours=0.5, seed=2),
     )
-    curve = groups.group_curve(read(slow, fast), mean, "hours")
+    curve = group_curve(read(slow, fast), mean, "hours")
     assert curve.x.tolist() == pytest.approx([0, 0.5, 1.0])  # as far as half of the seeds come
     assert curve.y.tolist() == pytest.approx([0, 7.5, 15.0])
 
@@ -132,11 +133,11 @@ def test_returns_at_a_frame(tmp_path: Path) -> None:
         make_run(tmp_path / "3", np.arange(8) * 3.0, seed=3, every=14_000),
     )
     late = make_run(tmp_path / "4", [1, 2, 3], seed=4, every=50_004, num_envs=3)
-    assert groups.returns_at(read(late), 100_000).tolist() == [2]
-    assert groups.returns_at(read(late), 50_000).tolist() == [2]
-    assert groups.returns_at(made, 50_000).tolist() == [5, 10, 9]
-    assert groups.returns_at(made, 100_000).tolist() == [10]
-    assert groups.returns_at(made, 1_000_000).tolist() == []
+    assert values_at(read(late), 100_000).tolist() == [2]
+    assert values_at(read(late), 50_000).tolist() == [2]
+    assert values_at(made, 50_000).tolist() == [5, 10, 9]
+    assert values_at(made, 100_000).tolist() == [10]
+    assert values_at(made, 1_000_000).tolist() == []
 
 
 def test_a_run_that_has_not_learned_is_found_among_negative_returns(tmp_path: Path) -> None:
@@ -169,12 +170,12 @@ def test_warnings(tmp_path: Path) -> None:
 
 def test_published_curves_of_all_tasks() -> None:
     faults: list[str] = []
-    published = groups.read_published(ROOT / "results/published/drqv2.csv", faults)
+    found = published.read_published(ROOT / "results/published/drqv2.csv", faults)
     assert faults == []
-    assert len(published) == 24
-    one = published["cartpole_balance_sparse"]
+    assert len(found) == 24
+    one = found["cartpole_balance_sparse"]
     assert one["mean"][one["frame"] == 40_000] == [1000]
-    for curve in published.values():
+    for curve in found.values():
         assert (curve["min"] <= curve["mean"]).all()
         assert (curve["mean"] <= curve["max"]).all()
 
@@ -183,11 +184,11 @@ def test_a_dip_of_the_speed_is_seen_in_long_runs() -> None:
     speeds = np.full(10_000, 1000.0)
     speeds[3000:3500] = 500.0
     speeds[::100] = 10.0  # a slow row now and then
-    thinned = figures.medians(speeds)
+    thinned = charts.medians(speeds)
     assert len(thinned) == 300
     assert set(thinned) == {500, 1000}
     assert 14 <= (thinned == 500).sum() <= 16
-    assert figures.medians(speeds[:200]).tolist() == speeds[:200].tolist()
+    assert charts.medians(speeds[:200]).tolist() == speeds[:200].tolist()
 
 
 HEAD = "task,frame,mean,std,min,max,n_seeds\n"
@@ -210,7 +211,7 @@ def test_damaged_rows_of_published_curves_are_counted(tmp_path: Path, row: str, 
     path = tmp_path / "published.csv"
     path.write_bytes((HEAD + row + GOOD).encode("latin-1"))
     faults: list[str] = []
-    assert groups.read_published(path, faults)["cheetah_run"]["mean"].tolist() == [1, 5]
+    assert published.read_published(path, faults)["cheetah_run"]["mean"].tolist() == [1, 5]
     assert [f"{bad} damaged rows" in fault for fault in faults] == [True] * bool(bad)
 
 

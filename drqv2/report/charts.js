@@ -1,0 +1,87 @@
+// Draws each .chart from its JSON (drqv2/report/charts.py) with plotly. Buttons choose the view, the legend's entries
+// show and hide their curves. The legend is HTML below the plot, so that it never covers it.
+(() => {
+  const faint = (colour, alpha) => colour + Math.round(alpha * 255).toString(16).padStart(2, "0");
+  const pressed = (button, on) => button.setAttribute("aria-pressed", on);
+  const HOVER = "<br>%{x:,.6~g}, %{y:,.5~g}<extra></extra>";
+
+  function drawn(trace, entry, on) { // the traces of plotly that a curve consists of
+    const {x, y, low, high, name, kind} = trace, visible = on ? true : "legendonly";
+    const common = {x, visible, showlegend: false, mode: "lines", name: entry.name};
+    const band = {...common, line: {width: 0}, hoverinfo: "skip"};
+    const thin = kind !== "curve";
+    const line = {color: faint(entry.colour, kind === "seed" ? 0.35 : 1), width: thin ? 1.1 : 2.5};
+    line.dash = kind === "seed" ? "solid" : entry.dash;
+    if (kind === "run") line.shape = "vh";
+    const curve = {...common, y, line, hovertemplate: name + HOVER};
+    if (!low.length) return [curve];
+    const fill = {fill: "tonexty", fillcolor: faint(entry.colour, 0.16)};
+    return [{...band, y: high}, {...band, y: low, ...fill}, curve];
+  }
+
+  function start(element) {
+    const chart = JSON.parse(element.querySelector("script").textContent);
+    const chosen = Object.fromEntries(Object.entries(chart.choices).map(([choice, names]) => [choice, names[0]]));
+    const on = chart.entries.map(entry => entry.on);
+    const plot = element.querySelector(".plot");
+    const entries = [...element.querySelectorAll(".legend [data-entry]")];
+
+    function draw() {
+      const fits = trace => Object.entries(trace.view).every(([key, name]) => !(key in chosen) || chosen[key] === name);
+      const order = {seed: 0, run: 1, curve: 2};
+      const shown = chart.traces.filter(fits).sort((a, b) => order[a.kind] - order[b.kind]);
+      const axis = title => ({title: {text: title}, gridcolor: "#e6e9ed", zerolinecolor: "#c9d0d8", rangemode: "tozero"});
+      const layout = {
+        height: chart.height, margin: {l: 65, r: 20, t: 12, b: 48}, showlegend: false, hovermode: "closest",
+        paper_bgcolor: "#fff", plot_bgcolor: "#fff", font: {family: "system-ui, sans-serif", color: "#1c2430"},
+        hoverlabel: {align: "left"}, uirevision: Object.values(chosen).join(),
+        xaxis: axis(chart.x_titles[chosen.x] ?? chart.x_titles[""]),
+        yaxis: axis(chart.y_titles[chosen.metric] ?? chart.y_titles[""]),
+      };
+      const traces = shown.flatMap(trace => drawn(trace, chart.entries[trace.entry], on[trace.entry]));
+      Plotly.react(plot, traces, layout, {displaylogo: false, responsive: true});
+      entries.forEach((button, i) => {
+        pressed(button, on[i]);
+        button.disabled = !shown.some(trace => trace.entry === i);
+      });
+    }
+
+    for (const button of element.querySelectorAll("[data-choice]")) {
+      button.addEventListener("click", () => {
+        chosen[button.dataset.choice] = button.value;
+        for (const other of element.querySelectorAll(`[data-choice="${button.dataset.choice}"]`)) {
+          pressed(other, other === button);
+        }
+        draw();
+      });
+    }
+    entries.forEach((button, i) => button.addEventListener("click", event => {
+      if (event.shiftKey) on.forEach((_, j) => { on[j] = j === i; }); // only this one
+      else on[i] = !on[i];
+      draw();
+    }));
+    for (const button of element.querySelectorAll("[data-all]")) {
+      button.addEventListener("click", () => { on.fill(button.dataset.all === "true"); draw(); });
+    }
+    draw();
+  }
+
+  function startVisible() { // a chart in a closed section has no width; it waits until the section is opened
+    for (const element of document.querySelectorAll(".chart:not([data-drawn])")) {
+      if (element.closest("details:not([open])")) continue;
+      element.dataset.drawn = "";
+      start(element);
+    }
+  }
+
+  function openTarget() { // a link to a task opens its section
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const section = target && target.querySelector("details.task");
+    if (section) section.open = true;
+  }
+
+  document.addEventListener("toggle", startVisible, true);
+  window.addEventListener("hashchange", openTarget);
+  startVisible();
+  openTarget();
+})();

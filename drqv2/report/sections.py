@@ -1,0 +1,171 @@
+"""What the page shows of one task, or of runs of several tasks: chart, warnings, tables, videos."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from drqv2.evaluation.statistics import interval, iqm, mean
+from drqv2.report import charts, figures
+from drqv2.report.curves import last_values, values_at
+from drqv2.report.groups import Group, warnings
+from drqv2.report.published import Published, Reference
+from drqv2.report.runs import Run
+
+_FRAMES = (100_000, 500_000, 1_000_000)
+
+
+@dataclass
+class Others:
+    """Published curves to compare with.
+
+    Attributes:
+        published: those of DrQ-v2 by task.
+        references: those of other methods by task.
+        shown: methods of these that are shown from the start and in static figures.
+    """
+
+    published: dict[str, Published] = field(default_factory=dict)
+    references: dict[str, list[Reference]] = field(default_factory=dict)
+    shown: Sequence[str] = ()
+
+    def static(self, task: str) -> list[Reference]:
+        """Return what static figures of a task show of other methods."""
+        return [one for one in self.references.get(task, ()) if one.method in self.shown]
+
+
+def section(
+    name: str, groups: Sequence[Group], others: Others, videos: str, folder: Path, static: bool
+) -> dict[str, Any]:
+    """Return what the template needs for one section.
+
+    Args:
+        name: the task, or the label of several.
+        groups: its groups.
+        others: published curves.
+        videos: "embed", "link" or "none".
+        folder: where the page is.
+        static: with a static figure, for readers without JavaScript.
+    """
+    published = others.published.get(name)
+    rows = [_row(group) for group in groups]
+    if published is not None:
+        means = dict(zip(published["frame"].tolist(), published["mean"].tolist(), strict=True))
+        cells = [f"{means[frame]:.0f}" if frame in means else "" for frame in _FRAMES]
+        seeds = f"{int(published['n_seeds'].max())}"
+        name_of = {"short": "DrQ-v2, published (mean)", "label": "", "success": ""}
+        rows.append({"seeds": seeds, "cells": cells, "best": "", "newest": "", **name_of})
+    used = [i for i in range(len(_FRAMES)) if any(row["cells"][i] for row in rows)]
+    for row in rows:
+        row["cells"] = [row["cells"][i] for i in used]
+    every = [run for group in groups for run in group.runs]
+    shown = [video for run in every for video in _videos(run, videos, folder)]  # first: it adds to the runs' faults
+    image = base64.b64encode(figures.static_figure(groups, published, others.static(name))).decode() if static else ""
+    return {
+        "name": name,
+        "several": several_tasks(groups),
+        "chart": charts.curves_chart(groups, published, others.references.get(name, ()), others.shown),
+        "image": image,
+        "frames": [_FRAMES[i] for i in used],
+        "rows": rows,
+        "success": any(row["success"] for row in rows),
+        "warnings": [(g.short, g.label, message) for g in groups for message in warnings(g, published)],
+        "videos": shown,
+        "speed": charts.speed_chart(groups),
+        "runs": [_run(run) for run in every],
+    }
+
+
+def several_tasks(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return a table with a row a task: final return and success of each setting, with intervals; the mean last.
+
+    Args:
+        groups: groups of runs of several tasks; empty for those of a single task.
+
+    Returns:
+        Rows: the task's name, the cells of each setting (return, success), and whether all settings learn from it.
+    """
+    wholes = [group for group in groups if group.runs[0].several]
+    names = dict.fromkeys(part.task for group in wholes for run in group.runs for part in run.parts)
+    rows = []
+    for name in names:
+        members = [[part for run in group.runs for part in run.parts if part.task == name] for group in wholes]
+        learnt = all(part.learnt for parts in members for part in parts)
+        rows.append({"name": name, "cells": [_final(parts) for parts in members], "learnt": learnt})
+    if rows:
+        rows.append({"name": "mean over tasks", "cells": [_final(group.runs) for group in wholes], "learnt": True})
+    return rows
+
+
+def _final(runs: Sequence[Run]) -> dict[str, str]:
+    success = last_values(runs, "success")
+    return {"return": _short_summary(last_values(runs), 0), "success": _short_summary(success, 2)}
+
+
+def _short_summary(values: np.ndarray, digits: int) -> str:
+    if len(values) < 2:
+        return "".join(f"{value:.{digits}f}" for value in values)
+    low, high = interval(values, mean)
+    return f"{mean(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _row(group: Group) -> dict[str, Any]:
+    evaluated = [run.returns for run in group.runs if len(run.frames)]
+    cells = []
+    for frame in _FRAMES:
+        values = values_at(group.runs, frame)
+        some = f" ({len(values)} of {len(group.runs)})" if 0 < len(values) < len(group.runs) else ""
+        cells.append(_summary(values) + some)
+    return {
+        "short": group.short,
+        "label": group.label,
+        "seeds": str(len(group.runs)),
+        "cells": cells,
+        "newest": _summary(last_values(group.runs)),
+        "best": f"{np.concatenate(evaluated).max():.0f}" if evaluated else "",
+        "success": _short_summary(last_values(group.runs, "success"), 2),
+    }
+
+
+def _summary(values: np.ndarray) -> str:
+    return _short_summary(values, 0) + (f", IQM {iqm(values):.0f}" if len(values) > 1 else "")
+
+
+def _videos(run: Run, how: str, folder: Path) -> list[dict[str, str]]:
+    if how == "none" or not run.videos:
+        return []
+    path = run.videos[-1]
+    if how == "embed":
+        try:
+            source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
+        except OSError as e:  # just deleted, or not a file
+            run.faults.append(f"{path.name} is omitted ({e.strerror})")
+            return []
+    else:
+        source = quote(os.fsencode(os.path.relpath(path.resolve(), folder.resolve())))
+    return [{"source": source, "caption": f"{run.path.name}: seed {run.seed}, frame {path.stem}"}]
+
+
+def _run(run: Run) -> dict[str, Any]:
+    start = run.starts[-1] if run.starts else {}
+    evaluated = len(run.frames) > 0
+    return {
+        "path": str(run.path),
+        "name": run.path.name,
+        "part": f"one task of {run.whole}" + ("" if run.learnt else ", not learnt from") if run.whole else "",
+        "seed": run.seed,
+        "state": "finished" if run.finished else "running or stopped",
+        "frame": f"{int(run.frames[-1]):,}" if evaluated else "",
+        "newest": f"{run.returns[-1]:.1f}" if evaluated else "",
+        "hours": f"{run.hours[-1]:.2f}" if evaluated else "",
+        "fps": f"{run.fps:.0f}" if np.isfinite(run.fps) else "",
+        "device": start.get("device", ""),
+        "commit": str(start.get("commit") or "")[:9] + (" (changed)" if start.get("dirty") else ""),
+    }

@@ -1,0 +1,213 @@
+"""Runs of several tasks: their parts, the settings they share with others, scores over tasks, the page."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import report
+from drqv2.report import groups, runs, sections
+from drqv2.report.aggregate import aggregate, score_of
+from drqv2.report.groups import Group
+from tests.report.made_runs import make_run, make_run_of_tasks
+
+REACH, PUSH = "metaworld:reach-v3", "metaworld:push-v3"
+
+
+def grouped(*paths: Path) -> tuple[dict[str, list[Group]], dict[str, list[Group]]]:
+    """Return the groups of tasks, and those of runs of several tasks."""
+    tasks: dict[str, list[Group]] = {}
+    wholes: dict[str, list[Group]] = {}
+    for group in groups.group([runs.read(path) for path in paths]):
+        (wholes if group.runs[0].several else tasks).setdefault(group.task, []).append(group)
+    return tasks, wholes
+
+
+@pytest.mark.parametrize("names", ["task", "env_index"])
+def test_a_run_of_several_tasks_has_a_part_of_each(tmp_path: Path, names: str) -> None:
+    path = make_run_of_tasks(
+        tmp_path / "run",
+        {REACH: [1, 2, 3], PUSH: [10, 20, 30]},
+        {REACH: [0, 0.5, 1], PUSH: [0, 0, 0.5]},
+        names,
+        num_train_frames=20_000,
+    )
+    run = runs.read(path)
+    assert run.several
+    assert run.returns.tolist() == [5.5, 11, 16.5]
+    assert run.success.tolist() == [0, 0.25, 0.75]
+    assert [(part.task, part.whole, part.several) for part in run.parts] == [
+        ("reach-v3", "reach-v3+push-v3", False),
+        ("push-v3", "reach-v3+push-v3", False),
+    ]
+    reach, push = run.parts
+    assert reach.frames.tolist() == [0, 10_000, 20_000]
+    assert reach.success.tolist() == [0, 0.5, 1]
+    assert push.returns.tolist() == [10, 20, 30]
+    assert push.finished
+
+
+def test_a_task_has_frames_of_its_own_action_repeat(tmp_path: Path) -> None:
+    path = make_run_of_tasks(
+        tmp_path / "run",
+        {"walker_walk": [1, 2], "cheetah_run": [3, 4]},
+        per_task={"cheetah_run": {"action_repeat": 4}},
+        exclude_tasks=["walker_walk"],
+    )
+    walk, cheetah = runs.read(path).parts
+    assert walk.frames.tolist() == [0, 10_000]
+    assert cheetah.frames.tolist() == [0, 20_000]  # of 5,000 steps
+    assert cheetah.frames_per_round == 4
+    assert not walk.has_success
+    assert (walk.learnt, cheetah.learnt) == (False, True)
+
+
+def test_damaged_values_of_a_task_are_left_out(tmp_path: Path) -> None:
+    path = make_run_of_tasks(tmp_path / "run", {REACH: [1, 2, 3], PUSH: [10, 20, 30]})
+    text = (path / "eval.csv").read_text().replace(",20,", ",nan,").replace(",20\n", ",\n")
+    (path / "eval.csv").write_text(text)
+    for part, values in zip(runs.read(path).parts, ([1, 2, 3], [10, 30]), strict=True):
+        assert part.returns.tolist() == values
+
+
+def test_a_single_task_in_regime_multitask_is_a_run_like_others(tmp_path: Path) -> None:
+    run = runs.read(make_run(tmp_path / "run", [1, 2], regime="multitask", tasks=None))
+    assert not run.several
+    assert run.parts == []
+
+
+def test_settings_are_the_same_on_all_tasks(tmp_path: Path) -> None:
+    """humanoid_run has another learning rate and length in cfgs/task: the default on either task is one setting."""
+    tasks, wholes = grouped(
+        make_run(tmp_path / "a", [1]),
+        make_run(tmp_path / "b", [1], task_name="humanoid_run", lr=8e-5),
+        make_run(tmp_path / "c", [1], task_name="humanoid_run", lr=1e-4),
+        make_run_of_tasks(tmp_path / "d", {"cheetah_run": [1], "humanoid_run": [2]}),
+    )
+    found = {(group.task, group.short): group.setting for every in tasks.values() for group in every}
+    assert sorted(found) == [
+        ("cheetah_run", "drqv2"),
+        ("cheetah_run", "multitask 2 tasks"),
+        ("humanoid_run", "drqv2"),
+        ("humanoid_run", "drqv2, lr=0.0001"),
+        ("humanoid_run", "multitask 2 tasks"),
+    ]
+    assert found["cheetah_run", "drqv2"] == found["humanoid_run", "drqv2"]
+    assert found["cheetah_run", "multitask 2 tasks"] == wholes["cheetah_run+humanoid_run"][0].setting
+    assert "tasks=[cheetah_run,humanoid_run]" in wholes["cheetah_run+humanoid_run"][0].label
+
+
+def test_table_of_tasks(tmp_path: Path) -> None:
+    made = [
+        make_run_of_tasks(
+            tmp_path / str(s), {REACH: [0, 400 + s], PUSH: [0, s]}, {REACH: [0, 1], PUSH: [0, s / 4]}, seed=s
+        )
+        for s in (1, 2)
+    ]
+    _, wholes = grouped(*made)
+    rows = sections.several_tasks(wholes["reach-v3+push-v3"])
+    assert [row["name"] for row in rows] == ["reach-v3", "push-v3", "mean over tasks"]
+    assert rows[1]["cells"] == [{"return": "2 [1, 2]", "success": "0.38 [0.25, 0.50]"}]
+    assert rows[2]["cells"][0]["success"] == "0.69 [0.62, 0.75]"
+    assert rows[0]["cells"][0]["success"] == "1.00 [1.00, 1.00]"
+
+
+def test_scores(tmp_path: Path) -> None:
+    tasks, _ = grouped(
+        make_run(tmp_path / "a", [1], task_name="walker_walk"),
+        make_run(tmp_path / "b", [1], task_name="reach_duplo"),
+        make_run(tmp_path / "c", [1], task_name="walker_of_mine", env={"_target_": "my.env"}),
+        make_run(tmp_path / "d", [1], task_name="dog_run"),
+        make_run_of_tasks(tmp_path / "e", {REACH: [1], "cup_catch": [1], "gymnasium:cheetah_2": [1]}, {REACH: [1]}),
+    )
+    assert {task: score_of(members) for task, members in tasks.items()} == {
+        "walker_walk": "return / 1000",
+        "reach_duplo": "",
+        "walker_of_mine": "",
+        "dog_run": "return / 1000",
+        "reach-v3": "success",
+        "cup_catch": "return / 1000",
+        "cheetah_2": "",
+    }
+
+
+def test_aggregate_over_tasks(tmp_path: Path) -> None:
+    """Two settings on three tasks, one of them unscored; a third setting on one task only."""
+    made = []
+    for seed in (1, 2):
+        for lr, gain in ((1e-4, 1), (5e-4, 2)):
+            for task, scale in (("walker_walk", 100), ("cup_catch", 200), ("my_task", 1)):
+                values = [0, scale * gain * seed] if seed == 1 else [0, scale * gain * seed, 999]
+                made.append(make_run(tmp_path / f"{task}{lr}{seed}", values, seed=seed, task_name=task, lr=lr))
+    made.append(make_run(tmp_path / "alone", [0, 1, 2], task_name="walker_walk", lr=7e-4))
+    tasks, _ = grouped(*made)
+    found = aggregate(tasks)
+    assert found is not None
+    assert found.tasks == {"cup_catch": "return / 1000", "walker_walk": "return / 1000"}
+    assert found.unscored == ["my_task"]
+    assert found.left_out == ["lr=0.0007: no scores on cup_catch"]
+    assert found.frame == 10_000  # half of the seeds end there
+    assert [entry.name for entry in found.curve.entries] == ["default settings", "lr=0.0005"]
+    first, second = found.curve.traces
+    assert first.x == [0, 10_000]
+    assert first.y[1] == pytest.approx((0.2 + 0.2) / 2)  # the middle two of 0.1, 0.2, 0.2, 0.4
+    assert second.y[1] == pytest.approx((0.4 + 0.4) / 2)
+    assert first.low[1] < first.y[1] < first.high[1]
+    profile = dict(zip(found.profile.traces[0].x, found.profile.traces[0].y, strict=True))
+    assert (profile[0.05], profile[0.1], profile[0.15], profile[0.2], profile[0.5]) == (1, 0.75, 0.75, 0.25, 0)
+
+
+def test_no_aggregate_of_a_single_scored_task(tmp_path: Path) -> None:
+    tasks, _ = grouped(make_run(tmp_path / "a", [1]), make_run(tmp_path / "b", [1], task_name="my_task"))
+    assert aggregate(tasks) is None
+
+
+def test_settings_without_success_are_named(tmp_path: Path) -> None:
+    tasks, _ = grouped(
+        make_run_of_tasks(tmp_path / "a", {REACH: [1], PUSH: [1]}, {REACH: [1], PUSH: [1]}),
+        make_run(tmp_path / "b", [1], task_name="reach-v3", env_id=REACH),
+    )
+    found = aggregate(tasks)
+    assert found is not None
+    assert found.left_out == ["drqv2: no scores"]
+
+
+def test_page_of_runs_of_several_tasks(tmp_path: Path) -> None:
+    """They are in the charts of their tasks beside runs of these tasks alone, and have a section of their own."""
+    for seed in (1, 2):
+        returns = {"walker_walk": [0, 10.0 * seed, 40], "walker_run": [0, 5.0, 20]}
+        make_run_of_tasks(tmp_path / f"both{seed}", returns, seed=seed)
+        make_run(tmp_path / f"walk{seed}", [0, 20, 80], seed=seed, task_name="walker_walk")
+    report.main([str(tmp_path)])
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert text.partition('<p class="soft">')[2].startswith("4 runs")
+    parts = {part.partition('"')[0]: part for part in text.split('<section id="')[1:]}
+    assert list(parts)[:4] == ["all_tasks", "several-walker_walk+walker_run", "walker_run", "walker_walk"]
+    assert "<span>multitask 2 tasks</span>" in parts["walker_walk"]
+    assert "<span>drqv2</span>" in parts["walker_walk"]
+    assert "<span>drqv2</span>" not in parts["walker_run"]
+    assert "mean over 2 tasks" in parts["several-walker_walk+walker_run"]
+    assert "<td>walker_run</td>" in parts["several-walker_walk+walker_run"]
+    picture = base64.b64decode(parts["all_tasks"].partition("svg+xml;base64,")[2].partition('"')[0]).decode()
+    for words in ("walker_walk", "walker_run", "multitask 2 tasks", "drqv2"):
+        assert words in picture
+    assert "return / 1000 (walker_run, walker_walk)" in parts["all_tasks"]
+    assert "drqv2: no scores on walker_run" in parts["all_tasks"]
+
+
+def test_success_is_selectable_where_there_is_any(tmp_path: Path) -> None:
+    make_run_of_tasks(tmp_path / "a", {REACH: [1, 2], PUSH: [1, 2]}, {REACH: [0, 1], PUSH: [0, 1]})
+    make_run(tmp_path / "b", [1, 2])
+    tasks, wholes = grouped(tmp_path / "a", tmp_path / "b")
+    nothing = sections.Others()
+    for members in (tasks["reach-v3"], wholes["reach-v3+push-v3"]):
+        chart = sections.section("x", members, nothing, "none", tmp_path, False)["chart"]
+        assert chart.choices["metric"] == ["success", "return"]
+        (curve,) = [t for t in chart.traces if t.view == {"metric": "success", "statistic": "mean", "x": "frames"}]
+        assert curve.y == [0, 1]
+    chart = sections.section("x", tasks["cheetah_run"], nothing, "none", tmp_path, False)["chart"]
+    assert "metric" not in chart.choices
+    assert np.isnan(tasks["cheetah_run"][0].runs[0].success).all()
