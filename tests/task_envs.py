@@ -25,6 +25,7 @@ class Scripted(gymnasium.Env[Any, Any]):
         scale: of rewards.
         success_at: the frame that is a success, 0 for none; None: the task does not say.
         observation_size: numbers in an observation.
+        lucky: the number drawn, and the mean of the action, are part of each reward and make episodes longer.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012 (gymnasium's own form)
@@ -37,12 +38,14 @@ class Scripted(gymnasium.Env[Any, Any]):
         scale: float = 1.0,
         success_at: int | None = None,
         observation_size: int = 3,
+        lucky: bool = False,
         render_mode: str | None = None,
     ) -> None:
         self.length, self.terminates, self.scale, self.success_at = length, terminates, scale, success_at
         self.render_mode, self.observation_size = render_mode, observation_size
         self.observation_space = spaces.Box(-np.inf, np.inf, (observation_size,), np.float32)
         self.action_space = spaces.Box(-2.0, 2.0, (action_size,), np.float32)
+        self.lucky, self.base_length = lucky, length
         self.taken: list[np.ndarray] = []  # every action of every episode
         self.renders = 0
         self.closed = False
@@ -51,6 +54,7 @@ class Scripted(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.t, self.drawn = 0, float(self.np_random.uniform())
+        self.length = self.base_length + (int(5 * self.drawn) if self.lucky else 0)
         return self._observe(0.0), {}
 
     def step(self, action: Any) -> Any:
@@ -59,7 +63,8 @@ class Scripted(gymnasium.Env[Any, Any]):
         over = self.t == self.length
         info = {} if self.success_at is None else {"success": self.t == self.success_at}
         seen = self._observe(float(np.mean(action)))
-        return seen, self.scale * self.t, over and self.terminates, over and not self.terminates, info
+        reward = self.scale * self.t + (self.drawn + float(np.mean(action)) if self.lucky else 0.0)
+        return seen, reward, over and self.terminates, over and not self.terminates, info
 
     def _observe(self, action: float) -> np.ndarray:
         observation = np.zeros(self.observation_size, np.float32)
@@ -87,6 +92,8 @@ _TASKS: dict[str, dict[str, Any]] = {
     "Short-v0": {"length": 4, "terminates": True, "action_size": 1, "scale": 10.0, "success_at": 0},
     "Silent-v0": {"length": 7, "action_size": 3, "scale": 0.5},
     "Wide-v0": {"observation_size": 5},
+    "Lucky-v0": {"length": 3, "lucky": True},
+    "Luckier-v0": {"length": 5, "lucky": True, "scale": 2.0, "terminates": True},
 }
 for _name, _kwargs in _TASKS.items():
     gymnasium.register(_name, f"{__name__}:Scripted", kwargs=_kwargs, disable_env_checker=True)

@@ -28,9 +28,12 @@ def tasks(*names: str) -> str:
     return f"tasks=[{','.join(names)}]"
 
 
+ALL = tasks(LONG, SHORT, SILENT)
+
+
 def run_tasks(run_dir: Path, *overrides: str) -> Path:
     """Run it in this process, with all three tasks unless others are named; return its directory."""
-    named = [] if any(o.startswith(("tasks=", "regime=")) for o in overrides) else [tasks(LONG, SHORT, SILENT)]
+    named = [] if any(o.startswith(("tasks=", "regime=")) for o in overrides) else [ALL]
     launch(train.main, "cfgs", argv=[*TASKS, *named, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
