@@ -36,7 +36,7 @@ IN_TURN = "num_actors=1 num_envs=2 deterministic=true agent.normalize_observatio
 
 def is_time(name: str) -> bool:
     """Return whether a column or a tag of the logs says what the clock said."""
-    return re.search(r"(^|/)(fps|total_time|SPS|uptime|performance[_/]\w+)$", name) is not None
+    return re.search(r"(^|/)(fps|total_time|duration|SPS|uptime|performance[_/]\w+)$", name) is not None
 
 
 def run(run_dir: Path, *overrides: str) -> Path:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from drqv2.config.kinds import Schedule
+from drqv2.config.kinds import Schedule, Settings
 from drqv2.config.schema import CHOSEN, every_key
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
@@ -29,6 +29,7 @@ PLUGINS = {
 }
 _PATHS = ("agent_dir", "init_from", "hydra.run.dir", "hydra.sweep.dir")
 _READABLE_PATH = re.compile(r"""(?a:[\w./:%-]|\$\{[^}]*\})*|'.*'|".*\"""")  # Hydra's grammar reads these unquoted
+_TASK_KEY = re.compile(r"""(?<=[{,])\s*["']?((?:gymnasium|envpool|metaworld):[^{}\\"']+)["']?\s*(?=:\s*\{)""")
 _SCHEDULE = re.compile(r"""(?<!["'\w])(?:step_)?linear\([^()]*\)(?!["'])""")
 
 
@@ -42,7 +43,7 @@ def _unquote(value: str) -> str:
 
 
 def readable(override: str, multirun: bool) -> str:
-    """Quote what Hydra's grammar would misread: schedules, which look like calls, and paths with =, commas, spaces.
+    """Quote what Hydra's grammar would misread: schedules, paths with =, commas or spaces, tasks with a colon.
 
     Args:
         override: key=value as typed.
@@ -53,6 +54,10 @@ def readable(override: str, multirun: bool) -> str:
     key = every_key().get(name.lstrip("+~"))
     if key is not None and isinstance(key.kind, Schedule):
         value = _SCHEDULE.sub(lambda match: quote(match[0]), value)
+    elif key is not None and isinstance(key.kind, Settings):
+        if value.startswith("{"):  # it is empty by default, and Hydra adds to a mapping only when told to
+            name = f"+{key.name}"
+        value = _TASK_KEY.sub(lambda match: match[1].replace(":", "\\:"), value)
     elif name in _PATHS and multirun and re.fullmatch(r"[\w.~-][\w./~-]*", value) and value != "null":
         value = str(Path(value).expanduser().absolute())
     elif name.lstrip("+~") in _PATHS and not multirun and not _READABLE_PATH.fullmatch(value):

@@ -20,6 +20,7 @@ import psutil
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.__main__ import fingerprint
 from tests.short_run import IMPALA, IN_TURN, PPO, is_time
+from tests.task_run import ALL, TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Episodes of 60 frames; 100 of 480 transitions stay in the replay.
@@ -40,7 +41,19 @@ _DRQV2 = {
     "compile": ["compile=true"],
     "all together": "num_envs=3 num_eval_envs=2 num_eval_episodes=3 replay_buffer_num_workers=3 precision=bf16".split(),
 }
-_OTHERS = {"PPO": PPO, "IMPALA": [*IMPALA, *IN_TURN], "actors": [*IMPALA, "total_timesteps=14400"]}
+# Episodes of 10, 4 and 7 steps; 400 of 1800 transitions stay in the replay.
+MULTITASK = [*TASKS, ALL]
+MULTITASK += (
+    "num_train_frames=600 eval_every_frames=120 snapshot_every_seconds=0.1 envs_per_task=2 num_eval_envs=2 "
+    "overlap=true replay_buffer_num_workers=1 seed_updates=5 agent.value=hl_gauss agent.normalize_rewards=true "
+    "save_video=true render_size=32"
+).split()
+_OTHERS = {
+    "PPO": PPO,
+    "IMPALA": [*IMPALA, *IN_TURN],
+    "actors": [*IMPALA, "total_timesteps=14400"],
+    "multitask": MULTITASK,
+}
 _OVERRIDES = {mode: [*SHORT, *more] for mode, more in _DRQV2.items()} | _OTHERS
 MODES = [mode for mode in _OVERRIDES if mode != "actors"]  # which give the same bits each time
 BOUNDARIES = [

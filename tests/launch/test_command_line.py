@@ -164,6 +164,20 @@ def test_resume_of_a_run_from_before_there_were_regimes():
     assert (cfg.regime, cfg.obs_type) == ("drqv2", "pixels")
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "{walker_walk:{discount:0.5},metaworld:reach-v3:{action_repeat:2,camera:1}}",
+        "{walker_walk: {discount: 0.5}, 'metaworld:reach-v3': {action_repeat: 2, camera: 1}}",
+        "{metaworld\\:reach-v3:{action_repeat:2,camera:1},walker_walk:{discount:0.5}}",
+    ],
+)
+@pytest.mark.parametrize("plus", ["", "+"])
+def test_settings_of_tasks_need_no_escapes(typed, plus):
+    cfg, _ = start("regime=multitask", "tasks=[walker_walk,metaworld:reach-v3]", f"{plus}per_task={typed}")
+    assert cfg.per_task == {"walker_walk": {"discount": 0.5}, "metaworld:reach-v3": {"action_repeat": 2, "camera": 1}}
+
+
 @pytest.mark.parametrize("name", ["a b", "a=b", "a,b", "it's", '{"x"}', "ü(1,2)", "a\\'b%", "'a, b'"])
 def test_paths_need_no_quotes(name):
     assert as_hydra_reads(f"hydra.run.dir={name}") == name.strip("'")

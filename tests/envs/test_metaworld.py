@@ -1,0 +1,138 @@
+"""Meta-World's tasks through EnvPool: what they show, how they end, their names."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drqv2 import envs, utils
+from drqv2.config.tables.multitask import TASK_GROUPS
+from drqv2.envs import ids, libraries
+from drqv2.errors import UserError
+
+if find_spec("envpool") is None:  # not imported, which must come after OpenGL
+    pytest.skip("EnvPool is not installed", allow_module_level=True)
+
+REACH = "metaworld:reach-v3"
+
+
+def make(name: str = REACH, seed: int = 1, **options: Any) -> envs.Environment:
+    factory = libraries.factory(name, options)
+    return envs.make(name, 1, 1, seed, factory=factory, stream=utils.TRAIN_ENV, index=0, obs_type="state")
+
+
+def played(env: envs.Environment, steps: int, seed: int = 0) -> list[Any]:
+    generator = np.random.default_rng(seed)
+    time_steps = [env.reset()]
+    while len(time_steps) <= steps and not time_steps[-1].last():
+        time_steps.append(env.step(generator.uniform(-1, 1, 4)))
+    return time_steps
+
+
+def test_the_state_has_the_goal_in_its_last_three_numbers() -> None:
+    env = make()
+    spec, action = env.observation_spec(), env.action_spec()
+    assert (spec.shape, spec.dtype) == ((39,), np.float32)
+    assert (action.shape, action.dtype) == ((4,), np.float32)
+    time_steps = played(env, 5)
+    goals = {tuple(time_step.observation[-3:].tolist()) for time_step in time_steps}
+    assert len(goals) == 1, "the goal stays"
+    (goal,) = goals
+    assert all(number != 0 for number in goal)
+    assert not np.array_equal(time_steps[0].observation[:3], time_steps[5].observation[:3]), "the hand moves"
+    other = tuple(played(env, 1)[0].observation[-3:].tolist())
+    assert other != goal, "another episode, another goal"
+    env.close()
+
+
+def test_the_goal_can_be_hidden() -> None:
+    env = make(partially_observable=True)
+    assert env.reset().observation[-3:].tolist() == [0.0, 0.0, 0.0]
+    env.close()
+
+
+def test_an_episode_is_500_steps_and_ends_by_a_time_out() -> None:
+    env = make()
+    for seed in range(2):
+        time_steps = played(env, 600, seed)
+        assert len(time_steps) == 501
+        assert [time_step.discount for time_step in time_steps] == [1.0] * 501
+        assert {time_step.success for time_step in time_steps[1:]} <= {0.0, 1.0}
+        assert time_steps[0].success is None
+    env.close()
+
+
+def test_who_reaches_the_goal_succeeds() -> None:
+    env = make()
+    time_step = env.reset()
+    successes = []
+    while not time_step.last():
+        way = time_step.observation[-3:] - time_step.observation[:3]
+        time_step = env.step(np.append(np.clip(10 * way, -1, 1), 0.0).astype(np.float32))
+        successes.append(time_step.success)
+    assert successes[0] == 0.0
+    assert successes[-1] == 1.0
+    env.close()
+
+
+def test_the_same_seed_gives_the_same_episodes() -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        env = make(seed=seed)
+        runs.append([time_step for _ in range(2) for time_step in played(env, 20)])
+        env.close()
+    seen = [np.stack([time_step.observation for time_step in one]) for one in runs]
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert [time_step.reward for time_step in runs[0]] == [time_step.reward for time_step in runs[1]]
+    assert not np.array_equal(seen[0][:, -3:], seen[2][:, -3:])
+
+
+def test_an_episode_is_restored_from_its_actions() -> None:
+    env, again = make("metaworld:drawer-open-v3"), make("metaworld:drawer-open-v3")
+    env.reset()
+    seen = played(env, 15)[-1]
+    restored = again.restore(env.state())
+    np.testing.assert_array_equal(restored.observation, seen.observation)
+    assert restored.reward == seen.reward
+    for one in (env, again):
+        one.close()
+
+
+def test_mt10_is_the_ten_tasks_in_their_order() -> None:
+    assert TASK_GROUPS["mt10"] == [
+        f"metaworld:{name}-v3"
+        for name in (
+            "reach",
+            "push",
+            "pick-place",
+            "door-open",
+            "drawer-open",
+            "drawer-close",
+            "button-press-topdown",
+            "peg-insert-side",
+            "window-open",
+            "window-close",
+        )
+    ]
+
+
+def test_every_task_of_mt50_is_one_of_envpools() -> None:
+    libraries.factory(REACH, {})
+    make().close()  # loads OpenGL, and then EnvPool
+    import envpool
+
+    known = {name for name in envpool.list_all_envs() if name.startswith("MetaWorld/")}
+    wanted = {ids.pool_name(name) for name in TASK_GROUPS["mt50"]}
+    assert len(TASK_GROUPS["mt50"]) == len(wanted) == 50
+    assert wanted <= known
+    assert set(TASK_GROUPS["mt10"]) <= set(TASK_GROUPS["mt50"])
+    assert {ids.env_id(ids.pool_name(name)) for name in TASK_GROUPS["mt50"]} == set(TASK_GROUPS["mt50"])
+
+
+@pytest.mark.parametrize("name", ["reech-v3", "reach-v9", "nothing"])
+def test_a_task_that_is_not_there(name: str) -> None:
+    with pytest.raises(UserError, match=f"env_id=metaworld:{name}: metaworld has no such environment; "):
+        make(f"metaworld:{name}")
