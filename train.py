@@ -233,7 +233,9 @@ class Workspace(BaseWorkspace):
         totals, steps, success = made.episode_rewards, made.episode_steps, made.episode_success
         if self.cfg.regime != "multitask":
             (i,) = ended
-            return {"episode_reward": totals[i], "episode_length": steps[i] * self.action_repeat}
+            own = {"episode_reward": totals[i], "episode_length": steps[i] * self.action_repeat}
+            known = success[i]
+            return own if known is None else own | {"success": known}
         results = [EpisodeResult(totals[i], steps[i], success[i]) for i in ended]
         return self.task_metrics([self.task_of[i] for i in ended], results, seconds)
 

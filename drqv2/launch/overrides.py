@@ -55,8 +55,6 @@ def readable(override: str, multirun: bool) -> str:
     if key is not None and isinstance(key.kind, Schedule):
         value = _SCHEDULE.sub(lambda match: quote(match[0]), value)
     elif key is not None and isinstance(key.kind, Settings):
-        if value.startswith("{"):  # it is empty by default, and Hydra adds to a mapping only when told to
-            name = f"+{key.name}"
         value = _TASK_KEY.sub(lambda match: match[1].replace(":", "\\:"), value)
     elif name in _PATHS and multirun and re.fullmatch(r"[\w.~-][\w./~-]*", value) and value != "null":
         value = str(Path(value).expanduser().absolute())

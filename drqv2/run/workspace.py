@@ -318,12 +318,14 @@ class BaseWorkspace:
                 log(name, value)
 
     def evaluation_metrics(self, results: Sequence[Any], seconds: float) -> dict[str, float]:
-        """Return what the row of an evaluation says of its episodes: mean return, mean length, and each return."""
-        returns, steps, _ = zip(*results, strict=True)
+        """Return what the row of an evaluation says of its episodes: return, length and success, and each return."""
+        returns, steps, success = zip(*results, strict=True)
         metrics = {
             "episode_reward": float(np.mean(returns)),
             "episode_length": float(np.mean(steps)) * self.action_repeat,
         }
+        if None not in success:
+            metrics["success"] = float(np.mean(success))
         return metrics | {f"episode_reward/{episode}": value for episode, value in enumerate(returns)}
 
     def close_environments(self) -> None:

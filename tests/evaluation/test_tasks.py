@@ -9,9 +9,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from drqv2.evaluation.episodes import EpisodeResult
 from drqv2.evaluation.tasks import metrics
+from drqv2.run.environments import task_suffixes
 from tests import task_envs
 from tests.task_run import LONG, RECORDER, SHORT, SILENT, run_tasks, tasks
 
@@ -117,8 +119,8 @@ def test_metrics_are_means_over_episodes_of_a_task_and_then_over_tasks() -> None
         EpisodeResult(40.0, 5, 0.0),
         EpisodeResult(3.0, 30, 0.0),
     ]
-    names = ["walker_walk", LONG, "metaworld:reach-v3"]
-    found = metrics(names, played, results, [2, 1, 4])
+    named = OmegaConf.create({"tasks": ["walker_walk", LONG, "metaworld:reach-v3"], "metric_names": "task"})
+    found = metrics(played, results, [2, 1, 4], task_suffixes(named))
     assert found == {
         "episode_reward": 21.0,
         "episode_reward/walker_walk": 2.0,
@@ -130,7 +132,8 @@ def test_metrics_are_means_over_episodes_of_a_task_and_then_over_tasks() -> None
         "success/walker_walk": pytest.approx(1 / 3),
         "success/reach-v3": 0.0,
     }
-    numbered = metrics(names, played, results, [2, 1, 4], "env_index")
+    named.metric_names = "env_index"
+    numbered = metrics(played, results, [2, 1, 4], task_suffixes(named))
     assert numbered["success_env_index_0"] == pytest.approx(1 / 3)
     assert numbered["episode_reward_env_index_2"] == 40.0
     assert list(numbered.values()) == list(found.values())
@@ -138,10 +141,10 @@ def test_metrics_are_means_over_episodes_of_a_task_and_then_over_tasks() -> None
 
 def test_tasks_that_do_not_say_whether_they_succeed_have_no_part_in_the_mean() -> None:
     results = [EpisodeResult(1.0, 1, 1.0), EpisodeResult(1.0, 1)]
-    found = metrics(["a", "b"], [0, 1], results, [1, 1])
+    found = metrics([0, 1], results, [1, 1], ["/a", "/b"])
     assert found["success"] == found["success/a"] == 1.0
     assert "success/b" not in found
-    assert not [name for name in metrics(["a", "b"], [1], results[1:], [1, 1]) if "success" in name]
+    assert not [name for name in metrics([1], results[1:], [1, 1], ["/a", "/b"]) if "success" in name]
 
 
 @pytest.mark.parametrize(
