@@ -131,13 +131,16 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         summary = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed}
         by_task = {names[t]: own for t, own in zip(tasks, returns, strict=True)}
         summary["returns"] = returns[0] if len(names) == 1 else by_task
-        if results[0][0].success is not None:
-            summary["success"] = {names[t]: [r.success for r in own] for t, own in zip(tasks, results, strict=True)}
+        success = {names[t]: [r.success for r in own] for t, own in zip(tasks, results, strict=True)}
+        if any(None not in own for own in success.values()):
+            summary["success"] = success
         try:
             files.write_atomically(folder / f"{name}.json", json.dumps(summary, indent=1).encode())
         except OSError as e:
             raise files.cannot_write(folder / f"{name}.json", e, "give out=DIR") from e
     print(f"{cfg.task_name}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
+    if any(name.startswith("metaworld:") for name in names):
+        print("Meta-World's tasks have rewards of version 2")
     if len(names) == 1:
         lines = episodes_table(results[0], cfg.action_repeat)
     else:
@@ -250,7 +253,7 @@ def _film(
                 counts[i] += 1
                 if counts[i] % every == 0 or time_steps[i].last():
                     frames[i] = render(i)
-            if max(counts) % every == 0:
+            if max(counts) % every == 0 or all(time_step.last() for time_step in time_steps):
                 yield overlay.grid(frames)
     finally:
         for env in made:

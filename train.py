@@ -22,6 +22,8 @@ if __name__ == "__main__":
     exit_on_signal_before_run()
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +61,11 @@ class Workspace(BaseWorkspace):
         cfg = self.cfg
         self.train_envs = make_envs(cfg, utils.TRAIN_ENV)
         self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
+        self.multitask = cfg.regime == "multitask"
         self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
         self.repeats, self.gammas = action_repeats(cfg), discounts(cfg)
-        self.suffixes = task_suffixes(cfg) if cfg.regime == "multitask" else []
+        self.suffixes = task_suffixes(cfg) if self.multitask else []
+        self.updates_per_step = Fraction(str(cfg.updates_per_step))  # 0.1 is a tenth, not the nearest float
         self.unstored = {self.tasks.index(name) for name in cfg.get("exclude_tasks", ())}
         self.time_steps: list[ExtendedTimeStep] = []  # the current one of each training environment
         env = self.train_envs[0]
@@ -119,7 +123,7 @@ class Workspace(BaseWorkspace):
                 self.time_steps = [env.finish() for env in self.train_envs]
             for i, time_step in enumerate(self.time_steps):
                 self.record(i, time_step)
-            self.progress.step += self.cfg.num_envs
+            self.progress.step += self.round_steps
 
         self.finish_episodes()
         if self.progress.last_eval_step != self.global_step:
@@ -137,14 +141,18 @@ class Workspace(BaseWorkspace):
 
     def update(self) -> None:
         """Call the agent's update as often as it is due at each agent step of this round."""
-        at_once = 0 if self.progress.seed_updates_done else self.cfg.seed_updates
-        self.progress.seed_updates_done = True
         with self.time_shares.spent_on("update"):
-            for step in range(self.global_step, self.global_step + self.cfg.num_envs):
-                due, at_once = at_once + utils.updates_due(step, self.cfg.updates_per_step), 0
-                for _ in range(due):
+            for step in range(self.global_step, self.global_step + self.round_steps):
+                for _ in range(utils.updates_due(step, self.updates_per_step) + self.seed_updates_due(step)):
                     metrics = self.agent.update(self.replay_iter, step)
                     self.logger.log_metrics(metrics, self.global_frame, ty="train")
+
+    def seed_updates_due(self, step: int) -> int:
+        """Return the number of updates at once: all of them at the first step at which the agent learns."""
+        if self.progress.seed_updates_done or step % getattr(self.agent, "update_every_steps", 1):
+            return 0
+        self.progress.seed_updates_done = True
+        return int(self.cfg.seed_updates)
 
     def record(self, i: int, time_step: ExtendedTimeStep) -> None:
         """Store and count the time step of environment i.
@@ -163,7 +171,7 @@ class Workspace(BaseWorkspace):
             self.train_video_recorder.record(time_step.observation)
 
     def store(self, i: int, time_step: ExtendedTimeStep) -> None:
-        """Add a time step of environment i to the replay; show an agent that wants to see them finished episodes."""
+        """Add a time step of environment i to the replay; at an episode's end, call the agent's `observe_episode`."""
         task = self.task_of[i]
         if task in self.unstored:
             return
@@ -215,7 +223,7 @@ class Workspace(BaseWorkspace):
             arrays = self.replay_storage.load_episode(episode)
             metrics = diagnose(self.agent, arrays, self.cfg.frame_stack, gamma, self.device)
             self.logger.log_metrics(metrics | self.gradient_norms(), self.global_frame, ty="train")
-        for row in [ended] if self.cfg.regime == "multitask" else [[i] for i in ended]:
+        for row in [ended] if self.multitask else [[i] for i in ended]:
             self.progress.episode += len(row)
             with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
                 log("fps", fps)
@@ -231,7 +239,7 @@ class Workspace(BaseWorkspace):
         """Return what a row says of the episodes that have ended in these environments since the row before."""
         made = self.progress
         totals, steps, success = made.episode_rewards, made.episode_steps, made.episode_success
-        if self.cfg.regime != "multitask":
+        if not self.multitask:
             (i,) = ended
             own = {"episode_reward": totals[i], "episode_length": steps[i] * self.action_repeat}
             known = success[i]
@@ -241,12 +249,12 @@ class Workspace(BaseWorkspace):
 
     def evaluation_metrics(self, results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
         """Return what the row of an evaluation says of its episodes."""
-        if self.cfg.regime != "multitask":
+        if not self.multitask:
             return super().evaluation_metrics(results, seconds)
         return self.task_metrics([i // self.cfg.num_eval_episodes for i in range(len(results))], results, seconds)
 
     def task_metrics(self, played: Sequence[int], results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
-        """Return the metrics of several tasks, and what the episodes took."""
+        """Return the metrics of several tasks, and the seconds that the episodes took."""
         return tasks.metrics(played, results, self.repeats, self.suffixes) | {"duration": seconds}
 
     def state_dict(self) -> dict[str, Any]:
@@ -269,11 +277,12 @@ class Workspace(BaseWorkspace):
 
     def close(self) -> None:
         """Finish the current snapshot; close environments, workers, recorders and files."""
-        super().close()
-        self.replay_loader.close()
-        self.close_environments()
-        self.video_recorder.close()
-        self.train_video_recorder.close()
+        with ExitStack() as closing:  # each, whatever happens to the others; the last one first
+            closing.callback(self.close_environments)
+            closing.callback(self.video_recorder.close)
+            closing.callback(self.train_video_recorder.close)
+            closing.callback(self.replay_loader.close)
+            closing.callback(super().close)
 
 
 REGIMES: dict[str, type[BaseWorkspace]] = {

@@ -108,13 +108,16 @@ def weight_init(m: nn.Module) -> None:
         nn.init.zeros_(m.bias)
 
 
-def updates_due(step: int, per_step: float) -> int:
+def updates_due(step: int, per_step: Fraction) -> int:
     """Return the number of updates due at an agent step, so that on average there are `per_step`.
 
-    It is `per_step` where that is whole; with 0.25, one update at every fourth step.
+    It is `per_step` where that is whole; with 1/4, one update at steps 0, 4, 8, ...
+
+    Args:
+        step: the agent step.
+        per_step: a fraction, which adds up without rounding errors.
     """
-    rate = Fraction(str(per_step))  # 0.1 is a tenth, not the nearest float
-    return int((step + 1) * rate // 1 - step * rate // 1)
+    return math.ceil((step + 1) * per_step) - math.ceil(step * per_step)
 
 
 class Until:

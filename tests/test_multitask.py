@@ -186,7 +186,7 @@ def test_excluded_tasks_are_played_and_logged_but_not_learnt_from(tmp_path: Path
 
 
 def updates(tmp_path: Path, *overrides: str) -> list[int]:
-    run_tasks(tmp_path / "run", *overrides)
+    run_tasks(tmp_path / "run", "agent.update_every_steps=1", *overrides)
     return Recorder.made[-1].steps
 
 
@@ -199,9 +199,9 @@ PLAIN = ["agent._target_=tests.task_run.PlainRecorder", f"env_id={SILENT}", "reg
     [
         ("1", list(range(20, 120))),
         ("2", [step for step in range(20, 120) for _ in range(2)]),
-        ("0.25", list(range(23, 120, 4))),
-        ("0.1", list(range(29, 120, 10))),
-        ("1.5", [step for step in range(20, 120) for _ in range(1 + step % 2)]),
+        ("0.25", list(range(20, 120, 4))),
+        ("0.1", list(range(20, 120, 10))),
+        ("1.5", [step for step in range(20, 120) for _ in range(2 - step % 2)]),
     ],
 )
 def test_updates_per_step_after_the_seed_frames_and_none_before(
@@ -215,12 +215,29 @@ def test_updates_per_step_after_the_seed_frames_and_none_before(
 def test_seed_updates_come_once_right_after_the_seed_frames(tmp_path: Path, regime: str) -> None:
     own = [RECORDER] if regime == "multitask" else PLAIN
     made = updates(tmp_path, *own, "seed_updates=30", "num_seed_frames=40", "updates_per_step=0.25")
-    assert made == [40] * 30 + list(range(43, 120, 4))
+    assert made == [40] * 30 + list(range(40, 120, 4))
 
 
 def test_several_environments_of_a_task_change_neither_the_number_of_updates_nor_their_steps(tmp_path: Path) -> None:
     overrides = [RECORDER, "envs_per_task=2", "updates_per_step=0.25", "seed_updates=3"]
-    assert updates(tmp_path, *overrides) == [20] * 3 + list(range(23, 120, 4))
+    assert updates(tmp_path, *overrides) == [20] * 3 + list(range(20, 120, 4))
+
+
+@pytest.mark.parametrize("last_seed_frame", [20, 21, 22, 23])
+def test_seed_updates_wait_for_a_step_at_which_the_agent_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_seed_frame: int
+) -> None:
+    learnt: list[int] = []
+    learn_values = MultiTaskAgent.learn_values
+
+    def counted(self: MultiTaskAgent, *batch: Any) -> Any:
+        learnt.append(batch[-1])
+        return learn_values(self, *batch)
+
+    monkeypatch.setattr(MultiTaskAgent, "learn_values", counted)
+    first = last_seed_frame + last_seed_frame % 2
+    run_tasks(tmp_path / "run", "seed_updates=7", f"num_seed_frames={last_seed_frame}", "num_train_frames=40")
+    assert learnt == [first] * 7 + list(range(first, 40, 2))
 
 
 # Success
@@ -257,6 +274,7 @@ def test_metrics_can_have_the_names_of_mtrl(tmp_path: Path) -> None:
 
 OPTIONS = "agent.value=hl_gauss agent.critic=residual agent.critic_dim=8 agent.normalize_rewards=true".split()
 OPTIONS += ["agent.critic_heads=task", "envs_per_task=2", "num_eval_envs=2", "seed_updates=5", "updates_per_step=0.5"]
+OPTIONS += ["agent.update_every_steps=1"]
 
 
 @pytest.mark.slow
@@ -297,13 +315,17 @@ def test_a_run_that_is_stopped_and_resumed_is_the_run_that_went_through(
     [
         ("tasks=[walker_walk,cheeta_run]", "tasks: cheeta_run: unknown task; nearest: cheetah_run"),
         ("tasks=[walker_walk,walker_run,walker_walk]", "walker_walk is there more than once"),
+        ("tasks=[]", "give at least one task"),
+        ("tasks=null exclude_tasks=[walker_walk]", "exclude_tasks: walker_walk is not among tasks="),
+        ("tasks=null per_task={walker_wak:{discount:0.5}}", "per_task: walker_wak is not among tasks="),
+        ("tasks=[gymnasium:Pendulum-v1,envpool:Pendulum-v1]", "would have the same name in the metrics"),
+        ("tasks=[walker_walk,walker_run] updates_per_step=0.5", "a fraction needs agent.update_every_steps=1"),
         (
             "tasks=[walker_walk,cartpole_balance]",
             "walker_walk shows float32 [24] and cartpole_balance shows",
         ),
         (f"tasks=[{LONG},gymnasium:tests.task_envs:Wide-v0]", "shows float32 [3] and"),
-        (f"tasks=[{LONG}] exclude_tasks=[{LONG}]", "leaves no task to learn"),
-        ("tasks=[]", "no task"),
+        (f"tasks=[{LONG}] exclude_tasks=[{LONG}]", "must be left"),
         (f"tasks=[{LONG},{SHORT}] exclude_tasks=[{SILENT}]", f"exclude_tasks: {SILENT} is not among tasks="),
         ("tasks=[walker_walk] per_task={walker_wak:{discount:0.5}}", "per_task: walker_wak is not among tasks="),
         (f"tasks=[{LONG}] per_task={{{LONG}:{{lr:0.5}}}}", "lr: there is no such setting"),

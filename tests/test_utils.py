@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -313,19 +314,19 @@ def test_nearest():
     [
         (1, [1] * 12),
         (2, [2] * 12),
-        (0.25, [0, 0, 0, 1] * 3),
-        (1.5, [1, 2] * 6),
-        (0.1, [0] * 9 + [1, 0, 0]),
+        (0.25, [1, 0, 0, 0] * 3),
+        (1.5, [2, 1] * 6),
+        (0.1, [1] + [0] * 9 + [1, 0]),
         (0, [0] * 12),
     ],
 )
 def test_updates_due_at_each_step(rate, due):
-    assert [utils.updates_due(step, rate) for step in range(12)] == due
+    assert [utils.updates_due(step, Fraction(str(rate))) for step in range(12)] == due
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.7, 1 / 3, 2.9])
 def test_updates_due_lose_nothing_over_many_steps(rate):
     total = 0
     for step in range(3000):
-        total += utils.updates_due(step, rate)
-        assert -1e-9 < (step + 1) * rate - total < 1 + 1e-9
+        total += utils.updates_due(step, Fraction(str(rate)))
+        assert -1e-9 < total - (step + 1) * rate < 1 + 1e-9

@@ -1,6 +1,8 @@
 """DrQ-v2 on several tasks at once: one encoder, an embedding of the task in the trunks and layers of actor and critic.
 
-With one task, or without an embedding, it is DrQ-v2, bit by bit. Options with published evidence, off by default:
+With one task, or without an embedding, it is DrQ-v2, bit by bit on a CPU; on a GPU it does not use CUDA graphs.
+
+Options with published evidence, off by default:
 
 - `critic="residual"`, `value="hl_gauss"`, `normalize_rewards=True`: a wide critic of residual blocks with layer
   normalisation that learns values as distributions by cross-entropy, of rewards brought to one scale for all tasks, as
@@ -22,6 +24,8 @@ from torch import Tensor
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent, Metrics, is_hooked
 from drqv2.nn import categorical
+from drqv2.nn.augmentation import RandomShiftsAug
+from drqv2.nn.networks import Encoder, StateEncoder
 from drqv2.nn.task_networks import TaskActor, TaskCritic, TaskEmbedding
 
 _TARGETS = {"two_hot": categorical.two_hot, "hl_gauss": categorical.hl_gauss}
@@ -282,9 +286,11 @@ class MultiTaskAgent(DrQV2Agent):
 
     @property
     def _as_published(self) -> bool:
-        """Whether no module was replaced or hooked; see `DrQV2Agent`."""
+        """Whether no module was replaced or hooked, and nothing overridden; see `DrQV2Agent`."""
         modules = (self.encoder, self.aug, self.actor, self.critic, self.critic_target)
-        return not any(map(is_hooked, modules)) and type(self) is MultiTaskAgent
+        kinds, heads = [type(module) for module in modules], [TaskActor, TaskCritic, TaskCritic]
+        known = kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads])
+        return known and type(self) is MultiTaskAgent and not any(map(is_hooked, modules))
 
     @property
     def _graphs(self) -> bool:

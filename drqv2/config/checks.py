@@ -40,7 +40,12 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
         _check_batches(cfg)
     if "num_actors" in cfg:
         _check_actors(cfg)
-    if cfg.get("tasks") is not None:
+    if cfg.get("updates_per_step", 1) % 1 and cfg.get("agent.update_every_steps", 1) != 1:
+        raise UserError(
+            f"updates_per_step={cfg['updates_per_step']}: a fraction needs agent.update_every_steps=1; otherwise the "
+            "agent would ignore some of its updates"
+        )
+    if "tasks" in cfg:
         return _check_tasks(cfg)
     frames = 250 if task == "reach_duplo" else 1000  # reach_duplo: 10 s at 25 Hz
     least = math.ceil(frames / repeat)
@@ -54,8 +59,14 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
 
 def _check_tasks(cfg: Mapping[str, Any]) -> None:
     """Check a list of tasks and what refers to it."""
-    names = cfg["tasks"]
+    names = [cfg["env_id"] or cfg["task_name"]] if cfg["tasks"] is None else cfg["tasks"]
+    if not names:
+        raise UserError("tasks=[]: give at least one task, or tasks=null for the task alone")
+    short: dict[str, str] = {}
     for name in names:
+        other = short.setdefault(name.rpartition(":")[2], name)
+        if other != name:
+            raise UserError(f"tasks: {other} and {name} would have the same name in the metrics; give only one of them")
         if ":" not in name and cfg["env._target_"] is None and name not in tasks():
             near = did_you_mean(name, [*TASK_GROUPS, *tasks()])
             raise UserError(f"tasks: {show(name)}: unknown task{near}; others are LIBRARY:NAME")
@@ -63,9 +74,9 @@ def _check_tasks(cfg: Mapping[str, Any]) -> None:
         for name in given:
             if name not in names:
                 raise UserError(f"{key}: {name} is not among tasks={show(names)}{did_you_mean(name, names)}")
-    if not names or set(names) == set(cfg["exclude_tasks"]):
-        raise UserError(f"exclude_tasks={show(cfg['exclude_tasks'])}: leaves no task to learn of tasks={show(names)}")
-    if cfg["env_id"] is not None:
+    if set(names) == set(cfg["exclude_tasks"]):
+        raise UserError(f"exclude_tasks={show(cfg['exclude_tasks'])}: at least one of tasks={show(names)} must be left")
+    if cfg["tasks"] is not None and cfg["env_id"] is not None:
         raise UserError(f"env_id={cfg['env_id']} and tasks={show(names)}: give only one of them")
     if cfg["env._target_"] is not None:
         return  # the length of its episodes is unknown

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _REPLY_SECONDS = 30.0  # for a reply; after that the process counts as dead
 _START_SECONDS = 300.0  # for a process to import mujoco, open OpenGL and play an episode again
 _ATTEMPTS = 3  # processes that may be lost over one request
-_ADVICE = "overlap=false (and num_envs=1) steps the environment in the main process, without a time limit"
+_ADVICE = "overlap=false steps the environments in the main process, without a time limit"
 
 Request = tuple[str, tuple[Any, ...]]
 """A method of the `Environment` and its arguments."""

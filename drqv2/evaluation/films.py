@@ -22,7 +22,7 @@ class FirstEpisode:
     def __init__(self, recorder: VideoRecorder, name: str) -> None:
         self._recorder, self._name, self._steps = recorder, name, 0
 
-    def add(self, task: int, env: Any, time_step: Any) -> None:
+    def add(self, _: int, env: Any, time_step: Any) -> None:
         """Film a time step of an environment; after the last one, save the video."""
         if time_step.first():
             self._recorder.init(env)
@@ -50,38 +50,29 @@ class FirstEpisodes:
         self._seen: set[int] = set()  # tasks with a new picture since the last frame
         self._totals = dict.fromkeys(self._playing, 0.0)
         self._steps = dict.fromkeys(self._playing, -1)
+        recorder.begin()
 
     def add(self, task: int, env: Any, time_step: Any) -> None:
         """Take the picture of a task's time step; when all that play have one, film them."""
-        if not self._recorder.enabled:
-            return
         self._totals[task] += time_step.reward
         self._steps[task] += 1
-        if self._steps[task] % self._recorder.every and not time_step.last():
-            return
-        if task in self._seen:  # the others of the last round have ended
-            self._film()
-        picture = env.render(self._size, self._size)
-        self._cells[task] = overlay.caption(picture, self._tasks[task], self._totals[task])
-        self._seen.add(task)
+        if self._recorder.is_recording and (self._steps[task] % self._recorder.every == 0 or time_step.last()):
+            if task in self._seen:  # the others of the last round have ended
+                self._film()
+            self._recorder.attempt(lambda: self._draw(task, env))
+            self._seen.add(task)
         if time_step.last():
             self._playing.discard(task)
-        if len(self._cells) == len(self._tasks) and self._seen >= self._playing:
+        if len(self._cells) == len(self._tasks) and self._seen and self._seen >= self._playing:
             self._film()
         if not self._playing:
             self._recorder.save(self._name)
 
+    def _draw(self, task: int, env: Any) -> None:
+        picture = env.render(self._size, self._size)
+        self._cells[task] = overlay.caption(picture, self._tasks[task], self._totals[task])
+
     def _film(self) -> None:
-        started, self._seen = self._recorder.is_recording, set()
-        frame = _Picture(overlay.grid([self._cells[task] for task in range(len(self._tasks))]))
-        self._recorder.record(frame) if started else self._recorder.init(frame)
-
-
-class _Picture:
-    """A picture in place of an environment, for a recorder."""
-
-    def __init__(self, frame: np.ndarray) -> None:
-        self._frame = frame
-
-    def render(self, height: int, width: int) -> np.ndarray:
-        return self._frame
+        self._seen = set()
+        cells = [self._cells[task] for task in range(len(self._tasks))]
+        self._recorder.record_frame(lambda: overlay.grid(cells))

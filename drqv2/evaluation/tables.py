@@ -18,7 +18,9 @@ def episodes_table(results: Sequence[EpisodeResult], action_repeat: int) -> list
     for name, statistic in (("mean", mean), ("IQM", iqm)):
         low, high = interval(values, statistic)
         lines.append(f"{name:>8} {statistic(values):>10.1f}   95 % bootstrap interval {low:.1f} to {high:.1f}")
-    return [*lines, f"{'minimum':>8} {values.min():>10.1f}", f"{'maximum':>8} {values.max():>10.1f}"]
+    lines += [f"{'minimum':>8} {values.min():>10.1f}", f"{'maximum':>8} {values.max():>10.1f}"]
+    share = success_share(results)
+    return lines if share is None else [*lines, f"{'success':>8} {share:>10.2f}"]
 
 
 def tasks_table(names: Sequence[str], results: Sequence[Sequence[EpisodeResult]]) -> list[str]:
@@ -29,8 +31,15 @@ def tasks_table(names: Sequence[str], results: Sequence[Sequence[EpisodeResult]]
     lines = [f"{'task':<{width}} {'return':>10}   {'95 % interval':<20}"]
     lines += [f"{name:<{width}} {value:>10.1f}   {f'{low:.1f} to {high:.1f}':<20}" for name, value, low, high in rows]
     lines.append(f"{'mean':<{width}} {np.mean([row[1] for row in rows]):>10.1f}   {'':<20}")
-    if results[0][0].success is not None:
-        shares = [float(np.mean([result.success or 0.0 for result in own])) for own in results]
-        ends = ["success", *(f"{share:.2f}" for share in (*shares, float(np.mean(shares))))]
+    shares = [success_share(own) for own in results]
+    known = [share for share in shares if share is not None]
+    if known:
+        ends = ["success", *("" if share is None else f"{share:.2f}" for share in (*shares, float(np.mean(known))))]
         lines = [f"{line} {end:>8}" for line, end in zip(lines, ends, strict=True)]
     return [line.rstrip() for line in lines]
+
+
+def success_share(results: Sequence[EpisodeResult]) -> float | None:
+    """Return the share of episodes that succeeded; None where the environment does not say."""
+    values = [result.success for result in results]
+    return None if None in values else float(np.mean(values))  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import logging
 import os
 import subprocess
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,27 +137,38 @@ class VideoRecorder:
         self._active = False
 
     @property
-    def enabled(self) -> bool:
-        """Whether videos are recorded at all."""
-        return self._folder is not None
-
-    @property
     def is_recording(self) -> bool:
-        """Whether a video has begun."""
-        return self._active
+        """Whether a video has begun, and nothing has gone wrong with it."""
+        return self._folder is not None and self._active
+
+    def attempt(self, draw: Callable[[], None]) -> None:
+        """Call what draws a part of a frame; if it fails, drop the video with a warning."""
+        try:
+            draw()
+        except Exception as error:  # whatever it is, the run is worth more than its video
+            self._drop(error)
+
+    def begin(self) -> None:
+        """Start a video, still without a frame; discard an unsaved video."""
+        self.close()
+        self._active = True
 
     def init(self, env: Any, enabled: bool = True) -> None:
         """Start a video with the environment's current frame; discard an unsaved video."""
-        self.close()
+        self.begin()
         self._active = enabled
         self.record(env)
 
     def record(self, env: Any) -> None:
         """Add the current frame of `env`, from `env.render(height, width)`, `env.render()` or `env.physics.render`."""
+        self.record_frame(lambda: self._frame(env))
+
+    def record_frame(self, draw: Callable[[], Any]) -> None:
+        """Add the frame, uint8 [H, W, 3] or [H, W, 1], that `draw` returns; it may fail."""
         if self._folder is None or not self._active:
             return
         try:
-            frame = np.asarray(self._frame(env))
+            frame = np.asarray(draw())
             if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] not in (1, 3):
                 raise ValueError(f"a frame must be uint8 [H, W, 3] or [H, W, 1], not {frame.dtype} {list(frame.shape)}")
             self._video = self._video or Mp4(self._folder, self._fps, frame.shape)

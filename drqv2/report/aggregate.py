@@ -167,9 +167,8 @@ def _entry(scores: Scores) -> Entry:
 
 def _is_suite(run: Run) -> bool:
     """Whether a run's tasks are those of dm_control; a part's may be named by a library."""
-    if run.whole:
-        return run.task in (run.config.get("tasks") or ())  # else metaworld:NAME or such
-    return run.config.get("env_id") is None and run.config.get("env._target_") is None
+    own = run.config.get("env_id") is not None or run.config.get("env._target_") is not None
+    return not own and (not run.whole or run.task in (run.config.get("tasks") or ()))  # else metaworld:NAME or such
 
 
 def _some(names: Sequence[str] | set[str] | frozenset[str]) -> str:

@@ -38,8 +38,9 @@ def resolve_obs_type(cfg: DictConfig) -> None:
         UserError: the environment cannot be made.
     """
     if cfg.obs_type == "auto":
-        own = _own_factory(cfg, task_names(cfg)[0])
-        cfg.obs_type = "pixels" if own is None else libraries.natural_obs_type(own, cfg.task_name, cfg.seed)
+        name = task_names(cfg)[0]
+        own = _own_factory(cfg, name)
+        cfg.obs_type = "pixels" if own is None else libraries.natural_obs_type(own, name, cfg.seed)
 
 
 def task_names(cfg: DictConfig) -> list[str]:

@@ -179,7 +179,7 @@ def make_replay(
         cfg.replay_buffer_num_workers,
         cfg.save_snapshot,
         cfg.nstep,
-        discounts(cfg) if len(tasks) > 1 else cfg.discount,
+        discounts(cfg) if cfg.regime == "multitask" else cfg.discount,
         storage=storage,
         seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
         frame_stack=cfg.frame_stack,

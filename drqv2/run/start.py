@@ -46,8 +46,8 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
         elif workspace.has_replay and not (work_dir / files.REPLAY).exists():
             return _return_without_replay(cfg, work_dir)
         run = workspace(cfg, work_dir, stop)
-        provenance.record_start(work_dir, run.global_frame, run.device)
         try:
+            provenance.record_start(work_dir, run.global_frame, run.device)
             with run.console:
                 run.train()
         except NotFiniteError as e:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +44,7 @@ class Progress:
     episode_rewards: list[float] = field(default_factory=list)  # sum of rewards in it
     episode_success: list[float | None] = field(default_factory=list)  # 1.0 once a step of it has succeeded
     seed_updates_done: bool = False  # whether the updates at once after the seed frames have been made
+    evaluated_weights: list[int] = field(default_factory=list)  # frames of weights kept for snapshot_keep_last alone
     filming: bool = False  # whether the current episode of the first environment is filmed
 
 
@@ -192,10 +194,16 @@ class BaseWorkspace:
         """
         since = self.timer.total_time() - self._saved_at
         due = since >= self._save_every and not self.checkpoints.busy
-        milestone = self._is_milestone(self.global_step) or (now and self.cfg.snapshot_keep_last != 0)
-        milestone &= self._milestone_step != self.global_step  # it may come before and after an evaluation
-        if self._saves and (now or milestone or due or self.stop.requested):
-            self.save_snapshot(milestone)
+        milestone = self._is_milestone(self.global_step)
+        kept = milestone or (now and self.cfg.snapshot_keep_last != 0)
+        kept &= self._milestone_step != self.global_step  # it may come before and after an evaluation
+        if self._saves and (now or kept or due or self.stop.requested):
+            outdated: list[int] = []
+            if kept and not milestone and self.global_step:
+                frames, last = [*self.progress.evaluated_weights, self.global_frame], self.cfg.snapshot_keep_last
+                outdated = frames[: len(frames) - last] if last > 0 else []
+                self.progress.evaluated_weights = frames[len(outdated) :]
+            self.save_snapshot(kept, outdated)
 
     def _is_milestone(self, step: int) -> bool:
         """Return whether the weights of an agent step are among the evenly spaced ones."""
@@ -205,16 +213,10 @@ class BaseWorkspace:
 
         return passed(step) > passed(step - self.round_steps)
 
-    def _outdated(self) -> list[int]:
-        """Return the frames of weights that are neither evenly spaced nor among the last ones."""
-        last = self.cfg.snapshot_keep_last
-        others = [f for f in self.checkpoints.kept_frames() if not self._is_milestone(f // self.action_repeat)]
-        return others[: len(others) - last] if last > 0 else []
-
-    def save_snapshot(self, milestone: bool = False) -> None:
+    def save_snapshot(self, milestone: bool = False, outdated: Sequence[int] = ()) -> None:
         """Copy everything that the run needs to continue from this step; a thread writes it.
 
-        At a `milestone` the weights are also kept for good.
+        At a `milestone` the weights are also kept, and those of the frames in `outdated` are deleted.
 
         Raises:
             NotFiniteError: a loss or a parameter is NaN or infinite; nothing is written.
@@ -235,7 +237,7 @@ class BaseWorkspace:
                 "needs": 0,  # no replay, unless the regime's own state says otherwise
                 **self.state_dict(),
             }
-            self.checkpoints.save(state, milestone, self._outdated)
+            self.checkpoints.save(state, milestone, outdated)
             self._milestone_step = self.global_step if milestone else self._milestone_step
             self._pin_replay()
 
@@ -332,8 +334,9 @@ class BaseWorkspace:
         """Close what has been made of the environments; some may be missing, if the start failed."""
         vector = getattr(self, "vector", None)
         made = [*getattr(self, "train_envs", ()), *getattr(self, "eval_envs", ()), *([vector] if vector else [])]
-        for env in made:
-            env.close()
+        with ExitStack() as closing:  # each, whatever happens to the others
+            for env in made:
+                closing.callback(env.close)
 
     def close(self) -> None:
         """Finish the snapshot that is being written; close the logs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,13 @@ class Checkpoints:
         """Whether a snapshot is being written."""
         return self._writing is not None and not self._writing.done()
 
-    def save(self, state: dict[str, Any], milestone: bool = False, drop: Callable[[], list[int]] | None = None) -> None:
+    def save(self, state: dict[str, Any], milestone: bool = False, outdated: Sequence[int] = ()) -> None:
         """Start writing a snapshot, once the one before it is on disk.
 
         Args:
             state: nested dicts and lists of tensors, numbers, strings and None; copied before this returns.
             milestone: also keep the weights, as weights_FRAME.pt.
-            drop: called when all is written; returns the frames of weights that are to be deleted.
+            outdated: frames of weights that are deleted when all is written.
 
         Raises:
             NotFiniteError: a parameter is NaN or infinite; nothing is written.
@@ -62,14 +62,9 @@ class Checkpoints:
         state = {**snapshot.copied(state), "needed_before": self._needs[-1] if self._needs else state["needs"]}
         self._frame = state["frame"]
         self._needs.append(state["needs"])
-        self._writing = self._writer.submit(self._write, state, milestone, drop)
+        self._writing = self._writer.submit(self._write, state, milestone, outdated)
 
-    def kept_frames(self) -> list[int]:
-        """Return the frames of the weights that are kept, in order."""
-        names = [path.stem.removeprefix("weights_") for path in self._dir.glob("weights_*.pt")]
-        return sorted(int(name) for name in names if name.isdecimal())
-
-    def _write(self, state: dict[str, Any], milestone: bool, drop: Callable[[], list[int]] | None) -> None:
+    def _write(self, state: dict[str, Any], milestone: bool, outdated: Sequence[int]) -> None:
         newest, previous = (self._dir / name for name in SNAPSHOTS)
         snapshot.save(newest, state, keep=previous)
         if milestone:
@@ -82,7 +77,7 @@ class Checkpoints:
         except OSError as e:
             words = "the weights of frame %d cannot be written (%s); retrying with the next snapshot."
             _log.warning(words, self._milestones[0]["frame"], e.strerror or e)
-        for frame in drop() if drop else ():
+        for frame in outdated:
             (self._dir / f"weights_{frame}.pt").unlink(missing_ok=True)
 
     def wait(self, last: bool = False) -> None:

@@ -27,8 +27,8 @@ TASKS = (
     fixed(
         "tasks",
         Tasks(TASK_GROUPS),
-        "Tasks that one agent learns: dm_control's, metaworld:NAME, envpool:NAME, gymnasium:NAME. All frames and steps "
-        "of other keys are those of one task.",
+        "Tasks that one agent learns: dm_control's, metaworld:NAME, envpool:NAME, gymnasium:NAME. Keys that count "
+        "frames or steps count those of one task.",
         null="the task task_name alone",
     ),
     fixed("envs_per_task", Int(1), "Environments of each task.", "environments"),
@@ -72,7 +72,12 @@ AGENT = (
         "Gaussian's share of each (HL-Gauss, arXiv 2403.03950).",
     ),
     fixed("agent.value_bins", Int(3), "Bins of such a distribution.", "bins"),
-    fixed("agent.value_max", Float(0, above=True), "Greatest value that the bins cover; the least is its negative."),
+    fixed(
+        "agent.value_max",
+        Float(0, above=True),
+        "Greatest value that the bins cover, the least is its negative; values beyond are clipped, so use "
+        "normalize_rewards with bins.",
+    ),
     fixed(
         "agent.normalize_rewards",
         Bool(),

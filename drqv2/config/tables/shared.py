@@ -54,12 +54,16 @@ TASK = (
     fixed(
         "num_envs",
         Int(1),
-        "Environments stepped in parallel, each in its own process. The number affects learning: with more, an update "
-        "sees fewer of the newest steps.",
+        "Environments stepped in parallel, each in its own process unless overlap=false. The number affects learning: "
+        "with more, an update sees fewer of the newest steps.",
         "environments",
         legacy=1,
     ),
-    free("overlap", Bool(), "Step a single environment in its own process while the agent learns; same results."),
+    free(
+        "overlap",
+        Bool(),
+        "Step environments in processes of their own while the agent learns, or in the main process; same results.",
+    ),
 )
 EVALUATION = (
     free("eval_every_frames", Int(1), "Interval between evaluations; at least action_repeat.", "frames"),
