@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +305,48 @@ def test_a_run_that_is_stopped_and_resumed_is_the_run_that_went_through(
     ]
     (found,) = tensors(agent_of(tmp_path / "parts")["children"]["return_max"])
     assert found.tolist() == pytest.approx(greatest, rel=1e-5)
+
+
+# Weights that are kept
+
+
+def kept_weights(run_dir: Path) -> list[int]:
+    return sorted(int(path.stem.removeprefix("weights_")) for path in run_dir.glob("weights_*.pt"))
+
+
+@pytest.mark.parametrize(("last", "kept"), [(0, [0, 40, 80, 120]), (1, [0, 40, 80, 100, 120]), (-1, range(0, 121, 20))])
+def test_weights_of_the_last_evaluations_are_kept_beside_the_evenly_spaced(
+    tmp_path: Path, last: int, kept: Sequence[int]
+) -> None:
+    overrides = [RECORDER, "eval_every_frames=20", "snapshot_keep=3", f"snapshot_keep_last={last}"]
+    assert kept_weights(run_tasks(tmp_path / "run", *overrides)) == list(kept)
+
+
+def test_a_longer_run_keeps_the_evenly_spaced_weights_of_the_shorter_one(tmp_path: Path) -> None:
+    overrides = [RECORDER, "eval_every_frames=20", "snapshot_keep=3", "snapshot_keep_last=1"]
+    resume(run_tasks(tmp_path / "run", *overrides), "num_train_frames=240")
+    assert set(kept_weights(tmp_path / "run")) >= {0, 40, 80, 120, 160, 240}
+    assert len(kept_weights(tmp_path / "run")) == 7  # and the last one between them
+
+
+# Other environments
+
+
+def own_tasks(task_name: str) -> task_envs.Scripted:
+    return task_envs.Scripted(length={"one": 5, "other": 8}[task_name])
+
+
+def test_your_own_function_gets_the_name_of_each_task(tmp_path: Path) -> None:
+    task_envs.MADE.clear()
+    own = ["env._target_=tests.test_multitask.own_tasks", "obs_type=auto", "tasks=[one,other]"]
+    run_dir = run_tasks(tmp_path / "run", RECORDER, *own)
+    assert {len(e["reward"]) - 1 for e in episodes(run_dir)} == {5, 8}
+    assert rows(run_dir, "eval")[-1]["episode_length_other"] == "8.0"
+
+
+def test_a_single_task_has_its_own_discount_too(tmp_path: Path) -> None:
+    run_tasks(tmp_path / "run", RECORDER, tasks(LONG), f"per_task={{{LONG}:{{discount:0.5}}}}", "nstep=1")
+    assert {float(d) for batch in Recorder.made[-1].batches for d in batch[3]} == {0.5}
 
 
 # Refused

@@ -12,9 +12,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from drqv2.evaluation.episodes import EpisodeResult
+from drqv2.evaluation.tables import tasks_table
 from drqv2.evaluation.tasks import metrics
 from drqv2.run.environments import task_suffixes
 from tests import task_envs
+from tests.short_run import rows
 from tests.task_run import LONG, RECORDER, SHORT, SILENT, run_tasks, tasks
 
 LUCKY, LUCKIER = (f"gymnasium:tests.task_envs:{name}-v0" for name in ("Lucky", "Luckier"))
@@ -100,6 +102,30 @@ def test_the_film_has_a_cell_for_each_task_and_is_as_long_as_the_longest_episode
         wanted = [*(20 * min(t, length) for length in lengths), 0]
         assert [float(cell.mean()) for cell in shown] == pytest.approx(wanted, abs=6)
         assert frame[:9, :96].max() > 100, "its name is written above"
+
+
+def test_a_task_that_cannot_be_drawn_costs_the_video_but_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def render(env: task_envs.Scripted) -> np.ndarray:
+        if env.t == 2:
+            raise RuntimeError("no more paint")
+        return np.zeros((64, 64, 3), np.uint8)
+
+    monkeypatch.setattr(task_envs.Scripted, "render", render)
+    run_dir = run_tasks(tmp_path / "run", RECORDER, *BRIEF, "save_video=true", "render_size=96")
+    assert capsys.readouterr().out.count("no more paint") == 3, "one warning for each video"
+    assert len(rows(run_dir, "eval")) == 3
+    assert not list((run_dir / "eval_video").glob("*.mp4"))
+
+
+def test_the_table_of_tasks_of_which_some_say_whether_they_succeed() -> None:
+    own = [[EpisodeResult(1.0, 1, 1.0), EpisodeResult(3.0, 1, 0.0)], [EpisodeResult(5.0, 1)] * 2]
+    for results in (own, own[::-1]):
+        lines = tasks_table(["a", "b"], results)
+        assert lines[0].split()[-1] == "success"
+        assert sorted(line.split()[-1] for line in lines[1:3]) == ["0.50", "5.0"]
+        assert lines[3].split() == ["mean", "3.5", "0.50"]
 
 
 def test_without_videos_nothing_is_drawn(tmp_path: Path) -> None:
