@@ -140,7 +140,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
             raise files.cannot_write(folder / f"{name}.json", e, "give out=DIR") from e
     print(f"{cfg.task_name}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
     if any(name.startswith("metaworld:") for name in names):
-        print("Meta-World's tasks have rewards of version 2")
+        print("Meta-World v3 with rewards of version 2")
     if len(names) == 1:
         lines = episodes_table(results[0], cfg.action_repeat)
     else:

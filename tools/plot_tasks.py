@@ -85,7 +85,7 @@ def plot(settings: dict[str, list[Columns]], metric: str, tasks: list[str], path
 def show(settings: dict[str, list[Columns]], metric: str, tasks: list[str]) -> None:
     """Print a table: each task's value at the last frame that all runs have reached, mean over seeds."""
     last = min(run["frame"][-1] for runs in settings.values() for run in runs)
-    print(f"| {metric} at {last:,.0f} frames | " + " | ".join(settings) + " |")
+    print(f"| {metric.replace('episode_reward', 'return')} at {last:,.0f} frames | " + " | ".join(settings) + " |")
     print("|---|" + "---|" * len(settings))
     for task in [*tasks, None]:
         column = metric if task is None else f"{metric}_{task}"

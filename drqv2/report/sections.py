@@ -70,6 +70,7 @@ def section(
     image = base64.b64encode(figures.static_figure(groups, published, others.static(name))).decode() if static else ""
     return {
         "name": name,
+        "metaworld": any(_names_metaworld(run) for run in every),
         "several": several_tasks(groups),
         "chart": charts.curves_chart(groups, published, others.references.get(name, ()), others.shown),
         "image": image,
@@ -81,6 +82,12 @@ def section(
         "speed": charts.speed_chart(groups),
         "runs": [_run(run) for run in every],
     }
+
+
+def _names_metaworld(run: Run) -> bool:
+    """Return whether a run, or the task of a part of it, is Meta-World's, which only the configuration says."""
+    names = [str(name) for name in (run.config.get("env_id"), *(run.config.get("tasks") or ()))]
+    return any(name.startswith("metaworld:") and (not run.whole or name.endswith(f":{run.task}")) for name in names)
 
 
 def several_tasks(groups: Sequence[Group]) -> list[dict[str, Any]]:
