@@ -17,7 +17,7 @@ def split(env_id: str) -> tuple[str, str]:
     library, _, name = env_id.partition(":")
     if not name or library not in LIBRARIES:
         allowed = " or ".join(f"{known}:NAME" for known in LIBRARIES)
-        raise UserError(f"env_id={env_id}: must be {allowed}, such as gymnasium:CartPole-v1")
+        raise UserError(f"{env_id}: must be {allowed}, such as gymnasium:CartPole-v1")
     return library, name
 
 
@@ -54,9 +54,8 @@ def unknown(wanted: str, names: list[str]) -> UserError:
     names = [each.removeprefix(f"{library}:") for each in names]
     if not names:
         return UserError(
-            f"env_id={wanted}: the EnvPool installed here has no Meta-World; run "
-            ".venv/bin/pip install -e '.[metaworld]'"
+            f"{wanted}: the EnvPool installed here has no Meta-World; run .venv/bin/pip install -e '.[metaworld]'"
         )
     near = nearest(name, names)
     hint = f"nearest: {', '.join(near)}" if near else f"it has {len(names):,}, such as {', '.join(sorted(names)[:3])}"
-    return UserError(f"env_id={wanted}: {library} has no such environment; {hint}")
+    return UserError(f"{wanted}: {library} has no such environment; {hint}")

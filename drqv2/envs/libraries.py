@@ -55,7 +55,7 @@ def _gymnasium_env(name: str, options: dict[str, Any]) -> Any:
         drawing = {"render_mode": "rgb_array"} if "rgb_array" in modes else {}
         return gymnasium.make(name, **drawing | options)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise UserError(f"env_id=gymnasium:{name}: {' '.join(str(error).split())[:200]}") from error
+        raise UserError(f"gymnasium:{name}: {' '.join(str(error).split())[:200]}") from error
 
 
 def natural_obs_type(factory: Callable[..., Any], name: str, seed: int) -> str:

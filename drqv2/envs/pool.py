@@ -47,7 +47,7 @@ def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tu
             return pool, pool.observation_space, pool.action_space
         except (AssertionError, TypeError, ValueError, RuntimeError) as error:
             text = " ".join(str(error).split())[:200] or "options that it does not take"
-            raise UserError(f"env_id={wanted}: {text}") from error
+            raise UserError(f"{wanted}: {text}") from error
 
 
 class _Actions:

@@ -53,11 +53,11 @@ def caption(frame: np.ndarray, name: str, total: float) -> np.ndarray:
     """Return a copy of a frame, uint8 [H, W, 3], with a task's name and the return so far at the top."""
     out = frame.copy()
     height, width = out.shape[:2]
-    top = max(10, height // 10)
+    top = max(14, height // 9)
     out[:top] = (out[:top] * _SHADE).astype(np.uint8)
     text = f"{name.rpartition(':')[2]} {total:.0f}"
-    scale = min(top / 26, (width - 6) / cv2.getTextSize(text, _FONT, 1.0, 1)[0][0])
-    cv2.putText(out, text, (3, round(top * 0.75)), _FONT, scale, _WHITE, 1, cv2.LINE_AA)
+    scale = min(top / 34, (width - 6) / cv2.getTextSize(text, _FONT, 1.0, 1)[0][0])
+    cv2.putText(out, text, (3, round(top * 0.7)), _FONT, scale, _WHITE, 1, cv2.LINE_AA)
     return out
 
 

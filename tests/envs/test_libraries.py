@@ -50,7 +50,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(env_id: str) -> None:
 
 @pytest.mark.parametrize("env_id", ["gymnasium:CartPole-v1", "envpool:CartPole-v1"])
 def test_options_reach_the_library(env_id: str) -> None:
-    with pytest.raises(UserError, match=f"env_id={env_id}: .*wheels"):
+    with pytest.raises(UserError, match=f"^{env_id}: .*wheels"):
         factory(env_id, {"wheels": 3})()
 
 

@@ -134,5 +134,5 @@ def test_every_task_of_mt50_is_one_of_envpools() -> None:
 
 @pytest.mark.parametrize("name", ["reech-v3", "reach-v9", "nothing"])
 def test_a_task_that_is_not_there(name: str) -> None:
-    with pytest.raises(UserError, match=f"env_id=metaworld:{name}: metaworld has no such environment; "):
+    with pytest.raises(UserError, match=f"metaworld:{name}: metaworld has no such environment; "):
         make(f"metaworld:{name}")

@@ -149,9 +149,7 @@ def test_a_second_reset_is_refused_while_some_environments_step() -> None:
 
 def test_an_unknown_id_names_the_nearest() -> None:
     needs_envpool()
-    with pytest.raises(
-        UserError, match=r"env_id=envpool:CartPol-v1: envpool has no such environment; nearest: .*CartPole-v1"
-    ):
+    with pytest.raises(UserError, match=r"envpool:CartPol-v1: envpool has no such environment; nearest: .*CartPole-v1"):
         PoolVector("CartPol-v1", 1, 0)
 
 
