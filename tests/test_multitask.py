@@ -296,7 +296,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_run_that_went_through(
         with pytest.raises(SystemExit) as leaving:
             run_tasks(tmp_path / "parts", *OPTIONS)
     assert leaving.value.code == 75
-    assert at < snapshot.load(tmp_path / "parts" / "snapshot.pt")["frame"] <= at + 2
+    assert at < snapshot.load(tmp_path / "parts" / "snapshot.pt")["frame"] <= at + 3  # two steps a round
     resume(tmp_path / "parts")
     assert_same(whole, tmp_path / "parts")
     # What rewards are divided by, times value_max: the greatest return, written out.
