@@ -126,14 +126,9 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     names = task_names(cfg)
     tasks = [names.index(args.task)] if args.task in names else list(range(len(names)))
     act, fps, results = _play(cfg, weights, path, frame, args.episodes, camera, tasks)
-    returns = [[result.total for result in own] for own in results]  # of each task's episodes
     if not args.live:
         summary = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed}
-        by_task = {names[t]: own for t, own in zip(tasks, returns, strict=True)}
-        summary["returns"] = returns[0] if len(names) == 1 else by_task
-        success = {names[t]: [r.success for r in own] for t, own in zip(tasks, results, strict=True)}
-        if any(None not in own for own in success.values()):
-            summary["success"] = success
+        summary |= _numbers(names, tasks, results)
         try:
             files.write_atomically(folder / f"{name}.json", json.dumps(summary, indent=1).encode())
         except OSError as e:
@@ -146,12 +141,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     else:
         lines = tasks_table([names[t] for t in tasks], results)
     print("\n".join(lines), flush=True)
-    if chosen is None:
-        pick = np.argmax if args.film == "best" else np.argmin
-        cells = [(t, int(pick(own))) for t, own in zip(tasks, returns, strict=True)]
-    else:
-        several = len(names) > 1 and args.film is None
-        cells = [(t, e) for t in tasks for e in (chosen[:1] if several else chosen)]
+    cells = _cells(chosen, args.film, tasks, results, several=len(names) > 1)
     if cells:
         every = max(1, round(fps / _GRID_FPS)) if len(names) > 1 else 1
         fps /= every
@@ -160,6 +150,29 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
             _show(frames, args.fps or fps)
         else:
             _write(frames, args.fps or fps, folder / f"{name}.mp4")
+
+
+def _numbers(names: Sequence[str], tasks: Sequence[int], results: Sequence[Sequence[EpisodeResult]]) -> dict[str, Any]:
+    """Return what the JSON file says of the episodes: returns, by task where there are several, and successes."""
+    returns = {names[t]: [result.total for result in own] for t, own in zip(tasks, results, strict=True)}
+    success = {names[t]: [result.success for result in own] for t, own in zip(tasks, results, strict=True)}
+    numbers: dict[str, Any] = {"returns": returns if len(names) > 1 else returns[names[0]]}
+    known = any(None not in own for own in success.values())
+    return numbers | {"success": success} if known else numbers
+
+
+def _cells(
+    chosen: Sequence[int] | None,
+    film: str | None,
+    tasks: Sequence[int],
+    results: Sequence[Sequence[EpisodeResult]],
+    several: bool,
+) -> list[tuple[int, int]]:
+    """Return the task and the episode of each picture; of `several` tasks, by default the first episode of each."""
+    if chosen is None:
+        pick = np.argmax if film == "best" else np.argmin
+        return [(t, int(pick([r.total for r in own]))) for t, own in zip(tasks, results, strict=True)]
+    return [(t, e) for t in tasks for e in (chosen[:1] if several and film is None else chosen)]
 
 
 def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
