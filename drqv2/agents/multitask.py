@@ -107,14 +107,21 @@ class MultiTaskAgent(DrQV2Agent):
             encoder,
             critic_layer_norm,
         )
+        self._set_values(value, value_bins, value_max, normalize_rewards)
+        self._set_mask(action_sizes)
+
+    def _set_values(self, value: str, bins: int, value_max: float, normalize_rewards: bool) -> None:
         self._target = _TARGETS.get(value)
-        self._centers = categorical.centers(value_bins, value_max).to(self.device)
+        self._centers = categorical.centers(bins, value_max).to(self.device)
         self._value_max, self._normalize_rewards = value_max, normalize_rewards
-        self.return_max = torch.zeros(num_tasks, device=self.device)  # greatest |discounted return| of each task
+        # The greatest |discounted return| of each task.
+        self.return_max = torch.zeros(self._num_tasks, device=self.device)
+
+    def _set_mask(self, action_sizes: Sequence[int] | None) -> None:
+        """Keep 1 for the numbers of a task's own actions, 0 for those that only others have, [num_tasks, A]."""
         action_dim = self.actor.policy[-1].out_features
-        sizes = torch.tensor(action_sizes or [action_dim] * num_tasks)
-        # 1 for the numbers of a task's own actions, 0 for those that only others have.
-        mask = (torch.arange(action_dim) < sizes[:, None]).float().to(self.device)  # [num_tasks, A]
+        sizes = torch.tensor(action_sizes or [action_dim] * self._num_tasks)
+        mask = (torch.arange(action_dim) < sizes[:, None]).float().to(self.device)
         self._mask = None if bool(mask.all()) else mask
 
     def _networks(
