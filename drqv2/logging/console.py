@@ -95,6 +95,9 @@ class Console:
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Show a row of `train.csv` or `eval.csv`."""
 
+    def remember(self, ty: str, row: Mapping[str, float]) -> None:
+        """Take note of a row from before a resume, which is not shown again."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -122,6 +125,11 @@ class PlainConsole(Console):
             self._tasks.add(row)
             for line in self._tasks.lines():
                 print(f"|   {line}", flush=True)
+
+    def remember(self, ty: str, row: Mapping[str, float]) -> None:
+        """Take note of the evaluations before a resume, for the plots of the tasks."""
+        if ty == "eval":
+            self._tasks.add(row)
 
 
 @dataclass
@@ -177,6 +185,8 @@ class Dashboard(Console):
             self._rows[ty] = dict(row)
         if ty == "eval":
             self._tasks.add(row)
+
+    remember = show  # the dashboard is the same after a resume
 
     def __enter__(self) -> Self:
         outputs = (sys.stdout, sys.stderr)

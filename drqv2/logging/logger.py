@@ -180,6 +180,8 @@ class Logger:
         """Restore `state`: later CSV rows and columns are removed, and the sinks drop later points."""
         for ty, table in self._tables.items():
             table.restore(list(state["columns"][ty]), state["texts"][ty])
+            for row in table.values():
+                self._console.remember(ty, row)
         self._meters = {key: _Meter(float(total), int(count)) for key, (total, count) in state["meters"].items()}
         self._states = states = dict(state["sinks"])
         self._feed(lambda sink: sink.load_state_dict(states[sink.name]) if sink.name in states else None)

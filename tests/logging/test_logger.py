@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console as Terminal
 
 from drqv2.errors import UserError
+from drqv2.logging.console import Dashboard, PlainConsole, Status
 from drqv2.logging.logger import Logger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -276,3 +278,37 @@ def test_foreign_file_is_quarantined(tmp_path, caplog, content):
 def test_what_is_not_metrics_is_refused(tmp_path, metrics, message):
     with pytest.raises(UserError, match=message):
         Logger(tmp_path, use_tb=False).log_metrics(metrics, 2, "train")
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["lines", "dashboard"])
+def test_plots_of_tasks_go_on_after_a_resume(tmp_path, capsys, terminal):
+    def console() -> PlainConsole | Dashboard:
+        status = lambda: Status(frame=2000, num_frames=4000)  # noqa: E731
+        return Dashboard("two tasks", status, tasks=["a", "b"]) if terminal else PlainConsole(["a", "b"])
+
+    def evaluate(logger: Logger, frame: int, a: float) -> None:
+        with logger.log_and_dump_ctx(frame, ty="eval") as log:
+            log("episode_reward", a / 2)
+            log("episode_reward_a", a)
+            log("episode_reward_b", 0.0)
+
+    logger = Logger(tmp_path, use_tb=False, console=console())
+    for frame, a in enumerate((0.0, 5.0)):
+        evaluate(logger, 1000 * frame, a)
+    state = logger.state_dict()
+    logger.close()
+    capsys.readouterr()
+
+    shown = console()
+    resumed = Logger(tmp_path, use_tb=False, console=shown)
+    resumed.load_state_dict(state)
+    assert capsys.readouterr().out == ""  # the lines of earlier rows have been printed already
+    evaluate(resumed, 2000, 10.0)
+    resumed.close()
+    output = capsys.readouterr().out
+    if isinstance(shown, Dashboard):
+        terminal_output = Terminal(file=io.StringIO(), width=100)
+        terminal_output.print(shown.render())
+        output = terminal_output.file.getvalue()
+    assert "▁▅█" in output
+    assert "▁▁▁" in output

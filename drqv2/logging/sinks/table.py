@@ -64,6 +64,11 @@ class CsvTable:
         else:
             self.path.unlink(missing_ok=True)
 
+    def values(self) -> list[dict[str, float]]:
+        """Return the rows as numbers by column, without empty cells."""
+        rows = csv.reader(self.rows)
+        return [{name: float(cell) for name, cell in zip(self.columns, row, strict=True) if cell} for row in rows]
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
