@@ -43,11 +43,13 @@ from omegaconf import DictConfig
 from drqv2 import envs, utils
 from drqv2.agents.acting import evaluation_policy
 from drqv2.config.checks import validate
+from drqv2.config.formatting import column_name, rewards_of
 from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Key, Text
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay
 from drqv2.evaluation import trained_agent as trained
 from drqv2.evaluation.episodes import EpisodeResult, play
+from drqv2.evaluation.films import Picture, side_by_side
 from drqv2.evaluation.tables import episodes_table, tasks_table
 from drqv2.launch.arguments import run_tool
 from drqv2.run import factory
@@ -106,73 +108,132 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     if args.live and chosen == []:
         raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
     if args.live:
-        # Without a display, Qt aborts the process.
-        trial = [sys.executable, "-c", "import cv2; cv2.namedWindow('drqv2')"]
-        if subprocess.run(trial, capture_output=True, timeout=60).returncode:
-            raise UserError("live=true: there is no display here; omit it to write a video instead")
+        _require_display()
     path = trained.find(source, args.snapshot)
     cfg, weights, frame = trained.read(path)
     if not args.trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
         trained.reject_foreign_code(cfg, path)
     _override(cfg, args)
-    folder = Path(args.out) if args.out else (source if source.is_dir() else source.parent) / "eval"
-    name = f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', cfg.task_name)}"
-    if not args.live:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise files.cannot_write(folder, e, "give out=DIR") from e
-    camera = int(args.camera) if re.fullmatch(r"-?[0-9]{1,9}", args.camera or "") else args.camera
     names = task_names(cfg)
-    tasks = [names.index(args.task)] if args.task in names else list(range(len(names)))
-    act, fps, results = _play(cfg, weights, path, frame, args.episodes, camera, tasks)
+    tasks = [_index(args.task, names)] if args.task and len(names) > 1 else list(range(len(names)))
+    played = cfg.task_name if len(tasks) == len(names) else column_name(names[tasks[0]])
+    folder = Path(args.out) if args.out else (source if source.is_dir() else source.parent) / "eval"
+    stem = folder / f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', played)}"
     if not args.live:
-        summary = {"weights": str(path), "frame": frame, "task": cfg.task_name, "seed": cfg.seed}
-        summary |= _numbers(names, tasks, results)
-        try:
-            files.write_atomically(folder / f"{name}.json", json.dumps(summary, indent=1).encode())
-        except OSError as e:
-            raise files.cannot_write(folder / f"{name}.json", e, "give out=DIR") from e
-    print(f"{cfg.task_name}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
-    if any(name.startswith("metaworld:") for name in names):
-        print("Meta-World v3 with rewards of version 2")
-    if len(names) == 1:
-        lines = episodes_table(results[0], cfg.action_repeat)
-    else:
-        lines = tasks_table([names[t] for t in tasks], results)
-    print("\n".join(lines), flush=True)
-    cells = _cells(chosen, args.film, tasks, results, several=len(names) > 1)
-    if cells:
-        every = max(1, round(fps / _GRID_FPS)) if len(names) > 1 else 1
-        fps /= every
-        frames = _film(cfg, act, cells, args.render_size, camera, every)
+        _make(folder)
+    camera = int(args.camera) if re.fullmatch(r"-?[0-9]{1,9}", args.camera or "") else args.camera
+    filmed = 1 if chosen is None or (len(names) > 1 and args.film is None) else len(chosen)  # episodes of each task
+    cfg.num_eval_envs, cfg.overlap = max(args.num_envs, filmed), args.num_envs > 1
+    made = make_envs(cfg, utils.EVAL_ENV)
+    try:
+        own = [made[t * cfg.num_eval_envs :][: cfg.num_eval_envs] for t in tasks]
+        act = _policy(cfg, weights, path, frame, made[0])
+        if camera is not None:  # report a wrong camera now, not after all episodes
+            for first, *_ in own:
+                first.call("begin", _EVALUATION, 0)
+                first.call("render", 16, 16, camera)
+        results = _play([some[: args.num_envs] for some in own], args.episodes, act)
+        print(f"{played}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
+        played_names = [names[t] for t in tasks]
+        print("\n".join(_table(played_names, results, cfg.action_repeat, several=len(names) > 1)), flush=True)
+        if not args.live:
+            summary = {"weights": str(path), "frame": frame, "task": played, "seed": cfg.seed}
+            _store(stem, summary | _numbers(played_names, results, several=len(names) > 1))
+        cells = _cells(chosen, args.film, results, several=len(names) > 1)
+        if not cells:
+            return
+        fps = 1 / own[0][0].step_seconds if own[0][0].step_seconds else 20.0
+        pictures = [Picture(own[i][j % filmed], e, played_names[i]) for j, (i, e) in enumerate(cells)]
+        if len(names) == 1:
+            frames = side_by_side(pictures, _EVALUATION, act, args.render_size, camera)
+        else:
+            every, size = max(1, round(fps / _GRID_FPS)), overlay.cell_size(args.render_size, len(cells))
+            fps, frames = fps / every, side_by_side(pictures, _EVALUATION, act, size, camera, every, titles=True)
         if args.live:
             _show(frames, args.fps or fps)
         else:
-            _write(frames, args.fps or fps, folder / f"{name}.mp4")
+            _write(frames, args.fps or fps, stem.with_name(f"{stem.name}.mp4"))
+    finally:
+        for env in made:
+            env.close()
 
 
-def _numbers(names: Sequence[str], tasks: Sequence[int], results: Sequence[Sequence[EpisodeResult]]) -> dict[str, Any]:
+def _require_display() -> None:
+    """Raise UserError if no window can be opened: without a display, Qt would abort the process."""
+    trial = [sys.executable, "-c", "import cv2; cv2.namedWindow('drqv2')"]
+    if subprocess.run(trial, capture_output=True, timeout=60).returncode:
+        raise UserError("live=true: there is no display here; omit it to write a video instead")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise files.cannot_write(folder, e, "give out=DIR") from e
+
+
+def _index(task: str, names: Sequence[str]) -> int:
+    """Return the index of one of several tasks, which may be named as in the columns of eval.csv.
+
+    Raises:
+        UserError: the run has no such task.
+    """
+    found = [i for i, name in enumerate(names) if task in (name, column_name(name))]
+    if not found:
+        raise UserError(f"task={task}: the run's tasks are {', '.join(names)}")
+    return found[0]
+
+
+def _policy(cfg: DictConfig, weights: dict[str, Any], path: Path, frame: int, env: Any) -> Policy:
+    """Return what acts as the trained agent does, without exploration."""
+    agent = trained.agent_with(cfg, env, weights, path)
+    policy: Policy = evaluation_policy(agent, env.action_spec().shape, frame // cfg.action_repeat)
+    return torch.no_grad()(policy)
+
+
+def _play(envs: Sequence[Sequence[Any]], episodes: int, act: Policy) -> list[list[EpisodeResult]]:
+    """Return the results of the episodes of each task, in its environments."""
+    results = play(list(itertools.chain(*envs)), _EVALUATION, episodes, act, lambda *_: None, len(envs))
+    return [results[i * episodes :][:episodes] for i in range(len(envs))]
+
+
+def _table(
+    played: Sequence[str], results: Sequence[Sequence[EpisodeResult]], action_repeat: int, several: bool
+) -> list[str]:
+    """Return the lines of the table; before them, where it matters, which rewards these are."""
+    rewards = rewards_of(played)
+    lines = tasks_table(played, results) if several else episodes_table(results[0], action_repeat)
+    return [rewards, *lines] if rewards else lines
+
+
+def _store(stem: Path, summary: dict[str, Any]) -> None:
+    """Write the returns beside the video."""
+    file = stem.with_name(f"{stem.name}.json")
+    try:
+        files.write_atomically(file, json.dumps(summary, indent=1).encode())
+    except OSError as e:
+        raise files.cannot_write(file, e, "give out=DIR") from e
+
+
+def _numbers(played: Sequence[str], results: Sequence[Sequence[EpisodeResult]], several: bool) -> dict[str, Any]:
     """Return what the JSON file says of the episodes: returns, by task where there are several, and successes."""
-    returns = {names[t]: [result.total for result in own] for t, own in zip(tasks, results, strict=True)}
-    success = {names[t]: [result.success for result in own] for t, own in zip(tasks, results, strict=True)}
-    numbers: dict[str, Any] = {"returns": returns if len(names) > 1 else returns[names[0]]}
+    returns = {name: [result.total for result in own] for name, own in zip(played, results, strict=True)}
+    success = {name: [result.success for result in own] for name, own in zip(played, results, strict=True)}
+    numbers: dict[str, Any] = {"returns": returns if several else returns[played[0]]}
+    if rewards := rewards_of(played):
+        numbers["rewards"] = rewards
     known = any(None not in own for own in success.values())
     return numbers | {"success": success} if known else numbers
 
 
 def _cells(
-    chosen: Sequence[int] | None,
-    film: str | None,
-    tasks: Sequence[int],
-    results: Sequence[Sequence[EpisodeResult]],
-    several: bool,
+    chosen: Sequence[int] | None, film: str | None, results: Sequence[Sequence[EpisodeResult]], several: bool
 ) -> list[tuple[int, int]]:
-    """Return the task and the episode of each picture; of `several` tasks, by default the first episode of each."""
+    """Return the index of the task in `results` and the episode of each picture; of `several`, by default the first."""
     if chosen is None:
         pick = np.argmax if film == "best" else np.argmin
-        return [(t, int(pick([r.total for r in own]))) for t, own in zip(tasks, results, strict=True)]
-    return [(t, e) for t in tasks for e in (chosen[:1] if several and film is None else chosen)]
+        return [(i, int(pick([r.total for r in own]))) for i, own in enumerate(results)]
+    return [(i, e) for i in range(len(results)) for e in (chosen[:1] if several and film is None else chosen)]
 
 
 def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
@@ -183,41 +244,14 @@ def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
         cfg.agent.device = args.device
     if args.agent_dir is not None:
         cfg.agent_dir = args.agent_dir
-    if args.task is not None and cfg.regime == "multitask" and args.task not in task_names(cfg):
-        raise UserError(f"task={args.task}: the run's tasks are {', '.join(task_names(cfg))}")
-    if args.task is not None and cfg.regime != "multitask":
+    if args.task is not None and cfg.get("tasks") is None:
         trained.override_task(cfg, args.task)
+    elif args.task is not None and len(cfg.tasks) == 1:
+        cfg.tasks = [args.task]
     if args.seed is not None:
         cfg.seed = args.seed
     validate(cfg)
     factory.prepare_machine(cfg)
-
-
-def _play(
-    cfg: DictConfig,
-    weights: dict[str, Any],
-    path: Path,
-    frame: int,
-    episodes: int,
-    camera: int | str | None,
-    tasks: Sequence[int],
-) -> tuple[Policy, float, list[list[EpisodeResult]]]:
-    """Return the policy, the frame rate of real time, and the results of the episodes of each of these tasks."""
-    envs = make_envs(cfg, utils.EVAL_ENV)
-    try:
-        agent = trained.agent_with(cfg, envs[0], weights, path)
-        policy = evaluation_policy(agent, envs[0].action_spec().shape, frame // cfg.action_repeat)
-        act = torch.no_grad()(policy)
-        if camera is not None:  # report a wrong camera now, not after all episodes
-            envs[0].call("begin", _EVALUATION, 0)
-            envs[0].call("render", 16, 16, camera)
-        fps = 1 / envs[0].step_seconds if envs[0].step_seconds else 20.0
-        chosen = [env for t in tasks for env in envs[t * cfg.num_eval_envs :][: cfg.num_eval_envs]]
-        results = play(chosen, _EVALUATION, episodes, act, lambda *_: None, len(tasks))
-        return act, fps, [results[i * episodes : (i + 1) * episodes] for i in range(len(tasks))]
-    finally:
-        for env in envs:
-            env.close()
 
 
 def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
@@ -235,42 +269,6 @@ def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
     if not all(0 <= i < episodes for i in indices) or len(indices) > 16:
         raise UserError(f"film={film}: must be up to 16 indices from 0 to {episodes - 1} (episodes={episodes})")
     return indices
-
-
-def _film(
-    cfg: DictConfig, act: Policy, cells: Sequence[tuple[int, int]], size: int, camera: int | str | None, every: int
-) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of episodes, (task, episode) each, side by side, at every so many steps."""
-    names = task_names(cfg)
-    number = len(cells) // len({task for task, _ in cells})  # of each task that is filmed
-    cfg.num_eval_envs, cfg.overlap = number, False  # in this process
-    made = make_envs(cfg, utils.EVAL_ENV)
-    envs = [made[task * number + i % number] for i, (task, _) in enumerate(cells)]
-    size = size if len(names) == 1 else overlay.cell_size(size, len(cells))
-    try:
-        time_steps = [env.call("begin", _EVALUATION, e) for env, (_, e) in zip(envs, cells, strict=True)]
-        totals, counts = [0.0] * len(cells), [0] * len(cells)
-
-        def render(i: int) -> np.ndarray:
-            frame = envs[i].call("render", size, size, camera)
-            if len(names) > 1:
-                return overlay.caption(frame, names[cells[i][0]], totals[i])
-            return overlay.label(frame, cells[i][1], totals[i], counts[i], time_steps[i].action)
-
-        frames = [render(i) for i in range(len(cells))]
-        yield overlay.grid(frames)
-        while running := [i for i, time_step in enumerate(time_steps) if not time_step.last()]:
-            for i in running:
-                time_steps[i] = envs[i].call("step", act(time_steps[i], i))
-                totals[i] += time_steps[i].reward
-                counts[i] += 1
-                if counts[i] % every == 0 or time_steps[i].last():
-                    frames[i] = render(i)
-            if max(counts) % every == 0 or all(time_step.last() for time_step in time_steps):
-                yield overlay.grid(frames)
-    finally:
-        for env in made:
-            env.close()
 
 
 def _write(frames: Iterator[np.ndarray], fps: float, path: Path) -> None:

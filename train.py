@@ -143,7 +143,7 @@ class Workspace(BaseWorkspace):
         """Call the agent's update as often as it is due at each agent step of this round."""
         with self.time_shares.spent_on("update"):
             for step in range(self.global_step, self.global_step + self.round_steps):
-                for _ in range(utils.updates_due(step, self.updates_per_step) + self.seed_updates_due(step)):
+                for _ in range(max(utils.updates_due(step, self.updates_per_step), self.seed_updates_due(step))):
                     metrics = self.agent.update(self.replay_iter, step)
                     self.logger.log_metrics(metrics, self.global_frame, ty="train")
 
@@ -218,11 +218,7 @@ class Workspace(BaseWorkspace):
         if 0 in ended:
             self.train_video_recorder.save(f"{self.global_frame}.mp4")
         if self.diagnose_every_step(self.global_step) and len(self.replay_storage) > 0:
-            episode = self.replay_storage.num_episodes - 1
-            gamma = self.gammas[self.replay_storage.tasks[episode]]
-            arrays = self.replay_storage.load_episode(episode)
-            metrics = diagnose(self.agent, arrays, self.cfg.frame_stack, gamma, self.device)
-            self.logger.log_metrics(metrics | self.gradient_norms(), self.global_frame, ty="train")
+            self.logger.log_metrics(self.diagnostics() | self.gradient_norms(), self.global_frame, ty="train")
         for row in [ended] if self.multitask else [[i] for i in ended]:
             self.progress.episode += len(row)
             with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
@@ -234,6 +230,14 @@ class Workspace(BaseWorkspace):
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
         self.start_episodes(ended)
+
+    def diagnostics(self) -> dict[str, float]:
+        """Return what the newest episode says of the learner; of several tasks, that of each, and their mean."""
+        found: dict[int, dict[str, float]] = {}
+        for task, episode in self.replay_storage.newest_of_tasks().items():
+            arrays = self.replay_storage.load_episode(episode)
+            found[task] = diagnose(self.agent, arrays, self.cfg.frame_stack, self.gammas[task], self.device)
+        return tasks.with_means(found, self.suffixes) if self.multitask else found[0]
 
     def episode_metrics(self, ended: Sequence[int], seconds: float) -> dict[str, float]:
         """Return what a row says of the episodes that have ended in these environments since the row before."""
@@ -255,7 +259,7 @@ class Workspace(BaseWorkspace):
 
     def task_metrics(self, played: Sequence[int], results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
         """Return the metrics of several tasks, and the seconds that the episodes took."""
-        return tasks.metrics(played, results, self.repeats, self.suffixes) | {"duration": seconds}
+        return tasks.metrics(played, results, self.repeats, self.suffixes, self.unstored) | {"duration": seconds}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of environments and replay; `needs` is the first episode that it refers to."""

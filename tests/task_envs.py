@@ -89,6 +89,7 @@ class Buttons(Scripted):
 
 _TASKS: dict[str, dict[str, Any]] = {
     "Long-v0": {"length": 10, "success_at": 3},
+    "own/Long-v0": {"length": 10, "success_at": 3},
     "Short-v0": {"length": 4, "terminates": True, "action_size": 1, "scale": 10.0, "success_at": 0},
     "Silent-v0": {"length": 7, "action_size": 3, "scale": 0.5},
     "Wide-v0": {"observation_size": 5},

@@ -179,6 +179,8 @@ def test_excluded_tasks_are_played_and_logged_but_not_learnt_from(tmp_path: Path
     assert {int(task) for batch in Recorder.made[-1].batches for task in batch[5]} == {0, 2}
     assert sum(row["episode_reward_Short-v0"] == "100.0" for row in rows(run_dir, "train")) == 30
     assert {row["episode_reward_Short-v0"] for row in rows(run_dir, "eval")} == {"100.0"}
+    for row in rows(run_dir, "eval"):  # the means are of what is learnt: Long returns 55, Silent 14
+        assert (row["episode_reward"], row["episode_length"], row["success"]) == ("34.5", "8.5", "1.0")
     assert rows(run_dir, "train")[-1]["buffer_size"] == str(12 * 10 + 17 * 7)
 
 
@@ -215,12 +217,12 @@ def test_updates_per_step_after_the_seed_frames_and_none_before(
 def test_seed_updates_come_once_right_after_the_seed_frames(tmp_path: Path, regime: str) -> None:
     own = [RECORDER] if regime == "multitask" else PLAIN
     made = updates(tmp_path, *own, "seed_updates=30", "num_seed_frames=40", "updates_per_step=0.25")
-    assert made == [40] * 30 + list(range(40, 120, 4))
+    assert made == [40] * 30 + list(range(44, 120, 4))
 
 
 def test_several_environments_of_a_task_change_neither_the_number_of_updates_nor_their_steps(tmp_path: Path) -> None:
     overrides = [RECORDER, "envs_per_task=2", "updates_per_step=0.25", "seed_updates=3"]
-    assert updates(tmp_path, *overrides) == [20] * 3 + list(range(20, 120, 4))
+    assert updates(tmp_path, *overrides) == [20] * 3 + list(range(24, 120, 4))
 
 
 @pytest.mark.parametrize("last_seed_frame", [20, 21, 22, 23])
@@ -237,7 +239,7 @@ def test_seed_updates_wait_for_a_step_at_which_the_agent_learns(
     monkeypatch.setattr(MultiTaskAgent, "learn_values", counted)
     first = last_seed_frame + last_seed_frame % 2
     run_tasks(tmp_path / "run", "seed_updates=7", f"num_seed_frames={last_seed_frame}", "num_train_frames=40")
-    assert learnt == [first] * 7 + list(range(first, 40, 2))
+    assert learnt == [first] * 7 + list(range(first + 2, 40, 2))
 
 
 # Success
@@ -322,6 +324,34 @@ def test_weights_of_the_last_evaluations_are_kept_beside_the_evenly_spaced(
     assert kept_weights(run_tasks(tmp_path / "run", *overrides)) == list(kept)
 
 
+@pytest.mark.parametrize("last", [2, 3, 5, 20])
+def test_weights_of_as_many_evaluations_are_kept_as_asked_for(tmp_path: Path, last: int) -> None:
+    overrides = [RECORDER, "eval_every_frames=12", "snapshot_keep=0", f"snapshot_keep_last={last}"]
+    kept = kept_weights(run_tasks(tmp_path / "run", *overrides))
+    assert kept == [0, *list(range(12, 121, 12))[-last:]]
+
+
+def test_a_run_that_is_stopped_during_an_evaluation_keeps_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = [RECORDER, "eval_every_frames=20", "snapshot_keep=0", "snapshot_keep_last=2"]
+
+    def stop_at_80(run: train.Workspace) -> None:
+        if run.global_frame == 80:
+            os.kill(os.getpid(), signal.SIGTERM)
+        evaluate(run)
+
+    evaluate = train.Workspace.eval
+    with monkeypatch.context() as m:
+        m.setattr(train.Workspace, "eval", stop_at_80)
+        with pytest.raises(SystemExit) as leaving:
+            run_tasks(tmp_path / "run", *overrides)
+    assert leaving.value.code == 75
+    assert kept_weights(tmp_path / "run") == [0, 60, 80]
+    resume(tmp_path / "run")
+    assert kept_weights(tmp_path / "run") == [0, 100, 120]
+
+
 def test_a_longer_run_keeps_the_evenly_spaced_weights_of_the_shorter_one(tmp_path: Path) -> None:
     overrides = [RECORDER, "eval_every_frames=20", "snapshot_keep=3", "snapshot_keep_last=1"]
     resume(run_tasks(tmp_path / "run", *overrides), "num_train_frames=240")
@@ -358,6 +388,18 @@ def test_a_single_task_has_its_own_discount_too(tmp_path: Path) -> None:
         ("tasks=[walker_walk,cheeta_run]", "tasks: cheeta_run: unknown task; nearest: cheetah_run"),
         ("tasks=[walker_walk,walker_run,walker_walk]", "walker_walk is there more than once"),
         ("tasks=[]", "give at least one task"),
+        ("tasks=[mt10,metaworld:reach-v3]", "metaworld:reach-v3 is there more than once"),
+        ("tasks=[envpool:MetaWorld/Reach-v3,metaworld:reach-v3]", "its name here is metaworld:reach-v3"),
+        ("tasks=[walker_walk] envs_per_task=2 num_envs=3", "num_envs=3: regime=multitask has envs_per_task=2 instead"),
+        ("tasks=[walker_walk] snapshot_keep_last=-2", "snapshot_keep_last=-2: must be a whole number of at least -1"),
+        ("tasks=[walker_walk,walker_run] action_repeat=1 replay_buffer_size=1999", "must be at least 2000"),
+        (
+            "tasks=[walker_walk,walker_run] action_repeat=2 replay_buffer_size=1400 "
+            "per_task={walker_run:{action_repeat:1}}",
+            "must be at least 1500",
+        ),
+        ("tasks=mt10 action_repeat=1 replay_buffer_size=4999", "must be at least 5000"),
+        ("tasks=mt10 action_repeat=1 replay_buffer_size=4499 exclude_tasks=[metaworld:reach-v3]", "at least 4500"),
         ("tasks=null exclude_tasks=[walker_walk]", "exclude_tasks: walker_walk is not among tasks="),
         ("tasks=null per_task={walker_wak:{discount:0.5}}", "per_task: walker_wak is not among tasks="),
         ("tasks=[gymnasium:Pendulum-v1,envpool:Pendulum-v1]", "would have the same name in the metrics"),

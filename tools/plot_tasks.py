@@ -21,6 +21,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from omegaconf import OmegaConf
 
+from drqv2.config.formatting import rewards_of
+
 COLOURS = ("#8a94a1", "#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c")
 Columns = dict[str, np.ndarray]
 
@@ -33,12 +35,14 @@ def read(path: Path) -> Columns:
 
 
 def collect(argument: str, out: Path) -> tuple[str, Columns]:
-    """Return the name and the evaluations of NAME=RUN, and keep a copy of them."""
+    """Return the name and the evaluations of NAME=RUN, and keep a copy of them; say which rewards its tasks have."""
     name, _, place = argument.partition("=")
     path = Path(place)
     if path.is_dir():
-        seed = OmegaConf.load(path / "config.yaml").seed
-        path = Path(shutil.copy(path / "eval.csv", out / f"{name}_{seed}.csv"))
+        cfg = OmegaConf.load(path / "config.yaml")
+        if rewards := rewards_of(cfg.tasks):
+            print(f"{name}: {rewards}")
+        path = Path(shutil.copy(path / "eval.csv", out / f"{name}_{cfg.seed}.csv"))
     return name, read(path)
 
 

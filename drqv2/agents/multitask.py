@@ -12,6 +12,7 @@ Options with published evidence, off by default:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent, Metrics, is_hooked
+from drqv2.errors import UserError
 from drqv2.nn import categorical
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.networks import Encoder, StateEncoder
@@ -47,6 +49,9 @@ class MultiTaskAgent(DrQV2Agent):
         value_max: greatest value that the bins cover.
         normalize_rewards: divide a task's rewards by its greatest discounted return so far over value_max.
         critic_heads: "shared", or "task" for an output layer for each task.
+
+    Raises:
+        UserError: see `DrQV2Agent`; or there is no such `value`.
     """
 
     def __init__(
@@ -89,28 +94,33 @@ class MultiTaskAgent(DrQV2Agent):
             "heads": num_tasks if critic_heads == "task" else 1,
         }
         super().__init__(
-            obs_shape,
-            action_shape,
-            device,
-            lr,
-            feature_dim,
-            hidden_dim,
-            critic_target_tau,
-            num_expl_steps,
-            update_every_steps,
-            stddev_schedule,
-            stddev_clip,
-            use_tb,
-            precision,
-            compile,
-            seed,
-            encoder,
-            critic_layer_norm,
+            obs_shape=obs_shape,
+            action_shape=action_shape,
+            device=device,
+            lr=lr,
+            feature_dim=feature_dim,
+            hidden_dim=hidden_dim,
+            critic_target_tau=critic_target_tau,
+            num_expl_steps=num_expl_steps,
+            update_every_steps=update_every_steps,
+            stddev_schedule=stddev_schedule,
+            stddev_clip=stddev_clip,
+            use_tb=use_tb,
+            precision=precision,
+            compile=compile,
+            seed=seed,
+            encoder=encoder,
+            critic_layer_norm=critic_layer_norm,
         )
         self._set_values(value, value_bins, value_max, normalize_rewards)
         self._set_mask(action_sizes)
 
     def _set_values(self, value: str, bins: int, value_max: float, normalize_rewards: bool) -> None:
+        if value not in ("scalar", *_TARGETS):
+            raise UserError(f"agent.value={value} must be scalar, {' or '.join(_TARGETS)}")
+        if value != "scalar" and not normalize_rewards:
+            what = f"agent.value={value} without agent.normalize_rewards=true clips values at {value_max:g}"
+            warnings.warn(what, stacklevel=3)
         self._target = _TARGETS.get(value)
         self._centers = categorical.centers(bins, value_max).to(self.device)
         self._value_max, self._normalize_rewards = value_max, normalize_rewards

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from zlib import crc32
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -24,6 +25,7 @@ from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
 FOR_REGIMES = "for_regimes"  # in a preset: the regimes that it fits, where it does not choose one
+_FRAMES = {"reach_duplo": 250}  # of episodes of dm_control's tasks, where they are not 1000: 10 s at 25 Hz
 _LENGTHS = {"obs_shape": 3, "action_shape": 1}  # of the shapes that the environment defines
 
 
@@ -47,7 +49,7 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
         )
     if "tasks" in cfg:
         return _check_tasks(cfg)
-    frames = 250 if task == "reach_duplo" else 1000  # reach_duplo: 10 s at 25 Hz
+    frames = _FRAMES.get(task, 1000)
     least = math.ceil(frames / repeat)
     # The length of other environments' episodes is unknown.
     if cfg["env._target_"] is None and cfg["env_id"] is None and cfg.get("replay_buffer_size", least) < least:
@@ -78,13 +80,22 @@ def _check_tasks(cfg: Mapping[str, Any]) -> None:
         raise UserError(f"exclude_tasks={show(cfg['exclude_tasks'])}: at least one of tasks={show(names)} must be left")
     if cfg["tasks"] is not None and cfg["env_id"] is not None:
         raise UserError(f"env_id={cfg['env_id']} and tasks={show(names)}: give only one of them")
-    if cfg["env._target_"] is not None:
-        return  # the length of its episodes is unknown
-    size, frames = cfg["replay_buffer_size"], 1000 * sum(":" not in name for name in names) / cfg["action_repeat"]
-    if size < frames:
+    if cfg["num_envs"] != cfg["envs_per_task"]:
         raise UserError(
-            f"replay_buffer_size={size}: smaller than an episode of each task; must be at least {math.ceil(frames)}"
+            f"num_envs={cfg['num_envs']}: regime=multitask has envs_per_task={cfg['envs_per_task']} instead"
         )
+    size, least = cfg["replay_buffer_size"], sum(_episode(cfg, name) for name in names)
+    if size < least:
+        raise UserError(f"replay_buffer_size={size}: smaller than an episode of each task; must be at least {least}")
+
+
+def _episode(cfg: Mapping[str, Any], task: str) -> int:
+    """Return the transitions of an episode of one of several tasks; 0 where its length is not known here."""
+    if task in cfg["exclude_tasks"] or cfg["env._target_"] is not None:
+        return 0
+    own = (cfg["per_task"] or {}).get(task, {})
+    frames = {"": _FRAMES.get(task, 1000), "metaworld": 500}.get(task.rpartition(":")[0], 0)
+    return math.ceil(frames / own.get("action_repeat", cfg["action_repeat"]))
 
 
 def _check_batches(cfg: Mapping[str, Any]) -> None:
@@ -258,13 +269,13 @@ def _plain_name(env_id: str) -> str:
 
 
 def _tasks_label(tasks: str | Sequence[str]) -> str:
-    """Return the name of a group of tasks, or the names of up to three joined, or their number."""
+    """Return the name of a group of tasks, or the names of up to three joined, or their number and a checksum."""
     names = [tasks] if isinstance(tasks, str) else list(tasks)
     for group, members in TASK_GROUPS.items():
         if names in ([group], members):
             return group
     if len(names) > 3:
-        return f"{len(names)}_tasks"
+        return f"{len(names)}_tasks_{crc32(' '.join(map(str, names)).encode()) & 0xFFFF:04x}"  # others have other names
     return "+".join(_plain_name(str(name)) if ":" in str(name) else str(name) for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Keys and values in messages: a value as it is typed, and the names most like a mistyped one."""
+"""Names and values in messages and columns: a value as it is typed, the names most like a mistyped one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ def show(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"|null|true|false|[-+\d.][-+\w.]*", value, re.IGNORECASE):
         return repr(value)
     return str(value)
+
+
+def column_name(task: str) -> str:
+    """Return a task's name in the columns of train.csv and eval.csv, without a library and without slashes."""
+    return task.rpartition(":")[2].replace("/", "_")
+
+
+def rewards_of(tasks: Iterable[str]) -> str:
+    """Return which rewards Meta-World's tasks have, for tables of returns; an empty text without such a task."""
+    return "Meta-World v3 with rewards of version 2" if any(task.startswith("metaworld:") for task in tasks) else ""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -125,7 +125,7 @@ class EnvId(Kind):
 
 
 class Tasks(Kind):
-    """A list of different tasks, or the name of a group of them.
+    """A list of different tasks and groups of them, or the name of a group.
 
     Args:
         groups: lists of tasks by name.
@@ -138,8 +138,9 @@ class Tasks(Kind):
         self.allowed = f"a list of different tasks ([walker_stand,walker_walk]), or {' or '.join(groups)}"
 
     def check(self, value: Any) -> list[str]:
-        tasks = list(self.groups.get(value, [value])) if isinstance(value, str) else value
-        _require(isinstance(tasks, list) and all(isinstance(task, str) and task for task in tasks))
+        given = [value] if isinstance(value, str) else value
+        _require(isinstance(given, list) and all(isinstance(task, str) and task for task in given))
+        tasks = [task for name in given for task in self.groups.get(name, [name])]
         repeated = sorted({task for task in tasks if tasks.count(task) > 1})
         _require(not repeated, f"{', '.join(repeated)} is there more than once; each task must be there once")
         return tasks

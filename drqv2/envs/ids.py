@@ -8,16 +8,18 @@ LIBRARIES = {"gymnasium": "gym", "envpool": "envpool", "metaworld": "metaworld"}
 _METAWORLD = "MetaWorld/"  # how EnvPool's names of Meta-World's tasks begin
 
 
-def split(env_id: str) -> tuple[str, str]:
+def split(id: str) -> tuple[str, str]:
     """Return the library and the name of an id.
 
     Raises:
-        UserError: it names no library that is known.
+        UserError: it names no library that is known, or a task of Meta-World by EnvPool's name.
     """
-    library, _, name = env_id.partition(":")
+    library, _, name = id.partition(":")
     if not name or library not in LIBRARIES:
         allowed = " or ".join(f"{known}:NAME" for known in LIBRARIES)
-        raise UserError(f"{env_id}: must be {allowed}, such as gymnasium:CartPole-v1")
+        raise UserError(f"{id}: must be {allowed}, such as gymnasium:CartPole-v1")
+    if library == "envpool" and name.startswith(_METAWORLD):
+        raise UserError(f"{id}: its name here is {env_id(name)}")
     return library, name
 
 

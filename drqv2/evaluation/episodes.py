@@ -81,7 +81,7 @@ def play(
         for i, episode in list(running.items()):
             time_step = envs[i].finish()
             where = f"step {results[episode].steps} of episode {episode % episodes} of evaluation {evaluation}"
-            where += f" (task {time_step.task})" if tasks > 1 else ""
+            where += f" (task {time_step.task}, counted from 0)" if tasks > 1 else ""
             require_finite(time_step, where)
             results[episode] = results[episode].after(time_step)
             watch(episode, envs[i], time_step)

@@ -1,12 +1,13 @@
-"""Films of an evaluation: the first episode; of several tasks, the first of each, side by side."""
+"""Films of an evaluation: the first episode, or of several tasks the first of each; and episodes side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from drqv2.envs.handles import EnvHandle
 from drqv2.evaluation import overlay
 from drqv2.logging.video import VideoRecorder
 
@@ -76,3 +77,60 @@ class FirstEpisodes:
         self._seen = set()
         cells = [self._cells[task] for task in range(len(self._tasks))]
         self._recorder.record_frame(lambda: overlay.grid(cells))
+
+
+class Picture(NamedTuple):
+    """An episode that is filmed beside others.
+
+    Attributes:
+        env: the handle on the environment that plays it.
+        episode: its number.
+        task: its task.
+    """
+
+    env: EnvHandle
+    episode: int
+    task: str
+
+
+def side_by_side(
+    pictures: Sequence[Picture],
+    evaluation: int,
+    act: Callable[[Any, int], np.ndarray],
+    size: int,
+    camera: int | str | None,
+    every: int = 1,
+    titles: bool = False,
+) -> Iterator[np.ndarray]:
+    """Play episodes and yield a grid of their pictures, uint8 [H, W, 3]; one that is over keeps its last picture.
+
+    Args:
+        pictures: the episodes, each in an environment of its own.
+        evaluation: index of the evaluation, which seeds them.
+        act: maps a time step and the index of its picture to an action.
+        size: height and width of a picture.
+        camera: the camera, None for the task's own.
+        every: steps from one grid to the next.
+        titles: whether pictures show task and return; otherwise they show episode, step, return and action.
+    """
+    time_steps = [picture.env.call("begin", evaluation, picture.episode) for picture in pictures]
+    totals, counts = [0.0] * len(pictures), [0] * len(pictures)
+
+    def draw(i: int) -> np.ndarray:
+        env, episode, task = pictures[i]
+        picture = env.call("render", size, size, camera)
+        if titles:
+            return overlay.caption(picture, task, totals[i])
+        return overlay.label(picture, episode, totals[i], counts[i], time_steps[i].action)
+
+    frames = [draw(i) for i in range(len(pictures))]
+    yield overlay.grid(frames)
+    while running := [i for i, time_step in enumerate(time_steps) if not time_step.last()]:
+        for i in running:
+            time_steps[i] = pictures[i].env.call("step", act(time_steps[i], i))
+            totals[i] += time_steps[i].reward
+            counts[i] += 1
+            if counts[i] % every == 0 or time_steps[i].last():
+                frames[i] = draw(i)
+        if max(counts) % every == 0 or all(time_step.last() for time_step in time_steps):
+            yield overlay.grid(frames)

@@ -1,8 +1,8 @@
-"""Metrics of several tasks: the mean over tasks, and each task's own."""
+"""Metrics of several tasks: each task's own, and the mean over tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -10,7 +10,11 @@ from drqv2.evaluation.episodes import EpisodeResult
 
 
 def metrics(
-    played: Sequence[int], results: Sequence[EpisodeResult], repeats: Sequence[int], suffixes: Sequence[str]
+    played: Sequence[int],
+    results: Sequence[EpisodeResult],
+    repeats: Sequence[int],
+    suffixes: Sequence[str],
+    not_learnt: Collection[int] = (),
 ) -> dict[str, float]:
     """Return return, length in frames and success of episodes: each task's mean, and the mean over these tasks.
 
@@ -19,21 +23,36 @@ def metrics(
         results: of each episode; its length is in agent steps.
         repeats: environment frames in one agent step of each task.
         suffixes: how the names of each task's metrics end, such as `/walker_walk`.
+        not_learnt: indices of tasks that the agent does not learn from, which the means over tasks leave out.
 
     Returns:
         The metrics by name; `success` where an environment says so.
     """
-    own: dict[str, dict[int, list[float]]] = {"episode_reward": {}, "episode_length": {}, "success": {}}
+    own: dict[int, dict[str, list[float]]] = {task: {} for task in sorted(set(played))}
     for task, (total, steps, success) in zip(played, results, strict=True):
         values = {"episode_reward": total, "episode_length": steps * repeats[task], "success": success}
         for metric, value in values.items():
             if value is not None:
-                own[metric].setdefault(task, []).append(float(value))
+                own[task].setdefault(metric, []).append(float(value))
+    means = {task: {name: float(np.mean(values)) for name, values in found.items()} for task, found in own.items()}
+    return with_means(means, suffixes, not_learnt)
+
+
+def with_means(
+    own: Mapping[int, Mapping[str, float]], suffixes: Sequence[str], left_out: Collection[int] = ()
+) -> dict[str, float]:
+    """Return the metrics of each task, whose names end in its suffix, and their means over the tasks that have them.
+
+    Args:
+        own: metrics of each task by its index; a task may lack some.
+        suffixes: of all tasks.
+        left_out: indices of tasks that the means leave out.
+    """
+    names = dict.fromkeys(name for metrics in own.values() for name in metrics)
     found: dict[str, float] = {}
-    for metric, by_task in own.items():
-        means = {task: float(np.mean(values)) for task, values in sorted(by_task.items())}
-        if means:
-            found[metric] = float(np.mean(list(means.values())))
-        for task, mean in means.items():
-            found[f"{metric}{suffixes[task]}"] = mean
+    for name in names:
+        values = [metrics[name] for task, metrics in own.items() if name in metrics and task not in left_out]
+        if values:
+            found[name] = float(np.mean(values))
+        found |= {f"{name}{suffixes[task]}": metrics[name] for task, metrics in own.items() if name in metrics}
     return found

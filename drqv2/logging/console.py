@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Self
 
+from rich.columns import Columns
 from rich.console import Console as Terminal
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -49,38 +50,36 @@ class TaskRows:
     """The evaluations of several tasks as lines: newest return and success, and a small plot of all so far.
 
     Args:
-        tasks: the names in the columns of eval.csv: `episode_reward_NAME`, `success_NAME`.
-        shown: lines at most; the others are counted.
+        tasks: the names in the columns of eval.csv: `episode_reward_NAME`, `success_NAME`. Their mean is a line, too.
     """
 
     _BARS = "▁▂▃▄▅▆▇█"
     _WIDTH = 30  # evaluations in a plot
 
-    def __init__(self, tasks: Sequence[str], shown: int = 100) -> None:
-        self._history: dict[str, list[float]] = {task: [] for task in tasks}
+    def __init__(self, tasks: Sequence[str]) -> None:
+        self._columns = {task: f"_{task}" for task in tasks} | ({"mean": ""} if tasks else {})
+        self._history: dict[str, list[float]] = {task: [] for task in self._columns}
         self._returns: dict[str, float] = {}
         self._success: dict[str, float] = {}
-        self._shown = shown
 
     def add(self, row: Mapping[str, float]) -> None:
         """Take a row of eval.csv; success is plotted where there is one, else the return."""
-        for task, history in self._history.items():
-            if (success := row.get(f"success_{task}")) is not None:
+        for task, column in self._columns.items():
+            if (success := row.get(f"success{column}")) is not None:
                 self._success[task] = success
-            if (value := row.get(f"episode_reward_{task}")) is not None:
-                history.append(value if success is None else success)
+            if (value := row.get(f"episode_reward{column}")) is not None:
+                self._history[task].append(value if success is None else success)
                 self._returns[task] = value
 
     def lines(self) -> list[str]:
-        """Return a line for each task that has been evaluated."""
+        """Return a line for each task that has been evaluated, and one for their mean."""
         known = [task for task, history in self._history.items() if history]
         width = max(map(len, known), default=0)
         lines = []
-        for task in known[: self._shown]:
+        for task in known:
             success = f"  success {self._success[task]:.2f}" if task in self._success else ""
             lines.append(f"{task:<{width}}  {self._returns[task]:>8.1f}{success}  {self._plot(task)}")
-        left = len(known) - self._shown
-        return lines + ([f"and {left} more in eval.csv"] if left > 0 else [])
+        return lines
 
     def _plot(self, task: str) -> str:
         values = self._history[task]
@@ -172,7 +171,7 @@ class Dashboard(Console):
         terminal: Terminal | None = None,
         tasks: Sequence[str] = (),
     ) -> None:
-        self._tasks = TaskRows(tasks, shown=16)
+        self._tasks = TaskRows(tasks)
         self._title, self._status, self._machine = title, status, machine
         self._rows: dict[str, Mapping[str, float]] = {}
         self._start = (time.monotonic(), 0)
@@ -223,7 +222,11 @@ class Dashboard(Console):
             f"{_time(max(0, status.num_frames - status.frame) / fps)} left" if fps > 0 else "",
         )
         lines: list[RenderableType] = [bar, self._returns(status)]
-        lines += [Text(f"{'' if i else 'tasks':<9}{line}", no_wrap=True) for i, line in enumerate(self._tasks.lines())]
+        if tasks := self._tasks.lines():
+            rows = Table.grid()
+            shown = Columns([Text(line, no_wrap=True) for line in tasks], padding=(0, 3), column_first=True)
+            rows.add_row("tasks    ", shown)
+            lines.append(rows)
         if status.shares:
             shares = [f"{name} {100 * share:.0f} %" for name, share in status.shares.items()]
             lines.append(Text("time     " + "  ".join(shares), overflow="fold"))

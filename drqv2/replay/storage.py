@@ -93,6 +93,7 @@ class ReplayBufferStorage:
         self.window = Window(0, 0)
         self._size = 0  # transitions in the window
         self._pins: dict[str, int] = {}
+        self._lost: set[int] = set()  # tasks of which has been said that no episode is left
         if existing:
             self._add_existing()
 
@@ -104,6 +105,10 @@ class ReplayBufferStorage:
     def num_episodes(self) -> int:
         """Episodes committed so far, evicted ones included."""
         return self.window.end
+
+    def newest_of_tasks(self) -> dict[int, int]:
+        """Return the number of the newest episode in the window of each task that has one there."""
+        return {self.tasks[e]: e for e in range(*self.window) if self.lengths[e]}
 
     def ends(self, window: Window) -> np.ndarray:
         """Return, for each episode of `window`, the number of transitions up to its end, int64 [episodes]."""
@@ -149,9 +154,20 @@ class ReplayBufferStorage:
         while self.max_size is not None and self._size > self.max_size and first < episode:
             self._size -= self.lengths[first]
             first += 1
+        self._warn_of_tasks_lost(Window(first, episode + 1))
         self.window = Window(first, episode + 1)
         self._unlink()
         return episode
+
+    def _warn_of_tasks_lost(self, window: Window) -> None:
+        """Say that the last episode of a task leaves the window."""
+        for task in {self.tasks[e] for e in range(self.window.first, window.first)} - self._lost:
+            if all(self.tasks[e] != task for e in reversed(range(*window))):
+                self._lost.add(task)
+                words = (
+                    "task %d has no episode left to learn from until its next one: replay_buffer_size=%d is too small."
+                )
+                _log.warning(words, task, self.max_size)
 
     def pin(self, holder: str, first: int | None) -> None:
         """Keep the files of episodes from number `first` on for `holder`, in place of its earlier pin; ignore None."""

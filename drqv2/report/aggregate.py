@@ -126,7 +126,8 @@ def _settings(tasks: Mapping[str, Sequence[Group]], kinds: Mapping[str, str]) ->
     for task, kind in kinds.items():
         for group in tasks[task] if kind else ():
             metric, scale = ("success", 1.0) if kind == "success" else ("returns", 1000.0)
-            own = [(x, y / scale) for x, y in (series(run, "frames", metric) for run in group.runs) if len(x)]
+            learnt = [run for run in group.runs if run.learnt]
+            own = [(x, y / scale) for x, y in (series(run, "frames", metric) for run in learnt) if len(x)]
             if own:
                 found.setdefault(group.setting, Scores(group, {})).tasks[task] = own
     return [found[setting] for setting in sorted(found)]

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from drqv2.config.checks import leaves
+from drqv2.config.formatting import column_name
 from drqv2.config.schema import legacy, length
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
@@ -160,7 +161,7 @@ def _part(run: Run, rows: Sequence[dict[str, str]], index: int, name: str) -> Ru
         index: the task's index.
         name: the task's name in `tasks`, which may begin with a library's.
     """
-    task = name.rpartition(":")[2].replace("/", "_")  # as in the columns of eval.csv
+    task = column_name(name)
 
     def column(metric: str) -> np.ndarray:  # a resume may have changed metric_names
         named, numbered = ([number(row, f"{metric}_{key}") for row in rows] for key in (task, f"env_index_{index}"))

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from drqv2.config.formatting import column_name, rewards_of
 from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.report import charts, figures
 from drqv2.report.curves import last_values, values_at
@@ -70,7 +71,7 @@ def section(
     image = base64.b64encode(figures.static_figure(groups, published, others.static(name))).decode() if static else ""
     return {
         "name": name,
-        "metaworld": any(_names_metaworld(run) for run in every),
+        "rewards": rewards_of([name for run in every for name in _played(run)]),
         "several": several_tasks(groups),
         "chart": charts.curves_chart(groups, published, others.references.get(name, ()), others.shown),
         "image": image,
@@ -84,10 +85,10 @@ def section(
     }
 
 
-def _names_metaworld(run: Run) -> bool:
-    """Return whether a run, or the task of a part of it, is Meta-World's, which only the configuration says."""
+def _played(run: Run) -> list[str]:
+    """Return the tasks of a run, or the one of its part, as they are named in its configuration, with a library."""
     names = [str(name) for name in (run.config.get("env_id"), *(run.config.get("tasks") or ()))]
-    return any(name.startswith("metaworld:") and (not run.whole or name.endswith(f":{run.task}")) for name in names)
+    return [name for name in names if not run.whole or column_name(name) == run.task]
 
 
 def several_tasks(groups: Sequence[Group]) -> list[dict[str, Any]]:

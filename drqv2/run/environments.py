@@ -10,6 +10,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, utils
+from drqv2.config.formatting import column_name
 from drqv2.envs import ids, libraries
 from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
 from drqv2.envs.tasks import as_tasks
@@ -53,7 +54,7 @@ def task_suffixes(cfg: DictConfig) -> list[str]:
     names = task_names(cfg)
     if cfg.metric_names == "env_index":
         return [f"_env_index_{i}" for i in range(len(names))]
-    return [f"/{name.rpartition(':')[2]}" for name in names]
+    return [f"/{column_name(name)}" for name in names]
 
 
 def action_repeats(cfg: DictConfig) -> list[int]:

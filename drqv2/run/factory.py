@@ -42,7 +42,7 @@ def prepare_machine(cfg: DictConfig) -> None:
     """Resolve what is `auto` for this machine, and set torch accordingly.
 
     Raises:
-        UserError: compile=true, and there is no compiler.
+        UserError: compile=true, and there is no compiler, or the agent has nothing to compile.
     """
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,6 +51,10 @@ def prepare_machine(cfg: DictConfig) -> None:
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     if cfg.precision == "bf16" and cfg.device == "cpu" and not machine.processor()[1]:
         print("warning: this CPU emulates bf16, which is many times slower; precision=fp32 is the choice of auto here")
+    if cfg.device.startswith("cuda") and str(cfg.agent._target_).endswith(".MultiTaskAgent"):
+        if cfg.compile is True:
+            raise UserError("compile=true: MultiTaskAgent uses no CUDA graphs yet; use compile=auto")
+        cfg.compile = False
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
         utils.keep_freed_memory()
@@ -123,7 +127,7 @@ def make_recorders(cfg: DictConfig, env: EnvHandle, work_dir: Path) -> tuple[Vid
 
 def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
     """Return the dashboard where it is wanted: auto is for terminals that can move their cursor."""
-    tasks = [suffix[1:] for suffix in task_suffixes(cfg)] if cfg.regime == "multitask" else []
+    tasks = [suffix[1:] for suffix in task_suffixes(cfg)] if cfg.regime == "multitask" else []  # as in eval.csv
     if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
         return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device), tasks=tasks)
     return Console() if cfg.console == "off" else PlainConsole(tasks)

@@ -198,12 +198,16 @@ class BaseWorkspace:
         kept = milestone or (now and self.cfg.snapshot_keep_last != 0)
         kept &= self._milestone_step != self.global_step  # it may come before and after an evaluation
         if self._saves and (now or kept or due or self.stop.requested):
-            outdated: list[int] = []
-            if kept and not milestone and self.global_step:
-                frames, last = [*self.progress.evaluated_weights, self.global_frame], self.cfg.snapshot_keep_last
-                outdated = frames[: len(frames) - last] if last > 0 else []
-                self.progress.evaluated_weights = frames[len(outdated) :]
-            self.save_snapshot(kept, outdated)
+            self.save_snapshot(kept, self._outdated() if kept and not milestone and self.global_step else ())
+
+    def _outdated(self) -> list[int]:
+        """Count the weights of this step among those of evaluations; return the frames of the oldest, now too many."""
+        frames, last = self.progress.evaluated_weights, self.cfg.snapshot_keep_last
+        if self.global_frame not in frames:  # a run that was stopped during the evaluation has counted them
+            frames.append(self.global_frame)
+        outdated = frames[:-last] if last > 0 else []
+        del frames[: len(outdated)]
+        return outdated
 
     def _is_milestone(self, step: int) -> bool:
         """Return whether the weights of an agent step are among the evenly spaced ones."""

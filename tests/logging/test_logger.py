@@ -307,8 +307,8 @@ def test_plots_of_tasks_go_on_after_a_resume(tmp_path, capsys, terminal):
     resumed.close()
     output = capsys.readouterr().out
     if isinstance(shown, Dashboard):
-        terminal_output = Terminal(file=io.StringIO(), width=100)
-        terminal_output.print(shown.render())
-        output = terminal_output.file.getvalue()
+        drawn = io.StringIO()
+        Terminal(file=drawn, width=100).print(shown.render())
+        output = drawn.getvalue()
     assert "▁▅█" in output
     assert "▁▁▁" in output

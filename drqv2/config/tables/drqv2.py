@@ -22,7 +22,7 @@ RECORDS = (
     ),
 )
 REPLAY = (
-    Key("replay_buffer_size", Int(1), "Capacity; at least one episode.", "transitions"),
+    Key("replay_buffer_size", Int(1), "Capacity, of all tasks together; at least one episode of each.", "transitions"),
     free("replay_buffer_num_workers", Int(0, 8), "Processes that load batches; 0 loads them in the main process."),
     free(
         "replay_device",
@@ -39,7 +39,13 @@ LEARNER = (
     Key("feature_dim", Int(1), "Width of the trunks behind the encoder.", "units"),
     Key("stddev_schedule", Schedule(), "Standard deviation of the exploration noise; durations in agent steps."),
     Key("updates_per_step", Float(0, above=True), "Calls of agent.update for each agent step, on average.", "calls"),
-    Key("seed_updates", Int(0), "Calls of agent.update at once, before the first of these.", "calls", legacy=0),
+    Key(
+        "seed_updates",
+        Int(0),
+        "Calls of agent.update at once at the first step at which the agent learns.",
+        "calls",
+        legacy=0,
+    ),
 )
 AGENT = (
     Key("agent._target_", Name(), "Class of the agent."),
