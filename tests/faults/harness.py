@@ -46,7 +46,8 @@ MULTITASK = [*TASKS, ALL]
 MULTITASK += (
     "num_train_frames=600 eval_every_frames=120 snapshot_every_seconds=0.1 envs_per_task=2 num_eval_envs=2 "
     "overlap=true replay_buffer_num_workers=1 seed_updates=5 agent.value=hl_gauss agent.normalize_rewards=true "
-    "save_video=true render_size=32"
+    "save_video=true render_size=32 snapshot_keep_last=2 agent.critic=residual agent.critic_dim=8 "
+    "agent.critic_heads=task agent.update_every_steps=1 updates_per_step=0.5 task_sampling=proportional"
 ).split()
 _OTHERS = {
     "PPO": PPO,
