@@ -175,6 +175,36 @@ def test_settings_without_success_are_named(tmp_path: Path) -> None:
     assert found.left_out == ["drqv2: no scores"]
 
 
+def test_scores_of_tasks_that_are_not_learnt_from_do_not_count(tmp_path: Path) -> None:
+    tasks, _ = grouped(
+        make_run_of_tasks(tmp_path / "all", {REACH: [1], PUSH: [1]}, {REACH: [0.5], PUSH: [0.5]}),
+        make_run_of_tasks(tmp_path / "one", {REACH: [1], PUSH: [1]}, {REACH: [1], PUSH: [0]}, exclude_tasks=[PUSH]),
+    )
+    found = aggregate(tasks)
+    assert found is not None
+    assert [trace.y for trace in found.curve.traces] == [[0.5]]
+    assert [reason.endswith("no scores on push-v3") for reason in found.left_out] == [True]
+
+
+def test_a_task_whose_name_has_a_slash_has_its_part(tmp_path: Path) -> None:
+    path = make_run_of_tasks(tmp_path / "run", {"envpool:own/Long-v0": [1, 2], REACH: [3, 4]})
+    text = (path / "eval.csv").read_text()
+    (path / "eval.csv").write_text(text.replace("own/Long-v0", "own_Long-v0"))  # as the logger writes it
+    assert [(part.task, part.returns.tolist()) for part in runs.read(path).parts] == [
+        ("own_Long-v0", [1, 2]),
+        ("reach-v3", [3, 4]),
+    ]
+
+
+def test_the_version_of_rewards_is_named_with_every_table_of_meta_world(tmp_path: Path) -> None:
+    make_run_of_tasks(tmp_path / "mt", {REACH: [1, 2], "cup_catch": [3, 4]}, {REACH: [0, 1]})
+    report.main([str(tmp_path)])
+    text = (tmp_path / "report.html").read_text("utf-8")
+    parts = {part.partition('"')[0]: part for part in text.split('<section id="')[1:]}
+    named = {name for name, part in parts.items() if "Meta-World v3 with rewards of version 2." in part}
+    assert named == {"all_tasks", "several-reach-v3+cup_catch", "reach-v3"}
+
+
 def test_page_of_runs_of_several_tasks(tmp_path: Path) -> None:
     """They are in the charts of their tasks beside runs of these tasks alone, and have a section of their own."""
     for seed in (1, 2):
