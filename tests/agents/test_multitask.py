@@ -14,6 +14,7 @@ from torch import Tensor
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.agents.multitask import MultiTaskAgent
+from drqv2.errors import UserError
 from drqv2.nn import categorical
 
 SIZES = [2, 1, 3]  # numbers in an action of each task
@@ -214,6 +215,7 @@ def test_the_first_step_of_adam_moves_all_four_networks_by_the_learning_rate() -
 # Tasks
 
 
+@pytest.mark.filterwarnings("ignore:agent.value")  # that values are clipped
 @pytest.mark.parametrize("value", ["scalar", "hl_gauss"])
 def test_of_several_heads_a_batch_of_one_task_changes_that_tasks_alone(value: str) -> None:
     agent = make(critic_heads="task", value=value, value_bins=7)
@@ -375,3 +377,25 @@ def test_the_policy_of_a_task_is_that_of_its_actions() -> None:
         dist: utils.TruncatedNormal = actor(encoder(obs), 0.1)
     assert float(dist.mean[0, 0]) != 0
     np.testing.assert_allclose(agent.act(obs[0].numpy(), 100, True, task=1), dist.mean[0].numpy(), atol=1e-6)
+
+
+# Precision, and what is refused
+
+
+@pytest.mark.parametrize("options", [{}, {"critic": "residual", "critic_dim": 16, "value": "hl_gauss"}])
+def test_bf16_updates_stay_near_those_of_fp32(options: dict[str, Any]) -> None:
+    agents = [make(precision=precision, normalize_rewards=True, **options) for precision in ("fp32", "bf16")]
+    found = [[agent.update(iter([batch_of(TASKS, seed)]), 0) for seed in range(3)] for agent in agents]
+    losses = [torch.stack([metrics["critic_loss"] for metrics in own]) for own in found]
+    torch.testing.assert_close(losses[1], losses[0], rtol=0.05, atol=0.01)
+    assert not torch.equal(losses[0], losses[1]), "it is bf16"
+
+
+def test_a_value_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UserError, match=r"agent\.value=hlgauss must be scalar, two_hot or hl_gauss"):
+        make(value="hlgauss", normalize_rewards=True)
+
+
+def test_a_warning_says_that_values_are_clipped() -> None:
+    with pytest.warns(UserWarning, match="clips values at 10"):
+        make(value="two_hot")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import train
 from drqv2 import envs, utils
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.envs import ids, libraries
 from drqv2.errors import UserError
+from drqv2.launch.command_line import launch
+from tests.short_run import rows
 
 if find_spec("envpool") is None:  # not imported, which must come after OpenGL
     pytest.skip("EnvPool is not installed", allow_module_level=True)
@@ -68,14 +72,25 @@ def test_an_episode_is_500_steps_and_ends_by_a_time_out() -> None:
 def test_who_reaches_the_goal_succeeds() -> None:
     env = make()
     time_step = env.reset()
-    successes = []
+    successes, rewards = [], []
     while not time_step.last():
         way = time_step.observation[-3:] - time_step.observation[:3]
         time_step = env.step(np.append(np.clip(10 * way, -1, 1), 0.0).astype(np.float32))
         successes.append(time_step.success)
+        rewards.append(time_step.reward)
     assert successes[0] == 0.0
     assert successes[-1] == 1.0
+    assert 9.0 < rewards[-1] <= 10.0, "rewards of version 2 go up to 10; those of version 1 into the thousands"
     env.close()
+
+
+@pytest.mark.parametrize("name", TASK_GROUPS["mt10"])
+def test_rewards_are_those_of_version_2(name: str) -> None:
+    env = make(name)
+    rewards = [time_step.reward for time_step in played(env, 100)[1:]]
+    env.close()
+    assert all(0.0 <= reward <= 10.0 for reward in rewards)
+    assert len(set(rewards)) > 1
 
 
 def test_the_same_seed_gives_the_same_episodes() -> None:
@@ -136,3 +151,15 @@ def test_every_task_of_mt50_is_one_of_envpools() -> None:
 def test_a_task_that_is_not_there(name: str) -> None:
     with pytest.raises(UserError, match=f"metaworld:{name}: metaworld has no such environment; "):
         make(f"metaworld:{name}")
+
+
+@pytest.mark.slow
+def test_preset_mt10_trains_on_all_ten(tmp_path: Path) -> None:
+    overrides = "regime=multitask preset=mt10 num_seed_frames=500 agent.num_expl_steps=500 num_train_frames=520"
+    more = f"eval_every_frames=520 num_eval_episodes=1 save_video=false console=off hydra.run.dir={tmp_path / 'run'}"
+    launch(train.main, "cfgs", argv=[*overrides.split(), *more.split()])
+    assert len(list((tmp_path / "run" / "buffer").glob("episode_*"))) == 10
+    row = rows(tmp_path / "run", "eval")[-1]
+    for name in TASK_GROUPS["mt10"]:
+        assert row[f"success_{name.removeprefix('metaworld:')}"] in ("0.0", "1.0")
+        assert 0 <= float(row[f"episode_reward_{name.removeprefix('metaworld:')}"]) <= 5000
