@@ -80,6 +80,7 @@ MAY_USE: dict[str, set[str]] = {
     "config/__main__": set(),
     "nn": set(),
     "envs": {"system"},
+    "envs/as_gymnasium": {"config"},
     "agents": {"nn"},
     "agents/loading": {"config", "nn"},
     "replay": {"system", "nn"},

@@ -1,0 +1,118 @@
+"""This project's environments for other libraries: `gymnasium.make("drqv2/cheetah_run-v0")`.
+
+    import gymnasium
+    import drqv2.envs.as_gymnasium  # registers the tasks
+
+    env = gymnasium.make("drqv2/cheetah_run-v0")
+    env = gymnasium.make("drqv2/cheetah_run-v0", obs_type="state")
+
+`gymnasium.make("drqv2.envs.as_gymnasium:drqv2/cheetah_run-v0")` needs no import: for programs that only take a name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from drqv2.config.schema import tasks
+from drqv2.envs.dmc import make
+from drqv2.errors import UserError
+
+Info = dict[str, Any]
+
+
+class DrQV2Env(gymnasium.Env[np.ndarray, np.ndarray]):
+    """A task as an agent of this project sees it: stacked images or a state vector, repeated actions.
+
+    A reset with a seed begins the same episode each time; without one, each reset begins another episode of the
+    environment that the last seed named.
+
+    Args:
+        task: dm_control's, such as cheetah_run.
+        obs_type: "pixels", observations uint8 [frame_stack * 3, image_size, image_size], newest image last; or "state",
+            float32 [N].
+        image_size: height and width, pixels.
+        frame_stack: images in one observation.
+        action_repeat: environment frames in one step; the reward is their sum.
+        channels_last: images as [H, W, frame_stack * 3].
+        camera: MuJoCo camera, number or name; None for the task's own.
+        render: "exact" or "fast", see `drqv2.envs.make`.
+        render_mode: "rgb_array", or None.
+        render_size: height and width of what `render()` returns, pixels.
+
+    Raises:
+        UserError: there is no such task, camera or `render_mode`, or no OpenGL to draw with.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 (gymnasium's own form)
+
+    def __init__(
+        self,
+        task: str,
+        obs_type: str = "pixels",
+        image_size: int = 84,
+        frame_stack: int = 3,
+        action_repeat: int = 2,
+        channels_last: bool = False,
+        camera: int | str | None = None,
+        render: str = "exact",
+        render_mode: str | None = None,
+        render_size: int = 256,
+    ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise UserError(f"render_mode={render_mode!r}: must be 'rgb_array' or None")
+        self._env = make(
+            task, frame_stack, action_repeat, 0, image_size=image_size, camera=camera, render=render, obs_type=obs_type
+        )
+        self.render_mode, self._render_size = render_mode, render_size
+        self._channels_last = channels_last and obs_type == "pixels"
+        if self._env.step_seconds:
+            self.metadata = self.metadata | {"render_fps": round(1 / self._env.step_seconds)}
+        shape, dtype = self._env.observation_spec().shape, self._env.observation_spec().dtype
+        if obs_type == "state":
+            self.observation_space = spaces.Box(-np.inf, np.inf, shape, dtype)
+        else:
+            self.observation_space = spaces.Box(0, 255, (*shape[1:], shape[0]) if self._channels_last else shape, dtype)
+        self.action_space = spaces.Box(-1.0, 1.0, self._env.action_spec().shape, np.float32)
+        self._seeded = False
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
+        """Begin an episode: the first of the environment that `seed` names, or else the next."""
+        super().reset(seed=seed)
+        if seed is not None or not self._seeded:
+            time_step = self._env.begin(int(self.np_random.integers(2**31)), 0)
+            self._seeded = True
+        else:
+            time_step = self._env.reset()
+        return self._shown(time_step), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, Info]:
+        """Hold an action, float32 [A] in [-1, 1], for action_repeat frames.
+
+        Returns:
+            Observation, reward, whether a terminal state was reached, whether the time is up, and info, with `success`
+            where the task says so.
+        """
+        time_step = self._env.step(action)
+        terminated = time_step.last() and time_step.discount == 0.0
+        info = {} if time_step.success is None else {"success": time_step.success}
+        return self._shown(time_step), time_step.reward, terminated, time_step.last() and not terminated, info
+
+    def render(self) -> np.ndarray | None:
+        """Return the current picture, uint8 [render_size, render_size, 3], if `render_mode` is "rgb_array"."""
+        return None if self.render_mode is None else self._env.render(self._render_size, self._render_size)
+
+    def close(self) -> None:
+        """Free the simulation."""
+        self._env.close()
+
+    def _shown(self, time_step: Any) -> np.ndarray:
+        observation: np.ndarray = time_step.observation
+        return np.ascontiguousarray(observation.transpose(1, 2, 0)) if self._channels_last else observation
+
+
+for _task in tasks():
+    gymnasium.register(f"drqv2/{_task}-v0", f"{__name__}:{DrQV2Env.__name__}", kwargs={"task": _task})
