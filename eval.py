@@ -6,6 +6,7 @@ python eval.py RUN_DIR snapshot=weights_500000.pt     # the weights of a milesto
 python eval.py RUN_DIR task=walker_run camera=1 render_size=480 fps=30
 python eval.py RUN_DIR episodes=50                    # a run of several tasks: a row and a picture for each of them
 python eval.py policy.safetensors                     # weights written by python -m drqv2.snapshot export
+python eval.py RUN_DIR export=policy.onnx             # the policy for other programs, and a model card
 python eval.py RUN_DIR live=true                      # show the episodes in a window
 
 The episodes do not occur in training and are the same for every snapshot of a run, so that you can compare snapshots.
@@ -24,6 +25,7 @@ if __name__ == "__main__":
 
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -48,7 +50,9 @@ from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Key, T
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay
 from drqv2.evaluation import trained_agent as trained
+from drqv2.evaluation.card import model_card
 from drqv2.evaluation.episodes import EpisodeResult, play
+from drqv2.evaluation.export import export, observed, require_format
 from drqv2.evaluation.films import Picture, side_by_side
 from drqv2.evaluation.tables import episodes_table, tasks_table
 from drqv2.launch.arguments import run_tool
@@ -81,6 +85,7 @@ KEYS = {
     Key("device", Device(), "The agent's device."): "auto",
     Key("agent_dir", Folder(), "Directory of the agent's file.", null="as in training"): None,
     Key("trust", Bool(), "Run code named by a file of weights from outside the run's directory."): False,
+    Key("export", Text(), "File for other programs: NAME.onnx, or NAME.pt2 of torch.export.", null="none"): None,
     Key("out", Text(), "Directory for the video and the returns.", null="eval/ in the run's directory"): None,
 }
 
@@ -109,6 +114,8 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
     if args.live:
         _require_display()
+    if args.export:
+        require_format(Path(args.export))
     path = trained.find(source, args.snapshot)
     cfg, weights, frame = trained.read(path)
     if not args.trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
@@ -127,7 +134,8 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     made = make_envs(cfg, utils.EVAL_ENV)
     try:
         own = [made[t * cfg.num_eval_envs :][: cfg.num_eval_envs] for t in tasks]
-        act = _policy(cfg, weights, path, frame, made[0])
+        agent = trained.agent_with(cfg, made[0], weights, path)
+        act: Policy = torch.no_grad()(evaluation_policy(agent, made[0].action_spec().shape, frame // cfg.action_repeat))
         if camera is not None:  # report a wrong camera now, not after all episodes
             for first, *_ in own:
                 first.call("begin", _EVALUATION, 0)
@@ -135,10 +143,13 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         results = _play([some[: args.num_envs] for some in own], args.episodes, act)
         print(f"{played}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
         played_names = [names[t] for t in tasks]
-        print("\n".join(_table(played_names, results, cfg.action_repeat, several=len(names) > 1)), flush=True)
+        table = _table(played_names, results, cfg.action_repeat, several=len(names) > 1)
+        print("\n".join(table), flush=True)
         if not args.live:
             summary = {"weights": str(path), "frame": frame, "task": played, "seed": cfg.seed}
             _store(stem, summary | _numbers(played_names, results, several=len(names) > 1))
+        if args.export:
+            _export(agent, Path(args.export), act, [some[0] for some in own], cfg, source, frame, table)
         cells = _cells(chosen, args.film, results, several=len(names) > 1)
         if not cells:
             return
@@ -184,17 +195,31 @@ def _index(task: str, names: Sequence[str]) -> int:
     return found[0]
 
 
-def _policy(cfg: DictConfig, weights: dict[str, Any], path: Path, frame: int, env: Any) -> Policy:
-    """Return what acts as the trained agent does, without exploration."""
-    agent = trained.agent_with(cfg, env, weights, path)
-    policy: Policy = evaluation_policy(agent, env.action_spec().shape, frame // cfg.action_repeat)
-    return torch.no_grad()(policy)
-
-
 def _play(envs: Sequence[Sequence[Any]], episodes: int, act: Policy) -> list[list[EpisodeResult]]:
     """Return the results of the episodes of each task, in its environments."""
     results = play(list(itertools.chain(*envs)), _EVALUATION, episodes, act, lambda *_: None, len(envs))
     return [results[i * episodes :][:episodes] for i in range(len(envs))]
+
+
+def _export(
+    agent: Any,
+    path: Path,
+    act: Policy,
+    envs: Sequence[Any],
+    cfg: DictConfig,
+    source: Path,
+    frame: int,
+    table: Sequence[str],
+) -> None:
+    """Write the policy for other programs, checked on observations of an episode of each task, and its model card."""
+    time_steps = [step for env in envs for step in observed(env, _EVALUATION, act, math.ceil(100 / len(envs)))]
+    difference, inputs = export(agent, path, time_steps, envs[0].action_spec().shape)
+    card = model_card(path, cfg, source if source.is_dir() else None, frame, inputs, table, difference)
+    try:
+        files.write_atomically(path.with_suffix(".md"), card.encode())
+    except OSError as e:
+        raise files.cannot_write(path, e, "give export=FILE elsewhere") from e
+    print(f"policy: {path}, checked on {len(time_steps)} observations; model card: {path.with_suffix('.md')}")
 
 
 def _table(

@@ -25,6 +25,7 @@ from drqv2 import utils
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
+from drqv2.nn.deterministic import MeanAction
 from drqv2.nn.networks import ENCODERS, TRUNK_GAINS, Actor, Critic, Encoder, StateEncoder, gives_maps, takes_maps
 
 Metrics = dict[str, Tensor]
@@ -168,6 +169,10 @@ class DrQV2Agent:
         else:
             action = dist.sample(clip=None, generator=self.act_generator)
         return action.cpu().numpy()
+
+    def deterministic_policy(self) -> torch.nn.Module:
+        """Return a module from observations to the mean actions, which shares the agent's weights: for export."""
+        return MeanAction(self.encoder, self.actor)
 
     def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
         """Learn from one batch, every `update_every_steps` agent steps; otherwise do nothing.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drqv2.agents.segments import Segments
+from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import vtrace
 
@@ -101,6 +102,10 @@ class ImpalaAgent:
     ) -> tuple[np.ndarray, State | None]:
         """Return the action for one observation and the state of the LSTM after it, see `Policy.act_from`."""
         return self.policy.act_from(state, obs, None if eval_mode else self.generator)
+
+    def deterministic_policy(self) -> nn.Module:
+        """Return a module from observations to the most probable actions, which shares the weights: for export."""
+        return most_probable_action(self.policy)
 
     def update(self, rollouts: Iterator[Mapping[str, Any]], step: int) -> dict[str, float]:
         """Learn from the next batch of rollouts.

@@ -27,6 +27,7 @@ from drqv2.agents.drqv2 import DrQV2Agent, Metrics, is_hooked
 from drqv2.errors import UserError
 from drqv2.nn import categorical
 from drqv2.nn.augmentation import RandomShiftsAug
+from drqv2.nn.deterministic import MeanActionOfTask
 from drqv2.nn.networks import Encoder, StateEncoder
 from drqv2.nn.task_networks import TaskActor, TaskCritic, TaskEmbedding
 
@@ -165,6 +166,10 @@ class MultiTaskAgent(DrQV2Agent):
         else:
             action = self._own(dist.sample(clip=None, generator=self.act_generator), tasks)
         return action.cpu().numpy()
+
+    def deterministic_policy(self) -> torch.nn.Module:
+        """Return a module from observations and tasks to the mean actions, see `DrQV2Agent.deterministic_policy`."""
+        return MeanActionOfTask(self.encoder, self.actor, self.embedding, self._mask)
 
     def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
         """Learn from one batch, see `DrQV2Agent.update`; its sixth field is the task's index, int64 [B]."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from drqv2.agents import ppo_mlp
 from drqv2.agents.ppo_mlp import Kernels
 from drqv2.agents.segments import Segments, take_rows
+from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss, explained_variance
 from drqv2.nn.normalization import RunningMeanStd
 from drqv2.nn.policies import Policy, State
@@ -135,6 +136,10 @@ class PPOAgent:
             return self.policy.choose(obs, state, first, self.generator)
         actions, log_probs, values = ppo_mlp.act(self.policy, self.policy.normalized(obs), self.generator)
         return actions.reshape(len(obs), *self.policy.action_shape), log_probs, values, None
+
+    def deterministic_policy(self) -> nn.Module:
+        """Return a module from observations to the most probable actions, which shares the weights: for export."""
+        return most_probable_action(self.policy)
 
     def update(self, segments: Iterator[Mapping[str, Any]], step: int) -> dict[str, float]:
         """Learn from the next batch of segments.

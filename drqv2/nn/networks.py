@@ -74,7 +74,7 @@ class StateEncoder(nn.Module):
 
 def _centred(obs: Tensor) -> Tensor:
     """Return pixels as numbers in [-0.5, 0.5], in channels-last order, which is fastest for convolutions."""
-    if obs.device.type != "cpu" or obs.dtype != torch.uint8 or not len(obs) or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or obs.device.type != "cpu" or obs.dtype != torch.uint8 or not len(obs):
         return (obs.contiguous(memory_format=torch.channels_last) / 255.0).sub_(0.5)
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     b, c, h, w = obs.shape

@@ -250,17 +250,21 @@ class Policy(nn.Module):
         Returns:
             A distribution over [B, T, ...], values [B, T], the state after the last step.
         """
-        features = self._encode(obs.flatten(0, 1)).view(*obs.shape[:2], self.hidden_dim)
+        features = self.features(obs.flatten(0, 1)).view(*obs.shape[:2], self.hidden_dim)
         if self.lstm is not None:
             assert state is not None
             assert first is not None
             features, state = self._unroll(features, state, first)
         values: Tensor = self.critic(features)[..., 0]
+        return self.distribution(features), values, state
+
+    def distribution(self, features: Tensor) -> Categorical | Gaussian:
+        """Return the distribution of actions [..., A] for features [..., hidden], behind the LSTM if there is one."""
         outputs = self.actor(features)
         if self.sizes is None:
             assert self.log_std is not None
-            return Gaussian(outputs, self.log_std), values, state
-        return Categorical(outputs, self.sizes), values, state
+            return Gaussian(outputs, self.log_std)
+        return Categorical(outputs, self.sizes)
 
     @torch.inference_mode()
     def choose(
@@ -296,8 +300,8 @@ class Policy(nn.Module):
         action: np.ndarray = (dist.mode() if generator is None else dist.sample(generator))[0, 0].cpu().numpy()
         return action.reshape(self.action_shape), state
 
-    def _encode(self, obs: Tensor) -> Tensor:
-        """Return features [B, hidden] of observations [B, ...]."""
+    def features(self, obs: Tensor) -> Tensor:
+        """Return features [B, hidden] of observations [B, ...], before the LSTM."""
         if self.obs_ndim == 1:
             vectors: Tensor = self.encoder(self.normalized(obs))
             return vectors

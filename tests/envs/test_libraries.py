@@ -36,7 +36,9 @@ def played(env: Environment, steps: int) -> list[np.ndarray]:
 
 
 def test_library_and_name() -> None:
-    assert split("envpool:MetaWorld/Reach-v3") == ("envpool", "MetaWorld/Reach-v3")
+    assert split("envpool:own/Long-v0") == ("envpool", "own/Long-v0")
+    with pytest.raises(UserError, match=r"its name here is metaworld:reach-v3"):
+        split("envpool:MetaWorld/Reach-v3")
     for wrong in ("CartPole-v1", "gym:CartPole-v1"):
         with pytest.raises(UserError, match=r"must be gymnasium:NAME or envpool:NAME"):
             split(wrong)

@@ -1,0 +1,164 @@
+"""A trained policy as a file for other programs: ONNX, or a program of torch.export. Its actions are checked."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import itertools
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from drqv2.agents.acting import evaluation_policy
+from drqv2.errors import UserError, not_installed
+
+FORMATS = {".onnx": "ONNX", ".pt2": "torch.export"}
+TOLERANCE = 1e-4  # between an action of the file and the agent's
+Arrays = dict[str, np.ndarray]
+
+
+def require_format(path: Path) -> None:
+    """Check the end of a file's name, and that what writes such files is installed.
+
+    Raises:
+        UserError: the format is unknown, or packages are missing.
+    """
+    if path.suffix not in FORMATS:
+        raise UserError(f"export={path}: must end in {' or '.join(f'{end} ({name})' for end, name in FORMATS.items())}")
+    if path.suffix == ".onnx":
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            if importlib.util.find_spec(package) is None:
+                raise UserError(not_installed(package, "export"))
+
+
+def observed(env: Any, evaluation: int, act: Callable[[Any, int], np.ndarray], number: int) -> list[Any]:
+    """Return so many time steps of episodes that are played without exploration, one after another.
+
+    Args:
+        env: a handle on the environment.
+        evaluation: seeds the episodes.
+        act: maps a time step and the number of its episode to an action.
+        number: of time steps.
+    """
+    time_steps: list[Any] = []
+    for episode in itertools.count():
+        time_steps.append(env.call("begin", evaluation, episode))
+        while not time_steps[-1].last() and len(time_steps) < number:
+            time_steps.append(env.call("step", act(time_steps[-1], episode)))
+        if len(time_steps) >= number:
+            break
+    return time_steps
+
+
+def export(agent: Any, path: Path, time_steps: Sequence[Any], action_shape: Sequence[int]) -> tuple[float, Arrays]:
+    """Write an agent's policy without exploration, and compare its actions with the agent's.
+
+    Inputs are `obs` (uint8 [B, C, H, W] or float32 [B, N]), with several tasks `task` (int64 [B]), with an LSTM its
+    state `h` and `c` (float32 [B, hidden]; zeros where an episode starts). Outputs are `action` and the next `h` and
+    `c`. The number B is free.
+
+    Args:
+        agent: a trained agent; its own method `deterministic_policy` returns the module.
+        path: ends in .onnx or .pt2.
+        time_steps: consecutive ones of episodes, from their first on.
+        action_shape: of an action.
+
+    Returns:
+        The greatest difference between the actions, and inputs for one observation at the start of an episode.
+
+    Raises:
+        UserError: the agent has no such method, its module cannot be exported, or the actions differ.
+    """
+    if not hasattr(agent, "deterministic_policy"):
+        raise UserError(
+            f"{type(agent).__name__} cannot be exported: it has no method deterministic_policy(), a torch.nn.Module "
+            "from observations to actions"
+        )
+    agent = copy.deepcopy(agent)
+    for module in agent.deterministic_policy().modules():
+        if getattr(module, "bf16", False):
+            module.bf16 = False  # the file multiplies in fp32
+    policy = copy.deepcopy(agent.deterministic_policy()).cpu().eval()
+    inputs = inputs_of(policy, time_steps[:2])
+    try:
+        _write(policy, inputs, path)
+    except Exception as error:  # what the exporters raise for what they cannot express
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UserError(f"{path}: {type(agent).__name__} cannot be exported ({reason})") from error
+    worst = _difference(agent, policy, _loaded(path), time_steps, action_shape)
+    if not worst <= TOLERANCE:
+        raise UserError(f"{path}: its actions differ from the agent's by {worst:.2g}, more than {TOLERANCE:g}")
+    return worst, inputs_of(policy, time_steps[:1])
+
+
+def inputs_of(policy: torch.nn.Module, time_steps: Sequence[Any]) -> Arrays:
+    """Return the inputs of a policy by name, for a batch of time steps that start their episodes."""
+    names = policy.forward.__code__.co_varnames[1 : policy.forward.__code__.co_argcount]
+    made: Arrays = {"obs": np.stack([time_step.observation for time_step in time_steps])}
+    if "task" in names:
+        made["task"] = np.array([time_step.task for time_step in time_steps], np.int64)
+    if "h" in names:
+        hidden: Any = policy.net.lstm.hidden_size  # type: ignore[union-attr]
+        made |= {name: np.zeros((len(time_steps), hidden), np.float32) for name in ("h", "c")}
+    return made
+
+
+def _write(policy: torch.nn.Module, inputs: Arrays, path: Path) -> None:
+    tensors = tuple(torch.from_numpy(array) for array in inputs.values())
+    shapes = tuple({0: torch.export.Dim("batch")} for _ in tensors)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for name in ("onnxscript", "torch.onnx"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporters' own parts; what they write is checked
+        program = torch.export.export(policy, tensors, dynamic_shapes=shapes)
+        if path.suffix == ".pt2":
+            torch.export.save(program, path)
+            return
+        outputs = ["action", "next_h", "next_c"] if "h" in inputs else ["action"]
+        torch.onnx.export(
+            program, tensors, path, input_names=list(inputs), output_names=outputs, external_data=False, verbose=False
+        )
+
+
+def _loaded(path: Path) -> Callable[[Arrays], list[np.ndarray]]:
+    """Return what runs a file: inputs by name to outputs in order."""
+    if path.suffix == ".pt2":
+        module = torch.export.load(path).module()
+
+        def run(inputs: Arrays) -> list[np.ndarray]:
+            found = module(*(torch.from_numpy(array) for array in inputs.values()))
+            return [tensor.detach().numpy() for tensor in (found if isinstance(found, tuple) else (found,))]
+
+        return run
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda inputs: session.run(None, inputs)
+
+
+def _difference(
+    agent: Any,
+    policy: torch.nn.Module,
+    run: Callable[[Arrays], list[np.ndarray]],
+    time_steps: Sequence[Any],
+    action_shape: Sequence[int],
+) -> float:
+    """Return the greatest difference between actions of the agent and of the file, one observation at a time."""
+    act, worst = evaluation_policy(agent, action_shape, 0), 0.0
+    inputs: Arrays = {}
+    for time_step in time_steps:
+        before, inputs = inputs, inputs_of(policy, [time_step])
+        if not time_step.first():
+            inputs |= {name: before[name] for name in ("h", "c") if name in before}
+        with torch.no_grad():
+            wanted = act(time_step, 0)
+        action, *state = run(inputs)
+        inputs |= dict(zip(("h", "c"), state, strict=False))
+        worst = max(worst, float(np.abs(action[0].astype(np.float64) - wanted).max()))
+    return worst

@@ -1,0 +1,88 @@
+"""Trained policies as plain modules, from observations to actions without exploration: for export."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class MeanAction(nn.Module):
+    """DrQ-v2's policy without noise.
+
+    Args:
+        encoder: images or vectors to features.
+        actor: with `trunk` and `policy`, see `drqv2.nn.networks.Actor`.
+    """
+
+    def __init__(self, encoder: nn.Module, actor: Any) -> None:
+        super().__init__()
+        self.encoder, self.trunk, self.policy = encoder, actor.trunk, actor.policy
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return actions, float32 [B, A] in (-1, 1), for observations, uint8 [B, C, H, W] or float32 [B, N]."""
+        return torch.tanh(self.policy(self.trunk(self.encoder(obs))))
+
+
+class MeanActionOfTask(nn.Module):
+    """The policy of several tasks without noise.
+
+    Args:
+        encoder: images or vectors to features.
+        actor: with `trunk` and `policy`, see `drqv2.nn.task_networks.TaskActor`.
+        embedding: of the tasks.
+        mask: 1 for the numbers of a task's own actions, [num_tasks, A]; None: they are all of one size.
+    """
+
+    mask: Tensor | None
+
+    def __init__(self, encoder: nn.Module, actor: Any, embedding: nn.Module, mask: Tensor | None) -> None:
+        super().__init__()
+        self.encoder, self.trunk, self.policy, self.embedding = encoder, actor.trunk, actor.policy, embedding
+        self.register_buffer("mask", mask)
+
+    def forward(self, obs: Tensor, task: Tensor) -> Tensor:
+        """Return actions, float32 [B, A], for observations and the indices of their tasks, int64 [B]."""
+        action = torch.tanh(self.policy(self.trunk(self.encoder(obs), self.embedding(task))))
+        return action if self.mask is None else action * self.mask[task]
+
+
+class MostProbableAction(nn.Module):
+    """A policy of regime=ppo or regime=impala without an LSTM: the most probable action, of a vector the mean.
+
+    Args:
+        policy: see `drqv2.nn.policies.Policy`.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.net = policy
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return actions, float32 [B, A], or discrete ones, int64 [B] or [B, A]."""
+        action: Tensor = self.net.distribution(self.net.features(obs)).mode()
+        return action.reshape(-1, *self.net.action_shape)
+
+
+class MostProbableActionFrom(nn.Module):
+    """The same with an LSTM, whose state is passed on from step to step; it is 0 where an episode starts.
+
+    Args:
+        policy: see `drqv2.nn.policies.Policy`.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.net = policy
+
+    def forward(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return actions and the next state, for observations and the state before them, float32 [B, hidden] each."""
+        features, (h, c) = self.net.lstm(self.net.features(obs)[:, None], (h[None], c[None]))
+        action: Tensor = self.net.distribution(features).mode()
+        return action.reshape(-1, *self.net.action_shape), h[0], c[0]
+
+
+def most_probable_action(policy: Any) -> nn.Module:
+    """Return a policy of regime=ppo or regime=impala without its randomness."""
+    return MostProbableAction(policy) if policy.lstm is None else MostProbableActionFrom(policy)
