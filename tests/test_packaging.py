@@ -90,7 +90,7 @@ MAY_USE: dict[str, set[str]] = {
     "snapshot/__main__": {"system", "replay", "launch"},
     "run": {"system", "config", "envs", "agents", "replay", "logging", "snapshot"},
     "rollout": {"system", "nn", "envs"},
-    "evaluation": {"system", "config", "envs", "logging", "snapshot", "run"},
+    "evaluation": {"system", "config", "envs", "agents", "logging", "snapshot", "run"},
     "regimes": {"system", "config", "envs", "agents", "rollout", "run", "evaluation"},
     "report": {"system", "config", "evaluation"},
     "doctor": {"system", "config", "envs", "agents", "rollout"},

@@ -1,0 +1,44 @@
+"""The programs of docs/library.md run, and print what stands beside them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import eval as evaluation
+import train
+from drqv2.launch.command_line import launch
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)
+SHORT = (
+    "task=cartpole_balance preset=debug num_train_frames=1000 num_seed_frames=1000 eval_every_frames=1000 device=cpu "
+    "image_size=84 frame_stack=3 save_video=false save_train_video=false console=off num_eval_episodes=1"
+).split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the policy of a run."""
+    pytest.importorskip("onnxruntime")
+    path = tmp_path_factory.mktemp("library")
+    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={path / 'run'}"])
+    evaluation.main([str(path / "run"), "episodes=1", "film=none", f"export={path}/policy.onnx"])
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_a_program_runs_and_prints_what_it_says(folder: Path, block: str) -> None:
+    assert len(BLOCKS) >= 2
+    ran = subprocess.run([sys.executable, "-c", block], cwd=folder, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    printed = ran.stdout.splitlines()
+    promised = re.findall(r"^print\(.*\)(?:  # (.*))?$", block, re.MULTILINE)
+    assert len(printed) == len(promised)
+    for line, words in zip(printed, promised, strict=True):
+        assert not words or line == words
