@@ -41,7 +41,7 @@ ELSEWHERE = (
     *(".", "pip", "conda", "docker", "ray", "git", "apt-get", "srun", "pre-commit", "pip-audit"),
     *("sbatch", "tensorboard", "mkdocs"),
 )
-MODULES_ELSEWHERE = ("drqv2.doctor", "drqv2.config")
+MODULES_ELSEWHERE = ("drqv2.doctor", "drqv2.config", "drqv2.datasets")
 
 
 def documented() -> list[str]:

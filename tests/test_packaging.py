@@ -84,6 +84,8 @@ MAY_USE: dict[str, set[str]] = {
     "agents": {"nn"},
     "agents/loading": {"config", "nn"},
     "replay": {"system", "nn"},
+    "datasets": set(),
+    "datasets/__main__": {"system", "config", "replay", "launch"},
     "logging": {"system"},
     "launch": {"system", "config"},
     "snapshot": {"system", "config"},

@@ -1,0 +1,171 @@
+"""Data sets of episodes: look at them, check them, make others of them. No source is ever changed.
+
+python -m drqv2.datasets list DIR ...                   # a line for each: episodes, transitions, returns
+python -m drqv2.datasets card DIR                       # all of its numbers, with a histogram of the returns
+python -m drqv2.datasets check DIR ...                  # names every file and row that cannot be used
+python -m drqv2.datasets convert DIR NEW                # into this project's format
+python -m drqv2.datasets filter DIR NEW min_return=500  # those with such returns
+python -m drqv2.datasets merge DIR ... NEW              # all of several
+python -m drqv2.datasets split DIR NEW OTHER share=0.9  # at random, whole episodes
+
+DIR is a run's directory, or one of episode files: this project's, .npz of the public DrQ-v2 or of V-D4RL, or V-D4RL's
+.hdf5; or minari:NAME. The last two need the extra `offline`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save as to_safetensors
+
+from drqv2.config.kinds import Bool, Float, Int, Key
+from drqv2.datasets.episodes import Episode
+from drqv2.datasets.formats import format_of, read
+from drqv2.datasets.statistics import Summary, summarize
+from drqv2.errors import UserError
+from drqv2.launch.arguments import run_tool
+from drqv2.replay.storage import episode_path
+from drqv2.system import files
+
+ABOUT = "dataset.json"  # in a data set that was written here: where its episodes are from
+
+KEYS = {
+    Key("min_return", Float(-1e9), "Of filter: least return of an episode.", null="no bound"): None,
+    Key("max_return", Float(-1e9), "Of filter: greatest return of an episode.", null="no bound"): None,
+    Key("share", Float(0, 1, above=True), "Of split: share of the episodes that the first gets."): 0.9,
+    Key("seed", Int(0, 2**32 - 1), "Of split: seed of the choice."): 0,
+    Key("skip_bad", Bool(), "Leave out what cannot be used, instead of stopping."): False,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line described in the module's docstring."""
+    run_tool(_run, __doc__, KEYS, sys.argv[1:] if argv is None else argv)
+
+
+def _run(words: list[str], values: dict[str, Any]) -> None:
+    commands: dict[str, tuple[int, int | None, Callable[[list[str], dict[str, Any]], None]]] = {
+        "list": (1, None, _list),
+        "card": (1, 1, _card),
+        "check": (1, None, _check),
+        "convert": (2, 2, _convert),
+        "filter": (2, 2, _convert),
+        "merge": (3, None, _convert),
+        "split": (3, 3, _split),
+    }
+    command, places = (words[0], words[1:]) if words else ("", [])
+    if command not in commands:
+        raise UserError(f"{command or 'no command'}: must be {', '.join(commands)} (see --help)")
+    least, most, run = commands[command]
+    if len(places) < least or (most is not None and len(places) > most):
+        number = f"{least}{'' if most == least else ' or more'}"
+        raise UserError(f"{command} takes {number} places, got {len(places)} (see --help)")
+    run(places, values)
+
+
+def _list(places: list[str], values: dict[str, Any]) -> None:
+    for place in places:
+        print(f"{place}: {format_of(place)}; {summarize(read(place, _warn)).line()}")
+
+
+def _card(places: list[str], values: dict[str, Any]) -> None:
+    (place,) = places
+    print(f"{place}: {format_of(place)}")
+    print("\n".join(summarize(read(place, _warn)).card()))
+
+
+def _check(places: list[str], values: dict[str, Any]) -> None:
+    bad: list[str] = []
+    for place in places:
+        summary = summarize(read(place, bad.append))
+        print(f"{place}: {summary.line()}")
+    if bad:
+        raise UserError("\n".join([f"{len(bad)} problems:", *bad]))
+
+
+def _convert(places: list[str], values: dict[str, Any]) -> None:
+    """Write the chosen episodes of all but the last place to the last."""
+    *sources, target = places
+    low, high = values["min_return"], values["max_return"]
+
+    def wanted(episode: Episode) -> bool:
+        return (low is None or episode.total >= low) and (high is None or episode.total <= high)
+
+    episodes = (episode for episode in _read_all(sources, values) if wanted(episode))
+    print(f"{target}: {write(episodes, Path(target), sources).line()}")
+
+
+def _split(places: list[str], values: dict[str, Any]) -> None:
+    source, *targets = places
+    number = sum(1 for _ in _read_all([source], values))
+    order = np.random.default_rng(values["seed"]).permutation(number)
+    first = set(order[: round(values["share"] * number)].tolist())
+    for target, chosen in zip(targets, (first, set(range(number)) - first), strict=True):
+        episodes = (e for i, e in enumerate(_read_all([source], values)) if i in chosen)
+        print(f"{target}: {write(episodes, Path(target), [source]).line()}")
+
+
+def _read_all(sources: Sequence[str], values: dict[str, Any]) -> Iterable[Episode]:
+    for source in sources:
+        yield from read(source, _warn if values["skip_bad"] else _refuse)
+
+
+def _warn(line: str) -> None:
+    print(f"left out: {line}", file=sys.stderr)
+
+
+def _refuse(line: str) -> None:
+    raise UserError(f"{line}\nskip_bad=true leaves out what cannot be used; `check` lists all of it.")
+
+
+def write(episodes: Iterable[Episode], target: Path, sources: Sequence[str]) -> Summary:
+    """Write episodes to a new directory, which appears when all of them are in it.
+
+    Args:
+        episodes: all with arrays of the same shapes.
+        target: the directory.
+        sources: where the episodes are from, for `dataset.json`.
+
+    Raises:
+        UserError: the directory exists, an episode's arrays have other shapes, or there is no episode.
+        DiskError: the disk is full.
+    """
+    if target.exists():
+        raise UserError(f"{target}: exists; give another directory")
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    summary = Summary()
+    try:
+        unfinished.mkdir(parents=True)
+        for number, episode in enumerate(episodes):
+            _require_same(summary.shapes, episode)
+            summary.add(episode)
+            files.write_atomically(episode_path(unfinished, number), to_safetensors(dict(episode.arrays)))
+        if not summary.returns:
+            raise UserError(f"{target}: there is no episode to write")
+        about = {"sources": list(sources), "episodes": len(summary.returns), "transitions": sum(summary.lengths)}
+        files.write_atomically(unfinished / ABOUT, json.dumps(about, indent=1).encode())
+        unfinished.rename(target)
+    except OSError as error:
+        raise files.cannot_write(target, error, "choose a directory elsewhere") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return summary
+
+
+def _require_same(shapes: dict[str, str], episode: Episode) -> None:
+    own = {name: f"{array.dtype} {list(array.shape[1:])}" for name, array in episode.arrays.items()}
+    if shapes and own != shapes:
+        odd = next(name for name in sorted(own.keys() | shapes.keys()) if own.get(name) != shapes.get(name))
+        wanted = shapes.get(odd, "none before")
+        raise UserError(f"{episode.where}: {odd} is {own.get(odd, 'missing')}, and {wanted} in the episodes before it")
+
+
+if __name__ == "__main__":
+    main()
