@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -166,6 +167,24 @@ class Every:
             return False
         last = self.last_step
         return step % self.every == 0 or (last is not None and step // self.every > last // self.every)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def extends(parent: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Return a decorator for a function that passes *args and **kwargs on to `parent`: its signature names them.
+
+    An agent is offered the arguments that its signature names. The function's own parameters are keywords alone.
+    """
+
+    def decorate(function: Function) -> Function:
+        theirs = inspect.signature(parent).parameters.values()
+        own = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        function.__signature__ = inspect.Signature([*theirs, *own])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 class Timer:

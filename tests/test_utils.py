@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from fractions import Fraction
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -330,3 +332,23 @@ def test_updates_due_lose_nothing_over_many_steps(rate):
     for step in range(3000):
         total += utils.updates_due(step, Fraction(str(rate)))
         assert -1e-9 < total - (step + 1) * rate < 1 + 1e-9
+
+
+def test_a_signature_that_extends_another_names_the_arguments_of_both() -> None:
+    class Parent:
+        def __init__(self, a: int, b: int = 2) -> None:
+            self.made = a, b
+
+    class Child(Parent):
+        @utils.extends(Parent.__init__)
+        def __init__(self, *args: Any, c: int = 3, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.c = c
+
+    class Grandchild(Child):
+        def __init__(self, d: int) -> None:
+            super().__init__(d, b=d)
+
+    assert str(inspect.signature(Child)) == "(a: 'int', b: 'int' = 2, *, c: 'int' = 3)"
+    assert str(inspect.signature(Grandchild)) == "(d: 'int') -> 'None'"
+    assert Child(1, b=5, c=6).made == (1, 5)

@@ -30,6 +30,7 @@ from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.deterministic import MeanActionOfTask
 from drqv2.nn.networks import Encoder, StateEncoder
 from drqv2.nn.task_networks import TaskActor, TaskCritic, TaskEmbedding
+from drqv2.utils import extends
 
 _TARGETS = {"two_hot": categorical.two_hot, "hl_gauss": categorical.hl_gauss}
 
@@ -38,7 +39,7 @@ class MultiTaskAgent(DrQV2Agent):
     """DrQ-v2 with the task as an input.
 
     Args:
-        obs_shape: as the arguments up to `critic_layer_norm`, see `DrQV2Agent`.
+        args: and kwargs, those of `DrQV2Agent`.
         num_tasks: how many tasks.
         action_sizes: numbers in an action of each task; actions are as long as the largest. None: all alike.
         task_dim: size of a task's embedding; 0: the agent does not see the task.
@@ -50,30 +51,16 @@ class MultiTaskAgent(DrQV2Agent):
         value_max: greatest value that the bins cover.
         normalize_rewards: divide a task's rewards by its greatest discounted return so far over value_max.
         critic_heads: "shared", or "task" for an output layer for each task.
+        kwargs: see `args`.
 
     Raises:
         UserError: see `DrQV2Agent`; or there is no such `value`.
     """
 
+    @extends(DrQV2Agent.__init__)
     def __init__(
         self,
-        obs_shape: Sequence[int],
-        action_shape: Sequence[int],
-        device: torch.device | str,
-        lr: float,
-        feature_dim: int,
-        hidden_dim: int,
-        critic_target_tau: float,
-        num_expl_steps: int,
-        update_every_steps: int,
-        stddev_schedule: str | float,
-        stddev_clip: float,
-        use_tb: bool,
-        precision: str = "fp32",
-        compile: bool = False,
-        seed: int | None = None,
-        encoder: str = "drqv2",
-        critic_layer_norm: bool = False,
+        *args: Any,
         num_tasks: int = 1,
         action_sizes: Sequence[int] | None = None,
         task_dim: int = 32,
@@ -85,6 +72,7 @@ class MultiTaskAgent(DrQV2Agent):
         value_max: float = 10.0,
         normalize_rewards: bool = False,
         critic_heads: str = "shared",
+        **kwargs: Any,
     ) -> None:
         self._task_dim = task_dim if num_tasks > 1 else 0
         self._num_tasks = num_tasks
@@ -94,25 +82,7 @@ class MultiTaskAgent(DrQV2Agent):
             "bins": 1 if value == "scalar" else value_bins,
             "heads": num_tasks if critic_heads == "task" else 1,
         }
-        super().__init__(
-            obs_shape=obs_shape,
-            action_shape=action_shape,
-            device=device,
-            lr=lr,
-            feature_dim=feature_dim,
-            hidden_dim=hidden_dim,
-            critic_target_tau=critic_target_tau,
-            num_expl_steps=num_expl_steps,
-            update_every_steps=update_every_steps,
-            stddev_schedule=stddev_schedule,
-            stddev_clip=stddev_clip,
-            use_tb=use_tb,
-            precision=precision,
-            compile=compile,
-            seed=seed,
-            encoder=encoder,
-            critic_layer_norm=critic_layer_norm,
-        )
+        super().__init__(*args, **kwargs)
         self._set_values(value, value_bins, value_max, normalize_rewards)
         self._set_mask(action_sizes)
 
