@@ -207,9 +207,13 @@ class DrQV2Agent:
 
         metrics: Metrics = {"batch_reward": reward.mean()} if self.use_tb else {}
         metrics.update(self.update_critic(features, action, reward, discount, next_features, step))
-        metrics.update(self.update_actor(features.detach(), step))
+        metrics.update(self.improve_actor(features.detach(), action, step))
         utils.soft_update_params(self.critic, self.critic_target, self.critic_target_tau)
         return metrics
+
+    def improve_actor(self, obs: Tensor, action: Tensor, step: int) -> Metrics:
+        """Update the actor; `action`, of the batch, [B, A], is for agents that imitate it. See `update_actor`."""
+        return self.update_actor(obs, step)
 
     def update_critic(
         self, obs: Tensor, action: Tensor, reward: Tensor, discount: Tensor, next_obs: Tensor, step: int

@@ -34,8 +34,9 @@ def diagnose(
     """Compare the critic with an episode's returns, and count dormant units.
 
     Args:
-        agent: with `encoder`, `actor` and `critic`; others have no such statistics. If it calls them in another way
-            than DrQ-v2, a warning says so. One of several tasks has `networks_of(task)`.
+        agent: with `encoder`, `actor` and `critic`; others have no such statistics, nor has one whose `learns_values`
+            is False. If it calls them in another way than DrQ-v2, a warning says so. One of several tasks has
+            `networks_of(task)`.
         episode: as in its file: `frame` uint8 [T + 1, C, H, W] or `observation` [T + 1, ...], `action` [T + 1, A],
             `reward` and `discount` float32 [T + 1, 1].
         frame_stack: frames in one observation.
@@ -50,7 +51,8 @@ def diagnose(
         dormant_share: share of the actor's and critic's hidden units whose mean activation is at most 2.5 % of their
             layer's mean.
     """
-    if not all(hasattr(agent, part) for part in ("encoder", "actor", "critic")):
+    learns_values = getattr(agent, "learns_values", True)
+    if not learns_values or not all(hasattr(agent, part) for part in ("encoder", "actor", "critic")):
         return {}
     try:
         networks = (agent.encoder, agent.actor, agent.critic)

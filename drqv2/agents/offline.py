@@ -1,0 +1,70 @@
+"""Agents for stored data: DrQ+BC and behaviour cloning, the baselines of V-D4RL (Lu et al., arXiv 2206.04779)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drqv2.agents.drqv2 import DrQV2Agent, Metrics
+from drqv2.utils import extends
+
+
+class DrQV2BCAgent(DrQV2Agent):
+    """DrQ+BC: DrQ-v2 whose policy also imitates the actions in the data, as in TD3+BC (arXiv 2106.06860, equation 5).
+
+    Args:
+        args: and kwargs, those of `DrQV2Agent`.
+        bc_alpha: weight of the values beside the imitation.
+        kwargs: see `args`.
+    """
+
+    @extends(DrQV2Agent.__init__)
+    def __init__(self, *args: Any, bc_alpha: float = 2.5, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.bc_alpha = bc_alpha
+
+    def improve_actor(self, obs: Tensor, action: Tensor, step: int) -> Metrics:
+        """Move the policy towards higher values and towards the data: minimise -lambda Q(s, pi(s)) + |pi(s) - a|^2.
+
+        Lambda is bc_alpha over the mean of |Q|, so that the scale of rewards does not matter.
+        """
+        with self._autocast():
+            dist = self.actor(obs, self._stddev(step))
+            chosen = dist.sample(clip=self.stddev_clip, generator=self.update_generator)
+            q = torch.min(*self.critic(obs, chosen))  # [B, 1]
+        bc_loss = F.mse_loss(chosen, action)
+        actor_loss = bc_loss - self.bc_alpha * q.mean() / q.abs().mean().detach()
+
+        self.actor_opt.zero_grad(set_to_none=True)
+        actor_loss.backward(inputs=list(self.actor.parameters()))
+        self.actor_opt.step()
+        if not self.use_tb:
+            return {}
+        return {"actor_loss": actor_loss.detach(), "actor_bc_loss": bc_loss.detach()}
+
+
+class BCAgent(DrQV2Agent):
+    """Behaviour cloning: encoder and actor imitate the actions in the data; the critic is not used.
+
+    Its arguments are those of `DrQV2Agent`.
+    """
+
+    learns_values = False
+
+    def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
+        obs, action, *_ = batch
+        obs = self._shifted(obs)
+        with self._autocast():
+            mean = self.actor(self._encode(obs), self._stddev(step)).mean
+        loss = F.mse_loss(mean, action)
+
+        self.encoder_opt.zero_grad(set_to_none=True)
+        self.actor_opt.zero_grad(set_to_none=True)
+        loss.backward()
+        self.actor_opt.step()
+        self.encoder_opt.step()
+        return {"actor_bc_loss": loss.detach()} if self.use_tb else {}
