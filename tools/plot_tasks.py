@@ -87,13 +87,13 @@ def plot(settings: dict[str, list[Columns]], metric: str, tasks: list[str], path
 
 
 def show(settings: dict[str, list[Columns]], metric: str, tasks: list[str]) -> None:
-    """Print a table: each task's value at the last frame that all runs have reached, mean over seeds."""
-    last = min(run["frame"][-1] for runs in settings.values() for run in runs)
+    """Print a table: each task's value at the last frame at which all runs were evaluated, mean over seeds."""
+    last = max(set.intersection(*(set(run["frame"]) for runs in settings.values() for run in runs)))
     print(f"| {metric.replace('episode_reward', 'return')} at {last:,.0f} frames | " + " | ".join(settings) + " |")
     print("|---|" + "---|" * len(settings))
     for task in [*tasks, None]:
         column = metric if task is None else f"{metric}_{task}"
-        cells = [np.mean([run[column][run["frame"] <= last][-1] for run in runs]) for runs in settings.values()]
+        cells = [np.mean([run[column][run["frame"] == last][0] for run in runs]) for runs in settings.values()]
         digits = 2 if metric == "success" else 0
         print(f"| {task or 'mean'} | " + " | ".join(f"{cell:.{digits}f}" for cell in cells) + " |")
 
