@@ -151,22 +151,27 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         if args.export:
             _export(agent, Path(args.export), act, [some[0] for some in own], cfg, source, frame, table)
         cells = _cells(chosen, args.film, results, several=len(names) > 1)
-        if not cells:
-            return
-        fps = 1 / own[0][0].step_seconds if own[0][0].step_seconds else 20.0
-        pictures = [Picture(own[i][j % filmed], e, played_names[i]) for j, (i, e) in enumerate(cells)]
-        if len(names) == 1:
-            frames = side_by_side(pictures, _EVALUATION, act, args.render_size, camera)
-        else:
-            every, size = max(1, round(fps / _GRID_FPS)), overlay.cell_size(args.render_size, len(cells))
-            fps, frames = fps / every, side_by_side(pictures, _EVALUATION, act, size, camera, every, titles=True)
-        if args.live:
-            _show(frames, args.fps or fps)
-        else:
-            _write(frames, args.fps or fps, stem.with_name(f"{stem.name}.mp4"))
+        if cells:
+            pictures = [Picture(own[i][k % filmed], e, played_names[i]) for k, (i, e) in enumerate(cells)]
+            _record(pictures, act, camera, args, stem, several=len(names) > 1)
     finally:
         for env in made:
             env.close()
+
+
+def _record(
+    pictures: Sequence[Picture], act: Policy, camera: int | str | None, args: SimpleNamespace, stem: Path, several: bool
+) -> None:
+    """Play episodes side by side, and write their video or show it; those of `several` tasks are drawn less often."""
+    seconds = pictures[0].env.step_seconds
+    fps = 1 / seconds if seconds else 20.0
+    every = max(1, round(fps / _GRID_FPS)) if several else 1
+    size = overlay.cell_size(args.render_size, len(pictures)) if several else args.render_size
+    frames = side_by_side(pictures, _EVALUATION, act, size, camera, every, titles=several)
+    if args.live:
+        _show(frames, args.fps or fps / every)
+    else:
+        _write(frames, args.fps or fps / every, stem.with_name(f"{stem.name}.mp4"))
 
 
 def _require_display() -> None:
