@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,31 +21,13 @@ from drqv2.logging.usage import TimeShares
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.environments import task_names
+from drqv2.run.progress import Progress
 from drqv2.snapshot import agent_state, agent_weights, rng
 from drqv2.snapshot.agent_weights import not_finite
 from drqv2.snapshot.checkpoints import Checkpoints
 from drqv2.snapshot.resume import changed_keys
 from drqv2.system import files
 from drqv2.system.signals import StopSignals
-
-
-@dataclass
-class Progress:
-    """What a run's loop counts; part of every snapshot."""
-
-    step: int = 0  # agent steps so far
-    episode: int = 0  # training episodes finished so far
-    evaluations: int = 0
-    last_eval_step: int = -1  # agent step of the newest evaluation, -1 before the first
-    last_row_step: int = 0  # agent step of the newest row of train.csv
-    last_return: float = float("nan")  # mean return of the newest evaluation
-    best_return: float = float("-inf")  # greatest of these
-    episode_steps: list[int] = field(default_factory=list)  # agent steps in each environment's current episode
-    episode_rewards: list[float] = field(default_factory=list)  # sum of rewards in it
-    episode_success: list[float | None] = field(default_factory=list)  # 1.0 once a step of it has succeeded
-    seed_updates_done: bool = False  # whether the updates at once after the seed frames have been made
-    evaluated_weights: list[int] = field(default_factory=list)  # frames of weights kept for snapshot_keep_last alone
-    filming: bool = False  # whether the current episode of the first environment is filmed
 
 
 class BaseWorkspace:
