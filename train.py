@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
     exit_on_signal_before_run()
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
@@ -37,13 +37,18 @@ from drqv2.envs import ExtendedTimeStep
 from drqv2.evaluation import tasks
 from drqv2.evaluation.episodes import EpisodeResult, evaluate, require_finite
 from drqv2.launch.command_line import launch
+from drqv2.launch.compose import compose_config, new_run_dir
 from drqv2.logging.diagnostics import diagnose
 from drqv2.regimes.impala import ImpalaWorkspace
+from drqv2.regimes.offline import OfflineWorkspace
 from drqv2.regimes.ppo import PPOWorkspace
 from drqv2.run import factory
 from drqv2.run.environments import action_repeats, discounts, make_envs, task_suffixes
-from drqv2.run.start import run_workspace
+from drqv2.run.start import open_workspace, run_workspace
+from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
+from drqv2.snapshot.checkpoints import newest_readable
+from drqv2.system import files
 from replay_buffer import ReplayBufferStorage
 
 
@@ -55,6 +60,7 @@ class Workspace(BaseWorkspace):
 
     replay_storage: ReplayBufferStorage
     phases = ("environment", "act", "data", "update", "evaluation", "snapshot")
+    collect_phases, update_phases = ("environment", "act"), ("data", "update")
 
     def setup(self) -> None:
         """Make environments, replay, recorders, predicates and the agent."""
@@ -65,6 +71,7 @@ class Workspace(BaseWorkspace):
         self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
         self.repeats, self.gammas = action_repeats(cfg), discounts(cfg)
         self.suffixes = task_suffixes(cfg) if self.multitask else []
+        self.steps_per_collect, self.episodes_per_collect = cfg.steps_per_collect or 0, cfg.episodes_per_collect or 0
         self.updates_per_step = Fraction(str(cfg.updates_per_step))  # 0.1 is a tenth, not the nearest float
         self.unstored = {self.tasks.index(name) for name in cfg.get("exclude_tasks", ())}
         self.time_steps: list[ExtendedTimeStep] = []  # the current one of each training environment
@@ -75,11 +82,12 @@ class Workspace(BaseWorkspace):
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, cfg.action_repeat)
-        self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
+        self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
         self.diagnose_every_step = utils.Every(cfg.diagnostics_every_frames, cfg.action_repeat)
         self.film_every_step = utils.Every(cfg.train_video_every_frames, cfg.action_repeat)
 
         self.agent = factory.make_agent(cfg, env, self.device)
+        self.update_every_steps = getattr(self.agent, "update_every_steps", 1)
         batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
         self.acting_tasks = self.task_of if takes_task(self.agent) else None
@@ -89,22 +97,19 @@ class Workspace(BaseWorkspace):
         self.replay_storage.delete()
         self.start_episodes(range(len(self.train_envs)))
 
-    def train(self) -> None:
-        """Act, learn and evaluate until num_train_frames; then evaluate and save once more."""
-        if not self.train_until_step(self.global_step):
-            print(f"nothing left to do: num_train_frames={self.cfg.num_train_frames} reached; increase it to continue")
+    def loop(self) -> Iterator[EpochStats]:
+        """Act and learn until num_train_frames; yield what each epoch has brought, with its evaluation."""
         while self.train_until_step(self.global_step):
             # log episodes that ended, begin the next ones
             self.finish_episodes()
 
-            # try to evaluate
-            if self.progress.last_eval_step != self.global_step and self.eval_every_step.due(self.global_step):
-                self.save_snapshot_if_due(now=True)  # a run stopped during an evaluation repeats all of it
-                self.stop.raise_if_requested()
-                self.eval()
-            self.eval_every_step(self.global_step)
+            # try to end the epoch: save a snapshot, evaluate
+            if self.epoch.ends():
+                yield self.epoch.end()
+                continue
 
             # try to save a snapshot: no environment is stepping; stop here if asked to
+            self.epoch.call("on_step", self.global_step)
             self.save_snapshot_if_due()
             self.stop.raise_if_requested()
 
@@ -115,8 +120,7 @@ class Workspace(BaseWorkspace):
                     env.start("step", action)
 
             # meanwhile, try to update the agent; the current transitions are not in the replay yet
-            if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
-                self.update()
+            self.update()
 
             # fetch and store the time steps
             with self.time_shares.spent_on("environment"):
@@ -126,11 +130,6 @@ class Workspace(BaseWorkspace):
             self.progress.step += self.round_steps
 
         self.finish_episodes()
-        if self.progress.last_eval_step != self.global_step:
-            self.save_snapshot_if_due(now=True)
-            self.eval()
-        self.save_snapshot_if_due(now=True)
-        self.finish_snapshots()
 
     @torch.no_grad()
     def act(self, observations: Sequence[Any]) -> Sequence[np.ndarray]:
@@ -140,16 +139,28 @@ class Workspace(BaseWorkspace):
             return choose_actions(self.agent, observations, shape, self.global_step, False, self.acting_tasks)
 
     def update(self) -> None:
-        """Call the agent's update as often as it is due at each agent step of this round."""
+        """Call the agent's update as often as it is due at each agent step since it was last called.
+
+        With steps_per_collect or episodes_per_collect, that is once so many have been collected.
+        """
+        made, end = self.progress, self.global_step + self.round_steps
+        if self.seed_until_step(self.global_step) or len(self.replay_storage) == 0:
+            made.updated_step, made.updated_episode = end, made.episode  # nothing to make up for
+            return
+        steps, episodes = end - made.updated_step, made.episode - made.updated_episode
+        if steps < self.steps_per_collect or episodes < self.episodes_per_collect:
+            return
         with self.time_shares.spent_on("update"):
-            for step in range(self.global_step, self.global_step + self.round_steps):
+            for step in range(made.updated_step, end):
                 for _ in range(max(utils.updates_due(step, self.updates_per_step), self.seed_updates_due(step))):
                     metrics = self.agent.update(self.replay_iter, step)
+                    made.gradient_step += step % self.update_every_steps == 0
                     self.logger.log_metrics(metrics, self.global_frame, ty="train")
+        made.updated_step, made.updated_episode = end, made.episode
 
     def seed_updates_due(self, step: int) -> int:
         """Return the number of updates at once: all of them at the first step at which the agent learns."""
-        if self.progress.seed_updates_done or step % getattr(self.agent, "update_every_steps", 1):
+        if self.progress.seed_updates_done or step % self.update_every_steps:
             return 0
         self.progress.seed_updates_done = True
         return int(self.cfg.seed_updates)
@@ -166,6 +177,8 @@ class Workspace(BaseWorkspace):
         self.progress.episode_steps[i] += 1
         if time_step.success is not None:
             self.progress.episode_success[i] = max(time_step.success, self.progress.episode_success[i] or 0.0)
+        if (transform := self.epoch.hooks.transform_reward) is not None:
+            time_step = time_step._replace(reward=float(transform(np.asarray(time_step.reward, np.float32))))
         self.store(i, time_step)
         if i == 0:
             self.train_video_recorder.record(time_step.observation)
@@ -180,16 +193,15 @@ class Workspace(BaseWorkspace):
             rewards, discounts = self.replay_storage.load_rewards(episode)
             self.agent.observe_episode(task, rewards, discounts * self.gammas[task])
 
-    def eval(self) -> None:
+    def eval(self) -> EvalStats:
         """Play num_eval_episodes without exploration; log their returns and film the first."""
         policy = evaluation_policy(self.agent, self.train_envs[0].action_spec().shape, self.global_step)
 
         @torch.no_grad()
         def act(time_step: ExtendedTimeStep, episode: int) -> np.ndarray:
-            with self.time_shares.spent_on("act"):
-                return policy(time_step, episode)
+            return policy(time_step, episode)
 
-        evaluate(self, self.eval_envs, self.video_recorder, act)
+        return evaluate(self, self.eval_envs, self.video_recorder, act)
 
     def start_episodes(self, numbers: Sequence[int]) -> None:
         """Begin the next episode in the environments of these numbers; at the start of a run, in all of them."""
@@ -229,7 +241,15 @@ class Workspace(BaseWorkspace):
                 log("episode", self.global_episode)
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
+        finished = [self.episode_stats(i) for i in ended]
         self.start_episodes(ended)
+        self.epoch.logged(finished)
+
+    def episode_stats(self, i: int) -> EpisodeStats:
+        """Return what the episode that has ended in environment i has brought."""
+        made, task = self.progress, self.task_of[i]
+        length = made.episode_steps[i] * self.repeats[task]
+        return EpisodeStats(self.global_step, task, made.episode_rewards[i], length, made.episode_success[i])
 
     def diagnostics(self) -> dict[str, float]:
         """Return what the newest episode says of the learner; of several tasks, that of each, and their mean."""
@@ -274,6 +294,8 @@ class Workspace(BaseWorkspace):
         """Restore environments and replay."""
         self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         self.replay_loader.load_state_dict(saved["replay_loader"])
+        if "train_envs" not in saved:  # the run has learnt from stored data until here
+            return self.start_episodes(range(len(self.train_envs)))
         for env, env_state in zip(self.train_envs, saved["train_envs"], strict=True):
             env.start("restore", env_state)
         self.time_steps = [env.finish() for env in self.train_envs]
@@ -293,13 +315,56 @@ REGIMES: dict[str, type[BaseWorkspace]] = {
     "drqv2": Workspace,
     "impala": ImpalaWorkspace,
     "multitask": Workspace,
+    "offline": OfflineWorkspace,
     "ppo": PPOWorkspace,
 }
 
 
+def compose(*overrides: str, **values: Any) -> DictConfig:
+    """Return the configuration of a run, composed and checked as on the command line.
+
+    Args:
+        overrides: `key=value`, which keys with a dot need: "agent.hidden_dim=64".
+        values: values by key, which may be task, preset, regime and resume, too.
+
+    Raises:
+        UserError: a key or a value is wrong, or the run cannot be resumed.
+    """
+    return compose_config(overrides, values)
+
+
+def make_workspace(cfg: DictConfig, work_dir: str | Path | None = None) -> BaseWorkspace:
+    """Return the Workspace of a run, new or resumed, which is to be closed: use it as a context.
+
+    Args:
+        cfg: what `compose` returned.
+        work_dir: the run's directory; by default a new one below exp_local/, or that of `resume`. If it holds a
+            snapshot, the run is resumed from it.
+
+    Raises:
+        UserError: the configuration does not fit the machine, the environment or the files there.
+    """
+    run_dir = new_run_dir(cfg) if work_dir is None else Path(work_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return open_workspace(workspace_of(cfg, run_dir), cfg, run_dir.resolve())
+
+
+def workspace_of(cfg: DictConfig, work_dir: Path) -> type[BaseWorkspace]:
+    """Return the Workspace of a run where it is now: regime=offline may continue with another (`then`)."""
+    if cfg.get("then") is not None and files.has_snapshot(work_dir):
+        found = newest_readable(work_dir)
+        if found is not None and found[1]["frame"] + cfg.action_repeat > cfg.offline_frames:
+            return REGIMES[cfg.then]
+    return REGIMES[cfg.regime]
+
+
 def main(cfg: DictConfig, work_dir: Path) -> float:
     """Start or resume the run in `work_dir`; return its last evaluation's mean return, for a sweeper to maximize."""
-    return run_workspace(REGIMES[cfg.regime], cfg, work_dir)
+    workspace = workspace_of(cfg, work_dir)
+    objective = run_workspace(workspace, cfg, work_dir)
+    if cfg.get("then") is not None and workspace is REGIMES[cfg.regime]:
+        objective = run_workspace(REGIMES[cfg.then], cfg, work_dir)
+    return objective
 
 
 if __name__ == "__main__":

@@ -102,9 +102,6 @@ class Paced(Workspace):
     pipe: Connection
     _block_start: float | None = None
 
-    def eval(self) -> None:
-        """Do not evaluate."""
-
     def save_snapshot_if_due(self, now: bool = False) -> None:
         """Wait, at the head of the loop, until the next steps may be taken; save nothing."""
         if now or self.seed_until_step(self.global_step) or self.global_step % (STEPS * self.round_steps):
@@ -133,6 +130,7 @@ def _train(overrides: Sequence[str], folder: str, pipe: Connection) -> None:
         f"replay_buffer_num_workers={WORKERS}",
         "save_video=false",
         "save_train_video=false",
+        "eval_every_frames=null",
     ]
     with contextlib.redirect_stdout(io.StringIO()):
         launch(run, str(ROOT / "cfgs"), argv=argv)

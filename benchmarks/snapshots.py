@@ -7,6 +7,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -16,6 +17,7 @@ from benchmarks.common import Row, main, quartiles
 from benchmarks.loop import ROOT, WORKERS
 from drqv2.launch.command_line import launch
 from drqv2.run import factory
+from drqv2.run.stats import EpochStats
 from train import Workspace
 
 ABOUT = "20 agent steps, paper settings; lost: ms per snapshot; share: relative to the default snapshot_every_seconds"
@@ -32,11 +34,11 @@ class Timed(Workspace):
 
     steps = 20
 
-    def train(self) -> None:
+    def loop(self) -> Iterator[EpochStats]:
         """Train."""
         self.blocks: list[float] = []
         self._block_start = float("nan")
-        super().train()
+        return super().loop()
 
     def save_snapshot_if_due(self, now: bool = False) -> None:
         """Save before every second block."""

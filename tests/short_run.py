@@ -19,6 +19,13 @@ SHORT = (
     "snapshot_every_seconds=0.5 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
     "overlap=false precision=fp32 num_eval_episodes=2"
 ).split()
+# Of regime=offline, with the episodes of a run of SHORT.
+OFFLINE = (
+    "regime=offline preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 "
+    "num_train_frames=120 eval_every_frames=40 replay_buffer_size=1000 replay_buffer_num_workers=0 batch_size=8 "
+    "snapshot_every_seconds=0.5 log_every_frames=20 diagnostics_every_frames=40 overlap=false precision=fp32 "
+    "num_eval_episodes=2"
+).split()
 PPO = (
     "regime=ppo env_id=gymnasium:CartPole-v1 vector=serial num_envs=3 horizon=8 segments=6 minibatch_size=24 "
     "total_timesteps=960 eval_every_frames=200 num_eval_episodes=2 snapshot_every_seconds=0.1 log_every_seconds=0 "
@@ -62,7 +69,7 @@ def assert_same(a: Path, b: Path) -> None:
         assert rows(a, name) == rows(b, name)
     states = [snapshot.load(run_dir / "snapshot.pt") for run_dir in (a, b)]
     for state in states:
-        for key in ("timer", "logger", "config", "needed_before"):  # times, and what may differ
+        for key in ("timer", "seconds", "logger", "config", "needed_before"):  # times, and what may differ
             state.pop(key)
     assert_equal(states[0], states[1])
     if "replay_storage" not in states[0]:

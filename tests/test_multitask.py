@@ -16,6 +16,7 @@ import torch
 import train
 from drqv2.agents.multitask import MultiTaskAgent
 from drqv2.launch.command_line import launch
+from drqv2.run.stats import EvalStats
 from drqv2.snapshot import file as snapshot
 from tests import task_envs
 from tests.compare import assert_equal
@@ -336,10 +337,10 @@ def test_a_run_that_is_stopped_during_an_evaluation_keeps_the_same_weights(
 ) -> None:
     overrides = [RECORDER, "eval_every_frames=20", "snapshot_keep=0", "snapshot_keep_last=2"]
 
-    def stop_at_80(run: train.Workspace) -> None:
+    def stop_at_80(run: train.Workspace) -> EvalStats:
         if run.global_frame == 80:
             os.kill(os.getpid(), signal.SIGTERM)
-        evaluate(run)
+        return evaluate(run)
 
     evaluate = train.Workspace.eval
     with monkeypatch.context() as m:

@@ -240,7 +240,7 @@ class DrQV2Agent:
 
         with self._autocast():
             q1, q2 = self.critic(obs, action)
-        critic_loss = F.mse_loss(q1, target_q) + F.mse_loss(q2, target_q)
+        critic_loss = self.critic_loss(obs, next_obs, (q1, q2), target_q, step)
 
         self.encoder_opt.zero_grad(set_to_none=True)
         self.critic_opt.zero_grad(set_to_none=True)
@@ -256,6 +256,12 @@ class DrQV2Agent:
             "critic_q2": q2.detach().mean(),
             "critic_loss": critic_loss.detach(),
         }
+
+    def critic_loss(
+        self, obs: Tensor, next_obs: Tensor, q: tuple[Tensor, Tensor], target_q: Tensor, step: int
+    ) -> Tensor:
+        """Return the loss of both Q functions, [B, 1] each, against their target [B, 1]; see `update_critic`."""
+        return F.mse_loss(q[0], target_q) + F.mse_loss(q[1], target_q)
 
     def update_actor(self, obs: Tensor, step: int) -> Metrics:
         """Move the policy towards actions of higher value (paper, equation 2).

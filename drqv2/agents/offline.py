@@ -1,4 +1,4 @@
-"""Agents for stored data: DrQ+BC and behaviour cloning, the baselines of V-D4RL (Lu et al., arXiv 2206.04779)."""
+"""Agents for stored data: DrQ+BC, behaviour cloning and CQL, baselines of V-D4RL (Lu et al., arXiv 2206.04779)."""
 
 from __future__ import annotations
 
@@ -68,3 +68,45 @@ class BCAgent(DrQV2Agent):
         self.actor_opt.step()
         self.encoder_opt.step()
         return {"actor_bc_loss": loss.detach()} if self.use_tb else {}
+
+
+class CQLAgent(DrQV2Agent):
+    """DrQ-v2 with conservative values: CQL(H) (Kumar et al., arXiv 2006.04779, equation 4).
+
+    The sum over actions is estimated from uniform ones and from the policy's at both observations, without importance
+    weights.
+
+    Args:
+        args: and kwargs, those of `DrQV2Agent`.
+        cql_alpha: weight of the conservative term.
+        cql_samples: actions of each of the three kinds.
+        kwargs: see `args`.
+    """
+
+    @extends(DrQV2Agent.__init__)
+    def __init__(self, *args: Any, cql_alpha: float = 1.0, cql_samples: int = 4, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cql_alpha, self.cql_samples = cql_alpha, cql_samples
+
+    def critic_loss(
+        self, obs: Tensor, next_obs: Tensor, q: tuple[Tensor, Tensor], target_q: Tensor, step: int
+    ) -> Tensor:
+        """Add cql_alpha (log sum_a exp Q(s, a) - Q(s, a of the data)), averaged over the batch, of both Q functions."""
+        with self._autocast():
+            h = self.critic.trunk(obs)  # [B, F]
+            actions = self._sampled_actions(obs.detach(), next_obs, step)  # [K, B, A]
+            h_actions = torch.cat([h.expand(len(actions), *h.shape), actions], dim=-1)
+            values = [network(h_actions).float().squeeze(-1) for network in (self.critic.Q1, self.critic.Q2)]  # [K, B]
+        gaps = [(torch.logsumexp(all_q, 0) - own.squeeze(-1)).mean() for all_q, own in zip(values, q, strict=True)]
+        return super().critic_loss(obs, next_obs, q, target_q, step) + self.cql_alpha * (gaps[0] + gaps[1])
+
+    @torch.no_grad()
+    def _sampled_actions(self, obs: Tensor, next_obs: Tensor, step: int) -> Tensor:
+        """Return uniform actions and the policy's at both observations, float32 [3 * cql_samples, B, A]."""
+        shape, generator, stddev = torch.Size([self.cql_samples]), self.update_generator, self._stddev(step)
+        chosen = [
+            self.actor(o, stddev).sample(clip=self.stddev_clip, sample_shape=shape, generator=generator)
+            for o in (obs, next_obs)
+        ]
+        uniform = torch.empty_like(chosen[0]).uniform_(-1.0, 1.0, generator=generator)
+        return torch.cat([uniform, *chosen])

@@ -33,11 +33,15 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
     """Check values that depend on each other; `cfg` is flat, dotted name -> value, and may lack a regime's keys."""
     task, repeat = cfg["task_name"], cfg["action_repeat"]
     for name, value in cfg.items():
-        if (name.endswith("_every_frames") or name == "num_train_frames") and value < repeat:
+        shortest = name.endswith("_every_frames") or name in ("num_train_frames", "epoch_frames")
+        if shortest and value is not None and value < repeat:
             raise UserError(
                 f"{name}={value}: shorter than one agent step of action_repeat={repeat} frames; "
                 f"must be at least {repeat} (frames)"
             )
+    _check_epochs(cfg)
+    if "data" in cfg:
+        _check_data(cfg)
     if "minibatch_size" in cfg:
         _check_batches(cfg)
     if "num_actors" in cfg:
@@ -56,6 +60,34 @@ def _check_together(cfg: Mapping[str, Any]) -> None:
         raise UserError(
             f"replay_buffer_size={cfg['replay_buffer_size']}: smaller than one episode of {task}; must be at least "
             f"{least} (transitions: {frames} frames at action_repeat={repeat})"
+        )
+
+
+def _check_epochs(cfg: Mapping[str, Any]) -> None:
+    """Check what says when a run evaluates, ends and learns."""
+    for name in ("stop_return", "save_best", "test_in_train"):
+        if cfg["eval_every_frames"] is None and cfg[name]:
+            raise UserError(f"{name}={show(cfg[name])} with eval_every_frames=null: it needs evaluations")
+    steps, episodes = cfg.get("steps_per_collect"), cfg.get("episodes_per_collect")
+    if steps is not None and episodes is not None:
+        raise UserError(f"steps_per_collect={steps} and episodes_per_collect={episodes}: give only one of them")
+
+
+def _check_data(cfg: Mapping[str, Any]) -> None:
+    """Check what is learnt from stored data, and for how long."""
+    if cfg["data"] is None:
+        raise UserError("data is missing: give the episodes to learn from, data=RUN_DIR, data=DIR or data=minari:NAME")
+    if cfg.get("agent.update_every_steps", 1) != 1:
+        raise UserError(
+            f"agent.update_every_steps={cfg['agent.update_every_steps']}: regime=offline makes an update at every "
+            "step; set it to 1"
+        )
+    offline, frames = cfg["offline_frames"], cfg["num_train_frames"]
+    if cfg["then"] is None and offline is not None:
+        raise UserError(f"offline_frames={offline}: is for then=drqv2; set num_train_frames instead")
+    if cfg["then"] is not None and (offline is None or offline >= frames):
+        raise UserError(
+            f"then={cfg['then']}: needs offline_frames below num_train_frames={frames}, got {show(offline)}"
         )
 
 
@@ -100,8 +132,12 @@ def _episode(cfg: Mapping[str, Any], task: str) -> int:
 
 def _check_batches(cfg: Mapping[str, Any]) -> None:
     """Check the sizes of a regime that learns from segments of `horizon` steps."""
-    horizon, envs = cfg["horizon"], cfg["num_envs"]
-    segments, minibatch = cfg["segments"] or envs, cfg["minibatch_size"]
+    horizon, envs, steps = cfg["horizon"], cfg["num_envs"], cfg["steps_per_collect"]
+    if steps is not None and cfg["segments"] not in (None, steps / horizon):
+        raise UserError(f"steps_per_collect={steps} and segments={cfg['segments']}: give only one of them")
+    if steps is not None and steps % horizon:
+        raise UserError(f"steps_per_collect={steps}: must be a multiple of horizon={horizon}, the steps of a segment")
+    segments, minibatch = cfg["segments"] or (steps or envs * horizon) // horizon, cfg["minibatch_size"]
     for name in ("minibatch_size", "discount"):  # the regime needs them too
         own = cfg.get(f"agent.{name}", cfg[name])
         if own != cfg[name]:

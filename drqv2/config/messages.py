@@ -24,7 +24,7 @@ def explain(error: Exception, regime: str = FIRST_REGIME) -> str:
         return _unreadable(error.override, known)
     if isinstance(error, OmegaConfBaseException):
         return _omegaconf(error, known)
-    return _composition(error, [*known, "agent", *CHOSEN])
+    return _composition(error, [*known, *CHOSEN])
 
 
 def _unreadable(override: str, known: Mapping[str, Key]) -> str:

@@ -11,17 +11,18 @@ from omegaconf import OmegaConf
 
 from drqv2.config.formatting import show, unknown
 from drqv2.config.kinds import NO_LEGACY, Key
-from drqv2.config.tables import drqv2, impala, multitask, ppo
+from drqv2.config.tables import drqv2, impala, multitask, offline, ppo
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
 CFGS = Path(__file__).resolve().parents[2] / "cfgs"
-CHOSEN = ("regime", "task", "preset")  # each chooses a file of the folder of cfgs/ with its name
+CHOSEN = ("regime", "task", "preset", "agent")  # each chooses a file of the folder of cfgs/ with its name
 # regime -> title -> keys
 GROUPS: dict[str, dict[str, tuple[Key, ...]]] = {
     "drqv2": drqv2.GROUPS,
     "impala": impala.GROUPS,
     "multitask": multitask.GROUPS,
+    "offline": offline.GROUPS,
     "ppo": ppo.GROUPS,
 }
 
@@ -74,7 +75,17 @@ def defaults(regime: str = FIRST_REGIME) -> dict[str, Any]:
     """Return a regime's configuration without task and preset, nested, interpolations unresolved."""
     groups(regime)
     own: Any = OmegaConf.load(CFGS / f"regime/{regime}.yaml")
-    bases = [OmegaConf.load(CFGS / f"regime/{name}.yaml") for name in own.get("defaults", ()) if name != "_self_"]
+    bases: list[Any] = []
+    for entry in own.get("defaults", ()):
+        if isinstance(entry, str):
+            bases += [OmegaConf.load(CFGS / f"regime/{entry}.yaml")] if entry != "_self_" else []
+        else:  # a file of another folder, as /agent: NAME
+            bases += [
+                {
+                    folder.strip("/"): OmegaConf.load(CFGS / f"{folder}/{name}.yaml".strip("/"))
+                    for folder, name in entry.items()
+                }
+            ]
     merged = OmegaConf.merge(OmegaConf.load(CFGS / "config.yaml"), *bases, own)
     plain: Any = OmegaConf.to_container(merged)
     return {name: value for name, value in plain.items() if name not in ("defaults", "hydra")}

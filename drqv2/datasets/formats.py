@@ -44,6 +44,19 @@ def read(place: str, report: Report) -> Iterator[Episode]:
             yield episode
 
 
+def first_episode(place: str) -> Episode:
+    """Return the first usable episode of a data set.
+
+    Raises:
+        UserError: there is none.
+    """
+    wrong: list[str] = []
+    episode = next(read(place, wrong.append), None)
+    if episode is None:
+        raise UserError(f"{place}: holds no episode that can be used; {wrong[0] if wrong else 'it is empty'}")
+    return episode
+
+
 def format_of(place: str) -> str:
     """Return the name of a data set's format.
 

@@ -12,7 +12,6 @@ import os
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from typing import Any
@@ -21,7 +20,8 @@ import numpy as np
 
 from drqv2.envs.episode import Environment, episode_state
 from drqv2.errors import ProcessError, UserError
-from drqv2.system.signals import ignore_signals, signals_blocked
+from drqv2.system import processes
+from drqv2.system.signals import ignore_signals
 
 _log = logging.getLogger(__name__)
 
@@ -177,10 +177,7 @@ class ProcessEnv(EnvHandle):
         context.set_forkserver_preload(["drqv2.envs.handles"])
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._make, self._threads), name="environment")
-        with signals_blocked():  # multiprocessing's servers, too, leave signals to the main process
-            resource_tracker.ensure_running()  # it lets SIGINT and SIGTERM through again, so it comes first and alone
-        with signals_blocked():
-            self._process.start()
+        processes.start(self._process)
         theirs.close()
         # For programs that do not close this: at exit multiprocessing waits for its processes.
         self._release = Finalize(self, _kill, (self._pipe, self._process), exitpriority=10)

@@ -13,6 +13,7 @@ from drqv2.envs.handles import EnvHandle
 from drqv2.errors import NotFiniteError
 from drqv2.evaluation.films import FirstEpisode, FirstEpisodes
 from drqv2.logging.video import VideoRecorder
+from drqv2.run.stats import EvalStats
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.utils import eval_mode
 
@@ -95,8 +96,11 @@ def play(
 
 def evaluate(
     run: BaseWorkspace, envs: Sequence[EnvHandle], recorder: VideoRecorder, act: Callable[[Any, int], np.ndarray]
-) -> None:
+) -> EvalStats:
     """Play num_eval_episodes of each task of a run without exploration; log their returns and film the first.
+
+    Returns:
+        What the evaluation has brought.
 
     Raises:
         Stopped: the process was asked to stop.
@@ -114,10 +118,11 @@ def evaluate(
     with run.timer.paused(), run.time_shares.spent_on("evaluation"), eval_mode(run.agent):
         results = play(envs, run.progress.evaluations, episodes, act, watch, len(run.tasks))
     run.progress.evaluations += 1
-    run.log_evaluation(results, time.perf_counter() - began)
+    stats = run.log_evaluation(results, time.perf_counter() - began)
     with run.timer.paused(), run.time_shares.spent_on("evaluation"):
         if run.cfg.save_video and video.exists():
             run.logger.log_video("eval/video", video, run.global_frame)
+    return stats
 
 
 def require_finite(time_step: Any, where: str) -> None:

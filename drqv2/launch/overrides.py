@@ -107,8 +107,9 @@ def take_resume(overrides: Sequence[str], multirun: bool) -> tuple[Path | None, 
     for override in others:
         name = re.split(r"[=@]", override.lstrip("+~"))[0]
         if name in CHOSEN:
+            article = "an" if name == "agent" else "a"
             raise UserError(
-                f"{override}: a {name} cannot be chosen on resume, the run keeps what is in its {STORED}"
+                f"{override}: {article} {name} cannot be chosen on resume, the run keeps what is in its {STORED}"
                 "\nOverride single keys (batch_size=128), or start a new run."
             )
         if name in ("hydra.run.dir", "init_from"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import methodcaller
 from pathlib import Path
@@ -26,16 +27,29 @@ def _short(value: object) -> str:
     return " ".join(repr(value).split())[:60]
 
 
+class _Recent:
+    """The last 100 finite values of a metric, and how many others there were."""
+
+    def __init__(self, values: Iterable[float] = (), nonfinite: int = 0) -> None:
+        self.values, self.nonfinite = deque(values, maxlen=100), nonfinite
+
+    def add(self, value: float) -> None:
+        if math.isfinite(value):
+            self.values.append(value)
+        else:
+            self.nonfinite += 1
+
+
 class _Meter:
     """Running sum. Tensors are queued, without synchronisation, until `total` is read.
 
-    They are summed one by one in float64, so that the sum does not depend on when it is read.
+    They are summed one by one in float64, so that the sum does not depend on when it is read. `recent` gets each value.
     """
 
     _QUEUE_SIZE = 1000
 
-    def __init__(self, total: float = 0.0, count: int = 0) -> None:
-        self._total, self.count = total, count
+    def __init__(self, total: float = 0.0, count: int = 0, recent: _Recent | None = None) -> None:
+        self._total, self.count, self._recent = total, count, recent
         self._queue: list[torch.Tensor] = []
 
     def update(self, value: Any) -> None:
@@ -45,6 +59,8 @@ class _Meter:
                 self._total = self.total
         else:
             self._total = self.total + float(value)
+            if self._recent is not None:
+                self._recent.add(float(value))
         self.count += 1
 
     @property
@@ -52,6 +68,8 @@ class _Meter:
         if self._queue:
             for value in torch.stack(self._queue).tolist():  # not sum(), which compensates from Python 3.12 on
                 self._total += value
+                if self._recent is not None:
+                    self._recent.add(value)
             self._queue.clear()
         return self._total
 
@@ -82,6 +100,7 @@ class Logger:
         log_dir = Path(log_dir)
         log_dir.mkdir(parents=True, exist_ok=True)
         self._meters: dict[str, _Meter] = {}
+        self._recent: dict[str, _Recent] = {}  # of the metrics of agents' updates
         self._tables = {ty: CsvTable(log_dir / f"{ty}.csv", list(columns)) for ty, columns in COLUMNS.items()}
         self._sinks: list[Sink] = [JsonLines(log_dir / "metrics.jsonl"), *sinks]
         if use_tb:
@@ -116,11 +135,23 @@ class Logger:
             raise UserError(f"agent.update returned {_short(metrics)}: must return a dict of metrics, or {{}}")
         for name, value in metrics.items():
             try:
+                if f"{ty}/{name}" not in self._meters:
+                    self._meters[f"{ty}/{name}"] = _Meter(recent=self._recent.setdefault(name, _Recent()))
                 self.log(f"{ty}/{name}", value, frame)
             except (TypeError, ValueError) as error:
                 raise UserError(
                     f"agent.update returned {name}={_short(value)}: a metric must be one number ({error})"
                 ) from error
+
+    def recent(self) -> tuple[dict[str, float], dict[str, int]]:
+        """Return the mean of the last 100 finite values of each metric of the agent's updates, and the others' number.
+
+        Only metrics that had such values are named.
+        """
+        for meter in self._meters.values():
+            _ = meter.total  # passes on what is queued
+        means = {name: math.fsum(r.values) / len(r.values) for name, r in self._recent.items() if r.values}
+        return means, {name: r.nonfinite for name, r in self._recent.items() if r.nonfinite}
 
     def dump(self, frame: int, ty: str | None = None) -> None:
         """Write the means since the last dump; without values, write nothing.
@@ -173,6 +204,7 @@ class Logger:
             "rows": {ty: len(table.rows) for ty, table in self._tables.items()},
             "columns": {ty: list(table.columns) for ty, table in self._tables.items()},
             "meters": {key: [meter.total, meter.count] for key, meter in self._meters.items()},
+            "recent": {name: [list(recent.values), recent.nonfinite] for name, recent in self._recent.items()},
             "sinks": dict(self._states),
         }
 
@@ -182,7 +214,11 @@ class Logger:
             table.restore(list(state["columns"][ty]), state["texts"][ty])
             for row in table.values():
                 self._console.remember(ty, row)
-        self._meters = {key: _Meter(float(total), int(count)) for key, (total, count) in state["meters"].items()}
+        self._recent = {name: _Recent(*saved) for name, saved in state.get("recent", {}).items()}
+        self._meters = {
+            key: _Meter(float(total), int(count), self._recent.get(key.removeprefix("train/")))
+            for key, (total, count) in state["meters"].items()
+        }
         self._states = states = dict(state["sinks"])
         self._feed(lambda sink: sink.load_state_dict(states[sink.name]) if sink.name in states else None)
 

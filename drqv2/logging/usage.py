@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -41,6 +41,24 @@ class TimeShares:
     def timed_iterator(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
         """Iterate over `items`, counting the time spent waiting for each one for `name`; an error does not end it."""
         return _Timed(self, name, items)
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds spent on each name so far, activities in progress left out."""
+        return dict(self._seconds)
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Add what another process has spent."""
+        for name, spent in seconds.items():
+            self._seconds[name] = self._seconds.get(name, 0.0) + spent
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time inside this context."""
+        self._switch()
+        try:
+            yield
+        finally:
+            self._since = self._clock()
 
     def shares(self) -> dict[str, float]:
         """Return the fraction of each name in the time since the first activity began; the rest is "other".

@@ -10,23 +10,27 @@ import torch
 from drqv2.agents.acting import evaluation_policy
 from drqv2.envs import ExtendedTimeStep
 from drqv2.evaluation.episodes import evaluate
+from drqv2.run.stats import EvalStats
 
 
-def evaluate_policy(workspace: Any) -> None:
-    """Play num_eval_episodes with the most probable actions; log their returns and film the first.
+def evaluate_policy(workspace: Any) -> EvalStats:
+    """Play num_eval_episodes without exploration; log their returns and film the first.
 
     Args:
-        workspace: of regime=ppo or regime=impala.
+        workspace: with eval_envs and a video_recorder.
+
+    Returns:
+        What the evaluation has brought.
 
     Raises:
         NotFiniteError: a loss or a parameter is NaN or infinite.
     """
     workspace.require_finite(parameters=True)
-    shape = workspace.vector.action_spec().shape
+    shape = workspace.eval_envs[0].action_spec().shape
     policy = evaluation_policy(workspace.agent, shape, workspace.global_step)
 
     @torch.no_grad()
     def act(time_step: ExtendedTimeStep, episode: int) -> np.ndarray:
         return policy(time_step, episode)
 
-    evaluate(workspace, workspace.eval_envs, workspace.video_recorder, act)
+    return evaluate(workspace, workspace.eval_envs, workspace.video_recorder, act)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property, partial
 from operator import attrgetter
@@ -24,6 +25,7 @@ from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout
 from drqv2.run import factory
 from drqv2.run.environments import make_actor_vector, make_env
+from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.system import machine
 
@@ -32,6 +34,8 @@ class ImpalaWorkspace(BaseWorkspace):
     """A run of IMPALA: actors, the batches of their rollouts, the agent, and the loop over updates."""
 
     phases = ("actors", "learn", "weights", "evaluation", "snapshot")
+    collect_phases, update_phases = ("actors",), ("learn", "weights")
+    length_key = "total_timesteps"
     has_replay = False
 
     def setup(self) -> None:
@@ -51,7 +55,7 @@ class ImpalaWorkspace(BaseWorkspace):
         self.batches: Batches | BatchesInTurn | None = None
         self.weights: Any = None  # SharedWeights or RayActors: what actors get the learner's weights from
         self.train_until_step = utils.Until(cfg.total_timesteps)
-        self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
+        self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
         self.policy_lag = self.actors_waiting = self.waited = 0.0  # of that row; `waited`: seconds until it
         self.torch_threads = torch.get_num_threads()  # of the process, in which other runs may follow
@@ -133,20 +137,17 @@ class ImpalaWorkspace(BaseWorkspace):
         self.weights = actors
         return actors
 
-    def train(self) -> None:
-        """Learn and evaluate until total_timesteps; then evaluate and save once more."""
+    def loop(self) -> Iterator[EpochStats]:
+        """Learn until total_timesteps; yield what each epoch has brought, with its evaluation."""
         assert self.batches is not None
-        if not self.train_until_step(self.global_step):
-            print(f"nothing left to do: total_timesteps={self.cfg.total_timesteps} reached; increase it to continue")
         while self.train_until_step(self.global_step):
-            # try to evaluate
-            if self.progress.last_eval_step != self.global_step and self.eval_every_step.due(self.global_step):
-                self.save_snapshot_if_due(now=True)  # a run stopped during an evaluation repeats all of it
-                self.stop.raise_if_requested()
-                evaluate_policy(self)
-            self.eval_every_step(self.global_step)
+            # try to end the epoch: save a snapshot, evaluate
+            if self.epoch.ends():
+                yield self.epoch.end()
+                continue
 
             # try to save a snapshot; stop here if asked to
+            self.epoch.call("on_step", self.global_step)
             self.save_snapshot_if_due()
             self.stop.raise_if_requested()
 
@@ -156,8 +157,9 @@ class ImpalaWorkspace(BaseWorkspace):
             if batch is None:
                 continue  # to save a snapshot and stop
             with self.time_shares.spent_on("learn"):
-                metrics = self.agent.update(iter([batch]), self.global_step)
+                metrics = self.agent.update(iter([self.with_rewards(batch)]), self.global_step)
             self.progress.step += self.round_steps
+            self.progress.gradient_step += 1
 
             # give the actors the new weights
             if not self.cfg.deterministic:
@@ -167,11 +169,17 @@ class ImpalaWorkspace(BaseWorkspace):
             # try to log
             self.log(metrics)
 
-        if self.progress.last_eval_step != self.global_step:
-            self.save_snapshot_if_due(now=True)
-            evaluate_policy(self)
-        self.save_snapshot_if_due(now=True)
-        self.finish_snapshots()
+    def with_rewards(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch with the rewards that the hook `transform_reward` makes of its own."""
+        transform = self.epoch.hooks.transform_reward
+        if transform is None:
+            return batch
+        rewards = np.asarray(transform(batch["rewards"].cpu().numpy()), np.float32)
+        return batch | {"rewards": torch.from_numpy(rewards).to(self.policy_device)}
+
+    def eval(self) -> EvalStats:
+        """Play num_eval_episodes with the most probable actions; log their returns and film the first."""
+        return evaluate_policy(self)
 
     def log(self, metrics: dict[str, float]) -> None:
         """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
@@ -215,6 +223,9 @@ class ImpalaWorkspace(BaseWorkspace):
                 log("actors_restarted", actors.restarted)
             for name, share in self.time_shares.shares().items():
                 log(f"performance/{'misc' if name == 'other' else name}", share)
+        self.epoch.logged(
+            [EpisodeStats(self.global_step, 0, total, n * cfg.action_repeat) for total, n in known.episodes]
+        )
 
     def details(self) -> dict[str, str]:
         """Return lines of a dashboard on the actors and on the queue of rollouts."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import math
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +19,7 @@ from drqv2.regimes.evaluation import evaluate_policy
 from drqv2.rollout.collector import Collector
 from drqv2.run import factory
 from drqv2.run.environments import make_env, make_vector
+from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
 
 
@@ -27,12 +30,14 @@ class PPOWorkspace(BaseWorkspace):
     """
 
     phases = ("env", "forward", "copy", "learn", "evaluation", "snapshot")
+    collect_phases, update_phases = ("env", "forward", "copy"), ("learn",)
+    length_key = "total_timesteps"
     has_replay = False
 
     def setup(self) -> None:
         """Make environments, agent, collector, recorder and predicates."""
         cfg = self.cfg
-        cfg.segments = cfg.segments or cfg.num_envs
+        cfg.segments = cfg.segments or (cfg.steps_per_collect or cfg.num_envs * cfg.horizon) // cfg.horizon
         cfg.minibatch_size = cfg.minibatch_size or default_minibatch(cfg.segments, cfg.horizon)
 
         self.vector = make_vector(cfg, 0)
@@ -48,7 +53,9 @@ class PPOWorkspace(BaseWorkspace):
             f"{', in C++' if getattr(self.agent, 'kernels', None) is Kernels.CPP else ''}"
         )
         self.train_until_step = utils.Until(cfg.total_timesteps)
-        self.eval_every_step = utils.Every(cfg.eval_every_frames, cfg.action_repeat)
+        self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
+        minibatches = int(cfg.agent.get("update_epochs", 1) * self.round_steps / cfg.minibatch_size)
+        self.gradient_steps = math.ceil(minibatches / cfg.agent.get("accumulate_minibatches", 1))  # of an update
         self.save_every_step = utils.Every(cfg.snapshot_every_epochs * self.round_steps)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
@@ -72,19 +79,17 @@ class PPOWorkspace(BaseWorkspace):
         """Start the first episodes."""
         self.segments.start(self.vector.reset())
 
-    def train(self) -> None:
-        """Collect, learn and evaluate until total_timesteps; then evaluate and save once more."""
-        if not self.train_until_step(self.global_step):
-            print(f"nothing left to do: total_timesteps={self.cfg.total_timesteps} reached; increase it to continue")
+    def loop(self) -> Iterator[EpochStats]:
+        """Collect and learn until total_timesteps; yield what each epoch has brought, with its evaluation."""
+        self.segments.transform_reward = self.epoch.hooks.transform_reward
         while self.train_until_step(self.global_step):
-            # try to evaluate
-            if self.progress.last_eval_step != self.global_step and self.eval_every_step.due(self.global_step):
-                self.save_snapshot_if_due(now=True)  # a run stopped during an evaluation repeats all of it
-                self.stop.raise_if_requested()
-                evaluate_policy(self)
-            self.eval_every_step(self.global_step)
+            # try to end the epoch: save a snapshot, evaluate
+            if self.epoch.ends():
+                yield self.epoch.end()
+                continue
 
             # try to save a snapshot: no environment is stepping; stop here if asked to
+            self.epoch.call("on_step", self.global_step)
             self.save_snapshot_if_due(now=self.save_every_step(self.global_step) and self.global_step > 0)
             self.stop.raise_if_requested()
 
@@ -92,15 +97,14 @@ class PPOWorkspace(BaseWorkspace):
             with self.time_shares.spent_on("learn"):
                 metrics = self.agent.update(self.segments, self.global_step)
             self.progress.step += self.round_steps
+            self.progress.gradient_step += self.gradient_steps if metrics else 0
 
             # try to log
             self.log(metrics)
 
-        if self.progress.last_eval_step != self.global_step:
-            self.save_snapshot_if_due(now=True)
-            evaluate_policy(self)
-        self.save_snapshot_if_due(now=True)
-        self.finish_snapshots()
+    def eval(self) -> EvalStats:
+        """Play num_eval_episodes with the most probable actions; log their returns and film the first."""
+        return evaluate_policy(self)
 
     def log(self, metrics: dict[str, float]) -> None:
         """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
@@ -128,7 +132,9 @@ class PPOWorkspace(BaseWorkspace):
             log("epoch", self.global_step // self.round_steps)
             for name, share in self.time_shares.shares().items():
                 log(f"performance/{'misc' if name == 'other' else name}", share)
+        finished = [EpisodeStats(self.global_step, 0, total, n * cfg.action_repeat) for total, n in episodes]
         episodes.clear()
+        self.epoch.logged(finished)
 
     @property
     def global_episode(self) -> int:

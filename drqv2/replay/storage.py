@@ -95,7 +95,7 @@ class ReplayBufferStorage:
         self._pins: dict[str, int] = {}
         self._lost: set[int] = set()  # tasks of which has been said that no episode is left
         if existing:
-            self._add_existing()
+            self.add_existing()
 
     def __len__(self) -> int:
         """Return the number of transitions in the window."""
@@ -258,7 +258,8 @@ class ReplayBufferStorage:
             if _number(path) not in self.lengths:
                 path.unlink()
 
-    def _add_existing(self) -> None:
+    def add_existing(self) -> None:
+        """Sample from the newest episodes in `replay_dir`, up to `max_size`, with which the storage starts."""
         found: dict[int, int] = {}  # transitions, newest episode first
         tasks: dict[int, int] = {}
         for path in sorted(self.replay_dir.glob(_PATTERN), reverse=True):

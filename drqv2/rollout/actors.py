@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -32,7 +32,7 @@ from drqv2.rollout.actor import (
     serve,
 )
 from drqv2.rollout.inference import Inference
-from drqv2.system.signals import signals_blocked
+from drqv2.system import processes
 
 _log = logging.getLogger(__name__)
 
@@ -228,10 +228,7 @@ class ActorProcesses:
         actor.pipe, theirs = context.Pipe()
         arguments = theirs, self.task, actor.index, actor.restarts
         actor.process = context.Process(target=serve, args=arguments, name=f"actor {actor.index}")
-        with signals_blocked():  # multiprocessing's servers, too, leave signals to the main process
-            resource_tracker.ensure_running()  # it lets SIGINT and SIGTERM through again, so it comes first and alone
-        with signals_blocked():
-            actor.process.start()
+        processes.start(actor.process)
         theirs.close()
         actor.started, actor.moved_at = False, time.monotonic()
         actor.steps = int(self.task.beats["steps"][actor.index])

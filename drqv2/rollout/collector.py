@@ -40,7 +40,10 @@ class Collector(Iterator[dict[str, Any]]):
 
     Attributes:
         totals: of the episodes.
+        transform_reward: maps the rewards of a batch to those to learn from; None: the environment's own.
     """
+
+    transform_reward: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __init__(
         self,
@@ -134,8 +137,9 @@ class Collector(Iterator[dict[str, Any]]):
         """Return all steps that are waiting, each environment's in their order, and add the new ones to `totals`."""
         _, *fields = zip(*(step for step, _ in self._new), strict=True)
         reward, terminated, truncated, first, index = map(np.concatenate, fields)
-        sums = self.totals.add(reward, terminated | truncated, first, index)
-        arrays = {"rewards": reward, "terminated": terminated, "truncated": truncated, "first": first, "sums": sums}
+        learnt = reward if self.transform_reward is None else np.asarray(self.transform_reward(reward), np.float32)
+        sums = self.totals.add(reward, terminated | truncated, first, index, learnt)
+        arrays = {"rewards": learnt, "terminated": terminated, "truncated": truncated, "first": first, "sums": sums}
         steps = {name: torch.from_numpy(x) for name, x in (arrays | {"env_index": index}).items()}
         steps |= {name: torch.cat([new[name] for _, new in self._new]) for name in self._new[0][1]}
         self._new = []

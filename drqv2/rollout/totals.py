@@ -29,7 +29,14 @@ class EpisodeTotals:
         self._returns, self._lengths = np.zeros(num_envs), np.full(num_envs, -1)
         self._sums = np.zeros(num_envs)  # of rewards, discounted from the past on
 
-    def add(self, reward: np.ndarray, ended: np.ndarray, first: np.ndarray, env_index: np.ndarray) -> np.ndarray:
+    def add(
+        self,
+        reward: np.ndarray,
+        ended: np.ndarray,
+        first: np.ndarray,
+        env_index: np.ndarray,
+        learnt: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Add K steps, those of one environment in the order in which they were taken.
 
         Args:
@@ -37,6 +44,7 @@ class EpisodeTotals:
             ended: whether the step was an episode's last, bool [K].
             first: whether an episode starts there, bool [K].
             env_index: number of the environment, int64 [K].
+            learnt: the rewards to learn from, float32 [K], of which the discounted sums are; `reward` by default.
 
         Returns:
             The discounted sum of its episode's rewards up to each step, float32 [K].
@@ -54,7 +62,8 @@ class EpisodeTotals:
         begins = np.diff(env, prepend=-1) != 0  # of each environment's steps
         self._add_episodes(env, reward, ended, begins)
         sums = np.empty(len(env), np.float32)
-        sums[order] = self._add_sums(env, reward, first, begins)
+        summed = reward if learnt is None else learnt[order].astype(np.float64)
+        sums[order] = self._add_sums(env, summed, first, begins)
         return sums
 
     def _add_episodes(self, env: np.ndarray, reward: np.ndarray, ended: np.ndarray, begins: np.ndarray) -> None:

@@ -25,6 +25,8 @@ def require_renderer(cfg: DictConfig) -> str:
     Raises:
         UserError: it cannot.
     """
+    if cfg.regime == "offline" and cfg.eval_every_frames is None and cfg.then is None:
+        return "none needed"
     if cfg.env._target_ is not None or all(":" in name for name in task_names(cfg)):
         return "the environment's own"
     if cfg.obs_type == "pixels" or cfg.save_video or cfg.get("save_train_video"):

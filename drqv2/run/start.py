@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -16,17 +17,16 @@ from drqv2.system import files
 from drqv2.system.signals import StopSignals, resume_hint
 
 
-def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path) -> float:
-    """Start or resume the run in `work_dir`, train, and return what a sweep maximizes.
+def open_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path) -> BaseWorkspace:
+    """Start or resume the run in `work_dir`, up to where its loop begins; closing the workspace unlocks the directory.
 
     Args:
         workspace: the Workspace of the regime.
         cfg: the checked configuration; `auto` values are resolved in place.
-        work_dir: the run's directory; locked during the run.
+        work_dir: the run's directory; locked until then.
 
     Raises:
         UserError: the configuration does not fit the machine, the environment or the files there.
-        Stopped: the process was asked to stop, and a snapshot holds the run.
     """
     factory.prepare_machine(cfg)
     for name in ("agent_dir", "init_from"):
@@ -37,26 +37,53 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
-    if cfg.save_snapshot:
-        print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
-    with files.locked(work_dir), StopSignals(work_dir) as stop:
+    with ExitStack() as opened:
+        opened.enter_context(files.locked(work_dir))
+        stop = opened.enter_context(StopSignals(work_dir))
         files.remove_leftovers(work_dir)
         if not files.has_snapshot(work_dir):
             _keep_foreign_episodes(work_dir)
         elif workspace.has_replay and not (work_dir / files.REPLAY).exists():
-            return _return_without_replay(cfg, work_dir)
+            _require_replay(cfg, work_dir)
         run = workspace(cfg, work_dir, stop)
+        run.closing = opened.pop_all()
+    provenance.record_start(work_dir, run.global_frame, run.device)
+    return run
+
+
+def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path) -> float:
+    """Start or resume the run in `work_dir`, train, and return what a sweep maximizes.
+
+    Raises:
+        UserError: the configuration does not fit the machine, the environment or the files there.
+        Stopped: the process was asked to stop, and a snapshot holds the run.
+    """
+    if cfg.save_snapshot:
+        print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
+    try:
+        run = open_workspace(workspace, cfg, work_dir)
+    except RunFinished as finished:
+        print(finished)
+        return finished.last_return
+    with run:
         try:
-            provenance.record_start(work_dir, run.global_frame, run.device)
-            with run.console:
-                run.train()
+            run.train()
         except NotFiniteError as e:
             otherwise = " resume_force=true, for example with a smaller lr" if files.has_snapshot(work_dir) else ""
             raise NotFiniteError(f"{e}\nNo snapshot holds that value: {resume_hint(work_dir)}{otherwise}") from e
-        finally:
-            run.close()
+        run.close()
         run.conclude()
     return run.objective()
+
+
+class RunFinished(UserError):
+    """The run in a directory is finished, and its replay is deleted: a scheduler may start it again.
+
+    Attributes:
+        last_return: of its last evaluation.
+    """
+
+    last_return = float("nan")
 
 
 def _keep_foreign_episodes(run_dir: Path) -> None:
@@ -77,11 +104,12 @@ def _keep_foreign_episodes(run_dir: Path) -> None:
         )
 
 
-def _return_without_replay(cfg: DictConfig, run_dir: Path) -> float:
-    """Return the last evaluation's return of a finished run with keep_replay=false: a scheduler may start it again.
+def _require_replay(cfg: DictConfig, run_dir: Path) -> None:
+    """Refuse a run whose replay was deleted.
 
     Raises:
-        UserError: it has not finished, or is asked to train for longer.
+        RunFinished: keep_replay=false has deleted it at the end.
+        UserError: the run has not finished, or is asked to train for longer.
     """
     found = newest_readable(run_dir)
     assert found is not None
@@ -93,5 +121,9 @@ def _return_without_replay(cfg: DictConfig, run_dir: Path) -> float:
             f"{run_dir} has no replay (keep_replay=false deletes it at the end): it cannot be resumed\n"
             f"init_from={path} starts a new run with its weights."
         )
-    print(f"nothing left to do: all num_train_frames={cfg.num_train_frames} are done, and the run's replay is deleted")
-    return float(saved["progress"]["last_return"])
+    frames = cfg.num_train_frames
+    finished = RunFinished(
+        f"nothing left to do: all num_train_frames={frames} are done, and the run's replay is deleted"
+    )
+    finished.last_return = float(saved["progress"]["last_return"])
+    raise finished

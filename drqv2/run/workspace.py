@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,7 +22,10 @@ from drqv2.logging.usage import TimeShares
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.environments import task_names
+from drqv2.run.epochs import Epochs
+from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
+from drqv2.run.stats import EpochStats, EvalStats, RunSummary, eval_stats
 from drqv2.snapshot import agent_state, agent_weights, rng
 from drqv2.snapshot.agent_weights import not_finite
 from drqv2.snapshot.checkpoints import Checkpoints
@@ -33,8 +37,8 @@ from drqv2.system.signals import StopSignals
 class BaseWorkspace:
     """A run in its directory, new or resumed. A regime's Workspace adds its components and its loop.
 
-    A regime defines `setup`, `begin`, `train`, `state_dict` and `load_state_dict`, and extends `close` for what it
-    opens.
+    A regime defines `setup`, `begin`, `loop`, `eval`, `state_dict` and `load_state_dict`, and extends `close` for what
+    it opens. Usable as a context, which closes it.
 
     Args:
         cfg: the checked configuration, see docs/configuration.md.
@@ -43,6 +47,10 @@ class BaseWorkspace:
 
     Attributes:
         phases: what the time is spent on, in the order of the dashboard.
+        collect_phases: those of them that collect experience.
+        update_phases: those of them that learn from it.
+        length_key: the key that sets the length of the run.
+        epoch: ends epochs and calls hooks.
         has_replay: whether the run's directory contains a replay, without which it cannot be resumed.
         tasks: names of the tasks; a single one, unless the regime has several.
         agent: made by `setup`.
@@ -50,6 +58,11 @@ class BaseWorkspace:
     """
 
     phases: tuple[str, ...] = ("evaluation", "snapshot")
+    collect_phases: tuple[str, ...] = ()
+    update_phases: tuple[str, ...] = ()
+    length_key = "num_train_frames"
+    train_until_step: utils.Until
+    eval_every_step: utils.Every
     has_replay = True
     agent: Any
     replay_storage: ReplayBufferStorage | None = None
@@ -70,12 +83,18 @@ class BaseWorkspace:
         self.progress = Progress(episode_steps=[0] * n, episode_rewards=[0.0] * n, episode_success=[None] * n)
         self.time_shares = TimeShares(*self.phases)
         self.console = factory.make_console(cfg, self.device, self.status)
+        self.epoch = Epochs(self)
+        self.closing = ExitStack()  # what is released after `close`
+        self.closed = False
+        # State of the global random generators while code other than the run's uses them; None: now it is the run's.
+        self._rng: dict[str, Any] | None = None
         try:
             self.setup()
             self._start_or_resume()
         except BaseException:
             self.close_environments()
             raise
+        self._rng = rng.rng_state()
 
     def _start_or_resume(self) -> None:
         cfg, work_dir = self.cfg, self.work_dir
@@ -111,8 +130,12 @@ class BaseWorkspace:
         """Start a new run: its first episodes."""
         raise NotImplementedError
 
-    def train(self) -> None:
-        """Train until the end of the run."""
+    def loop(self) -> Iterator[EpochStats]:
+        """Train until the end of the run; where `epoch.ends()`, yield `epoch.end()`."""
+        raise NotImplementedError
+
+    def eval(self) -> EvalStats:
+        """Evaluate the agent and log the results."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,6 +149,82 @@ class BaseWorkspace:
             FileNotFoundError: files that the state refers to are missing.
         """
         raise NotImplementedError
+
+    # --- epochs ---------------------------------------------------------------------------------------------------
+
+    def epochs(self, hooks: Hooks | None = None) -> Iterator[EpochStats]:
+        """Train, epoch by epoch, until the end of the run; the last one may be shorter.
+
+        Between epochs the run stands still: the time does not count, and what other code draws from the global random
+        generators does not affect it. So several runs can take turns, as in `zip(a.epochs(), b.epochs())`. An iterator
+        that is left before its end is continued by the next one, within the epoch.
+
+        Args:
+            hooks: functions of yours that are called.
+
+        Raises:
+            Stopped: the process was asked to stop, and a snapshot holds the run.
+            NotFiniteError: a reward, a loss or a parameter is NaN or infinite.
+        """
+        with self.console:
+            epochs = self._epochs(hooks or Hooks())
+            while (epoch := self._next(epochs)) is not None:
+                with self.timer.paused(), self.time_shares.paused():
+                    yield epoch
+
+    def _epochs(self, hooks: Hooks) -> Iterator[EpochStats]:
+        if self.epoch.start(hooks):
+            loop = self.loop()
+            while not self.epoch.stopped and self.train_until_step(self.global_step):
+                self.epoch.call("on_epoch_start", self.progress.epoch + 1, self.global_step)
+                yield from islice(loop, 1)
+            if self.epoch.unfinished():
+                yield self.epoch.end()
+        elif self.epoch.unfinished():
+            yield self.epoch.end()
+        self.save_snapshot_if_due(now=True)
+        self.finish_snapshots()
+
+    def _next(self, epochs: Iterator[EpochStats]) -> EpochStats | None:
+        """Return the next epoch, trained with the run's own state of the global random generators."""
+        assert self._rng is not None, "a hook cannot train its own run"
+        others = rng.rng_state()
+        rng.set_rng_state(self._rng)
+        self._rng = None
+        try:
+            return next(epochs, None)
+        finally:
+            self._rng = rng.rng_state()
+            rng.set_rng_state(others)
+
+    def run(self, hooks: Hooks | None = None) -> RunSummary:
+        """Train until the end of the run; see `epochs`."""
+        for _ in self.epochs(hooks):
+            pass
+        return self.epoch.summary()
+
+    def train(self) -> RunSummary:
+        """Train until the end of the run."""
+        return self.run()
+
+    def reset(self) -> None:
+        """Begin anew, from frame 0 with the same seed; what the run has written is deleted, its mp4 files too.
+
+        Iterators over the epochs of before are of no use any more.
+        """
+        closing, self.closing = self.closing, ExitStack()
+        self.close()
+        files.delete_run(self.work_dir)
+        type(self).__init__(self, self.cfg, self.work_dir, self.stop)
+        self.closing = closing
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self.closing:
+            if not self.closed:
+                self.close()
 
     # --- counters -----------------------------------------------------------------------------------------------
 
@@ -216,8 +315,9 @@ class BaseWorkspace:
                 "progress": asdict(self.progress),
                 "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
                 "timer": self.timer.total_time(),
+                "seconds": {"run": self.time_shares.seconds(), "epoch": self.epoch.seconds},
                 "agent": agent_state.capture(self.agent),
-                "rng": rng.rng_state(),
+                "rng": self._rng or rng.rng_state(),
                 "logger": self.logger.state_dict(),
                 "gradient_norms": self.gradient_norms(),
                 "needs": 0,  # no replay, unless the regime's own state says otherwise
@@ -267,10 +367,12 @@ class BaseWorkspace:
 
     def _load_snapshot(self, saved: dict[str, Any], changed: dict[str, Any]) -> None:
         agent_weights.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
-        self.progress = Progress(**saved["progress"])
-        self.progress.episode_success = self.progress.episode_success or [None] * len(self.progress.episode_steps)
+        self.progress = Progress.restored(saved["progress"])
+        if "seconds" in saved:
+            self.time_shares.add(saved["seconds"]["run"])
+            self.epoch.seconds = saved["seconds"]["epoch"]
         for name, predicate in self._predicates().items():
-            predicate.last_step = saved["last_steps"][name]
+            predicate.last_step = saved["last_steps"].get(name)
         try:
             self.load_state_dict(saved)
         except FileNotFoundError as e:
@@ -292,7 +394,7 @@ class BaseWorkspace:
 
     # --- evaluation, end ----------------------------------------------------------------------------------------
 
-    def log_evaluation(self, results: Sequence[Any], seconds: float) -> None:
+    def log_evaluation(self, results: Sequence[Any], seconds: float) -> EvalStats:
         """Write the row of an evaluation from the `EpisodeResult` of each episode and the seconds it took."""
         progress, metrics = self.progress, self.evaluation_metrics(results, seconds)
         progress.last_eval_step = self.global_step
@@ -304,6 +406,13 @@ class BaseWorkspace:
             log("step", self.global_step)
             for name, value in metrics.items():
                 log(name, value)
+        totals = [result.total for result in results]
+        return eval_stats(self.global_step, self.global_frame, totals, metrics, seconds)
+
+    def save_best(self) -> None:
+        """Write the agent's weights to best.pt, in the form of weights_FRAME.pt."""
+        config: Any = OmegaConf.to_container(self.cfg, resolve=True)
+        self.checkpoints.save_best(self.global_frame, config, agent_state.capture(self.agent))
 
     def evaluation_metrics(self, results: Sequence[Any], seconds: float) -> dict[str, float]:
         """Return what the row of an evaluation says of its episodes: return, length and success, and each return."""
@@ -326,13 +435,17 @@ class BaseWorkspace:
 
     def close(self) -> None:
         """Finish the snapshot that is being written; close the logs."""
+        self.closed = True
         self.checkpoints.close()
         self.logger.close()
 
     def conclude(self) -> None:
         """Print how well a finished run has done; keep or delete its replay, as configured."""
-        print(f"evaluation return: {self.progress.last_return:.1f} at the end, {self.progress.best_return:.1f} at best")
+        if self.progress.evaluations:
+            last, best = self.progress.last_return, self.progress.best_return
+            print(f"evaluation return: {last:.1f} at the end, {best:.1f} at best")
         made = {"curves": "eval.csv", "TensorBoard": "tb", "videos": "eval_video", "snapshot": "snapshot.pt"}
+        made |= {"best weights": "best.pt"} if self.cfg.save_best else {}
         found = [f"{what}: {self.work_dir / name}" for what, name in made.items() if (self.work_dir / name).exists()]
         print("\n".join(found))
         if self.replay_storage is None:

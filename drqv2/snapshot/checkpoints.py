@@ -80,6 +80,13 @@ class Checkpoints:
         for frame in outdated:
             (self._dir / f"weights_{frame}.pt").unlink(missing_ok=True)
 
+    def save_best(self, frame: int, config: dict[str, Any], agent: dict[str, Any]) -> None:
+        """Write the weights of an agent's state to best.pt; log a warning if the disk is full."""
+        try:
+            snapshot.save(self._dir / files.BEST, {"frame": frame, "config": config, "agent": weights(agent)})
+        except OSError as e:
+            _log.warning("%s of frame %d cannot be written (%s).", files.BEST, frame, e.strerror or e)
+
     def wait(self, last: bool = False) -> None:
         """Wait until the snapshot being written is on disk; log a warning if it could not be written.
 

@@ -26,6 +26,7 @@ _LEASE = 150.0  # seconds for which an NFS server keeps the locks of a lost host
 LOCK = "lock"
 QUARANTINE = "quarantine"
 REPLAY = "buffer"  # folder of episodes in the run directory
+BEST = "best.pt"  # weights of the best evaluation
 SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # newest first
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be transient
 _PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each retry of a write
@@ -125,6 +126,16 @@ def remove_leftovers(run_dir: Path) -> None:
         for path in run_dir.glob(pattern):
             path.unlink(missing_ok=True)
     shutil.rmtree(run_dir / f".{REPLAY}.tmp", ignore_errors=True)  # see `discard`
+
+
+def delete_run(run_dir: Path) -> None:
+    """Delete what a run has written into its directory, snapshots first; the list of its starts is kept."""
+    for pattern in ("snapshot*.pt", "weights_*.pt", BEST, "*.csv", "metrics.jsonl", "config.yaml"):
+        for path in run_dir.glob(pattern):
+            path.unlink()
+    for name in (REPLAY, "tb", "eval_video", "train_video"):
+        if (run_dir / name).exists():
+            discard(run_dir / name)
 
 
 def discard(folder: Path) -> None:

@@ -42,7 +42,7 @@ class StopSignals:
             self._write.setblocking(False)
             # The interpreter's C handler writes the number there, even while the main thread is busy.
             self._fd_before = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
-            self._before = {s: signal.signal(s, lambda *_: None) for s in SIGNALS}
+            self._before = {s: signal.signal(s, _wait_for_safe_point) for s in SIGNALS}
             self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
             self._thread.start()
         return self
@@ -126,8 +126,13 @@ def _exit_quietly(number: int, frame: Any) -> None:
     raise SystemExit(130 if number == signal.SIGINT else 75)
 
 
+def _wait_for_safe_point(number: int, frame: Any) -> None: ...
+
+
 def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:
-    return callable(handler) and handler not in (signal.default_int_handler, _exit_quietly)
+    """Return whether a handler is a scheduler's; another run's in this process is none."""
+    ours = signal.default_int_handler, _exit_quietly, _wait_for_safe_point
+    return callable(handler) and handler not in ours
 
 
 def resume_hint(run_dir: Path, soon: bool = False) -> str:

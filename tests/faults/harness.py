@@ -128,7 +128,9 @@ def differences(a: Path, b: Path) -> list[str]:
     """Return what differs between two runs that have ended, the clock apart."""
     found = []
     ours, theirs = (snapshot.load(run_dir / "snapshot.pt") for run_dir in (a, b))
-    for part in sorted(ours.keys() - {"config", "timer", "logger", "gradient_norms", "needs", "needed_before"}):
+    for part in sorted(
+        ours.keys() - {"config", "timer", "seconds", "logger", "gradient_norms", "needs", "needed_before"}
+    ):
         if fingerprint(ours[part]) != fingerprint(theirs[part]):
             found.append(part)
     for path in sorted(b.glob("weights_*.pt")):  # a kill can cost a milestone, but not change one

@@ -35,6 +35,22 @@ REPLAY = (
     free("keep_replay", Bool(), "Keep the stored episodes when the run has reached its end."),
 )
 LEARNER = (
+    Key(
+        "steps_per_collect",
+        Int(1),
+        "Agent steps collected between two rounds of the updates that are due.",
+        "agent steps",
+        null="one of each environment",
+        legacy=None,
+    ),
+    Key(
+        "episodes_per_collect",
+        Int(1),
+        "The same in episodes.",
+        "episodes",
+        null="as steps_per_collect",
+        legacy=None,
+    ),
     Key("lr", Float(0, above=True), "Learning rate of Adam, for encoder, actor and critic."),
     Key("feature_dim", Int(1), "Width of the trunks behind the encoder.", "units"),
     Key("stddev_schedule", Schedule(), "Standard deviation of the exploration noise; durations in agent steps."),

@@ -23,7 +23,16 @@ ROLLOUT = (
     ),
     free("envs_per_recv", Int(1), "EnvPool only: act on those that are ready first.", "environments", null="all"),
     fixed("horizon", Int(2), "Consecutive steps of one environment in a segment.", "agent steps"),
-    fixed("segments", Int(1), "Segments collected for one update.", "segments", null="num_envs"),
+    fixed("segments", Int(1), "Segments collected for one update.", "segments", null="from steps_per_collect"),
+    fixed(
+        "steps_per_collect",
+        Int(1),
+        "The same in agent steps, a multiple of horizon.",
+        "agent steps",
+        null="num_envs segments",
+        legacy=None,
+    ),
+    Key("repeat_per_collect", Float(0, above=True), "As agent.update_epochs.", legacy=1.0),
     Key("minibatch_size", Int(1), "Steps of a minibatch.", "agent steps", null="the batch, up to 16,384"),
 )
 SNAPSHOTS = (

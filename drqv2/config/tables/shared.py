@@ -10,6 +10,7 @@ REGIMES = {  # each has cfgs/regime/NAME.yaml and a table beside this one
     "drqv2": "DrQ-v2, off-policy learning from pixels",
     "impala": "IMPALA, actors in processes and a learner that corrects for their older policies",
     "multitask": "DrQ-v2 on several tasks at once, with one agent",
+    "offline": "DrQ+BC, BC, CQL or DrQ-v2 from stored episodes",
     "ppo": "PPO, on-policy learning from many environments at once",
 }
 FIRST_REGIME = "drqv2"  # of configurations stored before the key `regime` existed
@@ -66,9 +67,32 @@ TASK = (
     ),
 )
 EVALUATION = (
-    free("eval_every_frames", Int(1), "Interval between evaluations; at least action_repeat.", "frames"),
+    free(
+        "eval_every_frames",
+        Int(1),
+        "Interval between evaluations; at least action_repeat.",
+        "frames",
+        null="no evaluations",
+    ),
+    free("eval_at_start", Bool(), "Evaluate before the first epoch, too.", legacy=True),
     free("num_eval_episodes", Int(1), "Episodes of one evaluation.", "episodes"),
     free("num_eval_envs", Int(1), "Environments that play episodes of an evaluation in parallel.", "environments"),
+    free(
+        "epoch_frames",
+        Int(1),
+        "Length of an epoch, at whose end there is an evaluation if one is due; at least action_repeat.",
+        "frames",
+        null="eval_every_frames",
+        legacy=None,
+    ),
+    free("stop_return", Float(), "End the run once an evaluation's mean return is that.", null="do not", legacy=None),
+    free(
+        "test_in_train",
+        Bool(),
+        "Evaluate once a training return has reached stop_return; that evaluation decides.",
+        legacy=False,
+    ),
+    free("save_best", Bool(), "Keep the weights of the best evaluation so far as best.pt.", legacy=False),
 )
 RUN = (
     Key("seed", Int(0, 2**32 - 1), "Seed from which every random stream of the run is spawned."),

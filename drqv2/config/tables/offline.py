@@ -1,0 +1,36 @@
+"""Keys of learning from stored data; their defaults are in cfgs/regime/offline.yaml."""
+
+from __future__ import annotations
+
+from drqv2.config.kinds import Choice, Float, Int, Key, Text
+from drqv2.config.tables import drqv2
+from drqv2.config.tables.shared import fixed, free
+
+DATA = (
+    fixed(
+        "data",
+        Text(),
+        "Episodes to learn from: a run's directory, one of episode files (this project's, .npz of the public DrQ-v2 or "
+        "of V-D4RL, V-D4RL's .hdf5), or minari:NAME. They are not changed.",
+        null="to be given",
+    ),
+    free("then", Choice("drqv2"), "What the run continues with after offline_frames.", null="it ends"),
+    free(
+        "offline_frames",
+        Int(1),
+        "Length of learning from stored data, in updates times action_repeat.",
+        "frames",
+        null="num_train_frames",
+    ),
+)
+RECORDS = (*drqv2.RECORDS, free("log_every_frames", Int(1), "Interval between two rows of train.csv.", "frames"))
+AGENT = (
+    *drqv2.AGENT,
+    Key("agent.bc_alpha", Float(0), "Weight of the values beside the imitation. For agent=drqv2_bc."),
+)
+
+_OWN = {"Data": DATA}
+GROUPS = {  # by title, in the order in which they are shown
+    title: {"Records": RECORDS, "Agent": AGENT}.get(title, keys)
+    for title, keys in {"Task": drqv2.GROUPS["Task"], **_OWN, **drqv2.GROUPS}.items()
+}

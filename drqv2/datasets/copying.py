@@ -1,0 +1,74 @@
+"""Put the episodes of a data set into a run's replay, in this project's format."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from safetensors.numpy import save as to_safetensors
+
+from drqv2.datasets.episodes import Episode
+from drqv2.datasets.formats import format_of, read
+from drqv2.errors import UserError
+from drqv2.replay.storage import episode_path
+from drqv2.system import files
+
+_SHOWN = 3  # problems in a message
+_FIT = "that of the run"
+
+
+def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Copy all episodes of a data set into an empty replay; return their transitions.
+
+    Episodes of this project's format are linked where the file system can, which takes no space.
+
+    Args:
+        data: what `drqv2.datasets.formats.read` takes.
+        replay_dir: where to.
+        shapes: those of a row of each episode, by the names of its arrays.
+
+    Raises:
+        UserError: there is no data set there, or some of it cannot be used; file and row are named.
+    """
+    replay_dir.mkdir(parents=True, exist_ok=True)
+    wrong: list[str] = []
+    linked = format_of(data) == "this project's"
+    number = transitions = 0
+    for episode in read(data, wrong.append):
+        wrong += _misfits(episode, shapes)
+        if wrong:
+            continue  # to find the others
+        path = episode_path(replay_dir, number)
+        if linked:
+            _link(Path(episode.where), path)
+        else:
+            files.write_atomically(path, to_safetensors(dict(episode.arrays)))
+        number, transitions = number + 1, transitions + episode.length
+    if wrong:
+        more = f"\nand {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        if any(_FIT in line for line in wrong):
+            more += "\nSet obs_type, image_size, frame_stack or the task as the data has them."
+        advice = f"python -m drqv2.datasets convert {data} NEW skip_bad=true makes a data set without them."
+        raise UserError("\n".join(wrong[:_SHOWN]) + f"{more}\n{advice}")
+    if not number:
+        raise UserError(f"data={data}: holds no episode")
+    return transitions
+
+
+def _misfits(episode: Episode, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """Yield what of an episode's shapes differs from those of the run."""
+    for name, shape in shapes.items():
+        if name not in episode.arrays:
+            yield f"{episode.where}: has no {name}, and {_FIT} is such; it has {', '.join(sorted(episode.arrays))}"
+        elif episode.arrays[name].shape[1:] != shape:
+            found = "x".join(map(str, episode.arrays[name].shape[1:]))
+            yield f"{episode.where}: {name} {found}: {_FIT} is {'x'.join(map(str, shape))}"
+
+
+def _link(source: Path, path: Path) -> None:
+    try:
+        os.link(source.resolve(), path)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, path)

@@ -1,0 +1,75 @@
+"""Configurations for programs of your own: composed and checked as on the command line, without Hydra's runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from drqv2.config.checks import check_overrides, label, validate
+from drqv2.config.messages import explain
+from drqv2.config.schema import CFGS
+from drqv2.errors import UserError
+from drqv2.launch.overrides import RUNS, STORED, quote, readable, take_resume
+
+_PLAIN = re.compile(r"[\w./:%-]+")  # Hydra's grammar reads these unquoted
+
+
+def compose_config(overrides: Sequence[str], values: Mapping[str, Any]) -> DictConfig:
+    """Return the checked configuration of a run; `resume` in it names the directory of the one that is resumed.
+
+    Args:
+        overrides: key=value, as on the command line.
+        values: values by key.
+
+    Raises:
+        UserError: a key or a value is wrong, or the run cannot be resumed.
+    """
+    given = [readable(override, multirun=False) for override in overrides]
+    given += [f"{name}={_written(value)}" for name, value in values.items()]
+    if foreign := next((o for o in given if re.match(r"\+{0,2}hydra[./]", o)), None):
+        raise UserError(f"{foreign}: is for the command line; pass the directory to make_workspace(cfg, directory)")
+    run_dir, regime, given = take_resume(given, multirun=False)
+    try:
+        with initialize_config_dir(str(run_dir or CFGS), version_base="1.3"):
+            cfg = compose(Path(STORED).stem, overrides=given)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(explain(error, regime)) from None
+    check_overrides(cfg, given)
+    validate(cfg)
+    with open_dict(cfg):
+        cfg.resume = None if run_dir is None else str(run_dir)
+    return cfg
+
+
+def _written(value: Any) -> str:
+    """Return a value in Hydra's grammar."""
+    if isinstance(value, str | Path):
+        return str(value) if _PLAIN.fullmatch(str(value)) else quote(str(value))
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_written(key)}:{_written(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ",".join(map(_written, value)) + "]"
+    return json.dumps(value)
+
+
+def new_run_dir(cfg: DictConfig) -> Path:
+    """Return the directory of a run whose configuration `compose_config` made: a new one, or that to resume from."""
+    if cfg.resume:
+        return Path(cfg.resume)
+    name = f"{label(cfg.env_id, cfg.task_name, cfg.get('tasks'))}_{cfg.seed}"
+    now = datetime.now()
+    folder = RUNS / f"{now:%Y.%m.%d}"
+    path, number = folder / f"{now:%H%M%S}_{name}", 1
+    while path.exists():
+        number += 1
+        path = folder / f"{now:%H%M%S}_{name}_{number}"
+    return path

@@ -1,0 +1,202 @@
+"""Learning from stored episodes: update, log, evaluate, save; nothing is collected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dm_env import specs
+
+from drqv2 import utils
+from drqv2.datasets.copying import fill_replay
+from drqv2.datasets.episodes import Arrays
+from drqv2.datasets.formats import MINARI, first_episode
+from drqv2.errors import UserError
+from drqv2.logging.diagnostics import diagnose
+from drqv2.regimes.evaluation import evaluate_policy
+from drqv2.replay.storage import ReplayBufferStorage
+from drqv2.run import factory
+from drqv2.run.environments import make_envs
+from drqv2.run.stats import EpochStats, EvalStats
+from drqv2.run.workspace import BaseWorkspace
+from drqv2.system.files import REPLAY
+
+
+class OfflineWorkspace(BaseWorkspace):
+    """A run that learns from a data set, which becomes its replay. An update counts as an agent step.
+
+    Environments are for evaluations alone; without these there are none.
+    """
+
+    phases = ("data", "update", "evaluation", "snapshot")
+    update_phases = ("data", "update")
+    replay_storage: ReplayBufferStorage
+
+    def setup(self) -> None:
+        """Make replay, agent, recorder and predicates, and environments if there are evaluations."""
+        cfg = self.cfg
+        if not cfg.data.startswith(MINARI):
+            cfg.data = str(Path(cfg.data).absolute())  # in the stored configuration
+        if cfg.offline_frames is not None:
+            self.length_key = "offline_frames"
+        self.eval_envs = [] if cfg.eval_every_frames is None else make_envs(cfg, utils.EVAL_ENV)
+        env: Any = self.eval_envs[0] if self.eval_envs else self.specs_of_data()
+        self.shapes = _stored_shapes(env, cfg.frame_stack)
+        if self.eval_envs:
+            self.video_recorder, _ = factory.make_recorders(cfg, env, self.work_dir)
+        self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
+
+        self.train_until_step = utils.Until(self.num_frames, cfg.action_repeat)
+        self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
+        self.log_every_step = utils.Every(cfg.log_every_frames, cfg.action_repeat)
+        self.diagnose_every_step = utils.Every(cfg.diagnostics_every_frames, cfg.action_repeat)
+        self.rows_at = 0.0  # seconds of training at the newest row of train.csv
+
+        self.agent = factory.make_agent(cfg, env, self.device)
+        batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
+        self.replay_iter = self.time_shares.timed_iterator("data", batches)
+
+    def specs_of_data(self) -> _Specs:
+        """Return the specs of the data; those of a resumed run are in its replay."""
+        replay_dir = self.work_dir / REPLAY
+        place = str(self.work_dir) if any(replay_dir.glob("episode_*")) else self.cfg.data
+        return _Specs(first_episode(place).arrays, self.cfg.frame_stack)
+
+    def begin(self) -> None:
+        """Fill the replay with the data.
+
+        Raises:
+            UserError: some of it cannot be used, does not fit the environment, or is more than replay_buffer_size.
+        """
+        self.replay_storage.delete()
+        transitions = fill_replay(self.cfg.data, self.replay_storage.replay_dir, self.shapes)
+        if transitions > self.cfg.replay_buffer_size:
+            raise UserError(
+                f"replay_buffer_size={self.cfg.replay_buffer_size}: smaller than data={self.cfg.data}; must be at "
+                f"least {transitions} (transitions)"
+            )
+        self.replay_storage.add_existing()
+        print(f"data: {transitions} transitions in {self.replay_storage.num_episodes} episodes of {self.cfg.data}")
+
+    def loop(self) -> Iterator[EpochStats]:
+        """Learn until the end; yield what each epoch has brought, with its evaluation."""
+        while self.train_until_step(self.global_step):
+            # try to end the epoch: save a snapshot, evaluate
+            if self.epoch.ends():
+                yield self.epoch.end()
+                continue
+
+            # try to save a snapshot; stop here if asked to
+            self.epoch.call("on_step", self.global_step)
+            self.save_snapshot_if_due()
+            self.stop.raise_if_requested()
+
+            # update the agent
+            with self.time_shares.spent_on("update"):
+                metrics = self.agent.update(self.replay_iter, self.global_step)
+            self.logger.log_metrics(metrics, self.global_frame, ty="train")
+            self.progress.step += 1
+            self.progress.gradient_step += 1
+            self.progress.updated_step = self.global_step
+
+            # try to log
+            if self.log_every_step(self.global_step):
+                self.log()
+
+    def log(self) -> None:
+        """Write a row of train.csv."""
+        self.require_finite()
+        if self.diagnose_every_step(self.global_step):
+            self.logger.log_metrics(self.diagnostics() | self.gradient_norms(), self.global_frame, ty="train")
+        total_time = self.timer.total_time()
+        speed = (self.global_step - self.progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
+        self.rows_at, self.progress.last_row_step = total_time, self.global_step
+        with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
+            log("fps", speed * self.action_repeat)
+            log("total_time", total_time)
+            log("buffer_size", len(self.replay_storage))
+            log("step", self.global_step)
+
+    def diagnostics(self) -> dict[str, float]:
+        """Return what the newest episode says of the learner."""
+        episode = self.replay_storage.load_episode(max(self.replay_storage.newest_of_tasks().values()))
+        return diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
+
+    def eval(self) -> EvalStats:
+        """Play num_eval_episodes without exploration; log their returns and film the first."""
+        return evaluate_policy(self)
+
+    @cached_property
+    def num_frames(self) -> int:
+        """Environment frames that the updates count as."""
+        return int(self.cfg.offline_frames or self.cfg.num_train_frames)
+
+    @cached_property
+    def round_steps(self) -> int:
+        """Updates from one point of the loop at which a snapshot can be saved to the next."""
+        return 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the replay; `needs` is the first episode that it refers to."""
+        return {
+            "needs": self.replay_storage.first_needed,
+            "replay_storage": self.replay_storage.state_dict(),
+            "replay_loader": self.replay_loader.state_dict(),
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore the replay."""
+        self.rows_at, self.progress.last_row_step = saved["timer"], self.global_step
+        self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
+        self.replay_loader.load_state_dict(saved["replay_loader"])
+
+    def close(self) -> None:
+        """Finish the current snapshot; close environments, workers, recorder and files."""
+        with ExitStack() as closing:  # each, whatever happens to the others; the last one first
+            closing.callback(self.close_environments)
+            if self.eval_envs:
+                closing.callback(self.video_recorder.close)
+            closing.callback(self.replay_loader.close)
+            closing.callback(super().close)
+
+    def conclude(self) -> None:
+        """Print how well a finished run has done; its replay is kept where the run continues."""
+        if self.cfg.then is None:
+            super().conclude()
+        else:
+            print(f"learnt from stored data until frame {self.global_frame}; then={self.cfg.then} continues")
+
+
+class _Specs:
+    """The specs of a data set's episodes, in place of an environment's."""
+
+    step_seconds: float | None = None
+
+    def __init__(self, arrays: Arrays, frame_stack: int) -> None:
+        action = arrays["action"]
+        self._action = specs.BoundedArray(action.shape[1:], np.float32, -1.0, 1.0, "action")
+        self._observation: Any
+        if "frame" in arrays:
+            channels, *size = arrays["frame"].shape[1:]
+            self._observation = specs.BoundedArray((frame_stack * channels, *size), np.uint8, 0, 255, "observation")
+        else:
+            self._observation = specs.Array(arrays["observation"].shape[1:], np.float32, "observation")
+
+    def observation_spec(self) -> Any:
+        return self._observation
+
+    def action_spec(self) -> Any:
+        return self._action
+
+
+def _stored_shapes(env: Any, frame_stack: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a row of an episode that fits an environment, by the names of its arrays."""
+    observation, action = env.observation_spec(), env.action_spec()
+    if len(observation.shape) != 3:
+        return {"observation": tuple(observation.shape), "action": tuple(action.shape)}
+    channels, *size = observation.shape
+    return {"frame": (channels // frame_stack, *size), "action": tuple(action.shape)}

@@ -1,0 +1,222 @@
+"""The epochs of a run: where they end, their evaluations, the hooks, and what each epoch has brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from drqv2.errors import UserError
+from drqv2.run.hooks import Hooks
+from drqv2.run.stats import CollectStats, EpisodeStats, EpochStats, EvalStats, RunSummary, TrainStats, eval_stats
+
+
+class Epochs:
+    """Ends the epochs of a run and calls its hooks.
+
+    An epoch ends every `epoch_frames`, by default where an evaluation is due; where a training return calls for an
+    evaluation; and at the end of the run.
+
+    Args:
+        run: a `BaseWorkspace`.
+
+    Attributes:
+        hooks: of the loop that is under way.
+        stopped: whether an evaluation was good enough to end the run.
+        seconds: what the run had spent on each activity when the epoch began.
+    """
+
+    def __init__(self, run: Any) -> None:
+        self.run, self.hooks, self.stopped = run, Hooks(), False
+        self.seconds: dict[str, float] = {}
+        cfg = run.cfg
+        self._interval = None if cfg.eval_every_frames is None else cfg.eval_every_frames // cfg.action_repeat
+        self._stop_return: float | None = cfg.stop_return
+
+    def start(self, hooks: Hooks) -> bool:
+        """Begin or resume with these hooks; at the start of a run, evaluate. Return whether there is anything to do.
+
+        Raises:
+            UserError: test_in_train, and nothing to compare training returns with.
+        """
+        run, p = self.run, self.run.progress
+        self.hooks, self.stopped = hooks, False
+        if run.cfg.test_in_train and self._stop_return is None and hooks.stop is None:
+            raise UserError("test_in_train=true: needs stop_return=NUMBER, the return that ends the run")
+        if not run.train_until_step(p.step):
+            print(f"nothing left to do: {run.length_key}={run.cfg[run.length_key]} reached; increase it to continue")
+        elif self._reached():
+            print(f"nothing left to do: stop_return={self._stop_return} reached; set another, or null, to continue")
+        elif p.step == 0 and p.last_eval_step < 0 and self._interval is not None and run.cfg.eval_at_start:
+            run.save_snapshot_if_due(now=True)
+            run.stop.raise_if_requested()
+            self._evaluate(0)
+        return bool(run.train_until_step(p.step)) and not self._reached()
+
+    def _reached(self) -> bool:
+        """Return whether stop_return has ended the run at this step; the evaluation at its start does not count."""
+        p = self.run.progress
+        known = p.epoch > 0 and p.last_eval_step == p.step
+        return known and self._stop_return is not None and p.last_return >= self._stop_return
+
+    def ends(self) -> bool:
+        """Return whether the epoch ends here."""
+        run, p = self.run, self.run.progress
+        ends = p.step not in (p.epoch_step, p.last_eval_step) and (run.eval_every_step.due(p.step) or p.eval_wanted)
+        if not ends:
+            run.eval_every_step(p.step)
+        return ends
+
+    def unfinished(self) -> bool:
+        """Return whether there has been anything since the last epoch ended, at the end of a run."""
+        p = self.run.progress
+        return p.step > p.epoch_step or (self._interval is not None and p.last_eval_step != p.step)
+
+    def end(self) -> EpochStats:
+        """Save, evaluate if due, and return what the epoch has brought.
+
+        Raises:
+            Stopped: the process was asked to stop; the epoch ends again after a resume.
+        """
+        run, p = self.run, self.run.progress
+        evaluates = self._evaluation_due()
+        run.save_snapshot_if_due(now=evaluates)  # a run stopped during an evaluation repeats all of it
+        checkpoint = self.call("save_checkpoint", p.epoch + 1, p.step, p.gradient_step)
+        run.stop.raise_if_requested()
+        found = self._evaluate(p.epoch + 1) if evaluates else None
+        evaluation, score, improved = found or (None, None, False)
+        self.stopped = evaluation is not None and self._good_enough(evaluation)
+        p.epoch += 1
+        stats = EpochStats(
+            index=p.epoch,
+            env_step=p.step,
+            frame=run.global_frame,
+            gradient_step=p.gradient_step,
+            episode=run.global_episode,
+            collect=self._collected(),
+            train=self._trained(),
+            eval=evaluation,
+            score=score,
+            improved=improved,
+            best_score=p.best_score,
+            best_frame=p.best_frame,
+            checkpoint=checkpoint,
+            stopped=self.stopped,
+        )
+        if self.stopped and evaluation is not None:
+            print(f"stopped at frame {run.global_frame}: the evaluation's return is {evaluation.return_mean:.1f}")
+        p.begin_epoch()
+        self.seconds = run.time_shares.seconds()
+        return stats
+
+    def _evaluation_due(self) -> bool:
+        run, p = self.run, self.run.progress
+        if self._interval is None:
+            return p.eval_wanted
+        passed = p.step - max(p.last_eval_step, 0) >= self._interval
+        return run.cfg.epoch_frames is None or passed or p.eval_wanted or not run.train_until_step(p.step)
+
+    def _evaluate(self, epoch: int) -> tuple[EvalStats, float, bool]:
+        """Evaluate at the end of an epoch; return the evaluation, its score, and whether that is the best so far."""
+        run, p = self.run, self.run.progress
+        self.call("before_eval", epoch, p.step)
+        stats = run.eval()
+        score = float(self.call("score", stats, default=stats.return_mean))
+        improved = score > p.best_score
+        if improved:
+            p.best_score, p.best_frame = score, stats.frame
+            if run.cfg.save_best:
+                run.save_best()
+            self.call("save_best", stats)
+        return stats, score, improved
+
+    def _good_enough(self, stats: EvalStats) -> bool:
+        reached = self._stop_return is not None and stats.return_mean >= self._stop_return
+        return bool(self.call("stop", stats, default=False)) or reached
+
+    def logged(self, episodes: Sequence[EpisodeStats]) -> None:
+        """Count training episodes that were logged; with test_in_train, see whether they call for an evaluation."""
+        run, p = self.run, self.run.progress
+        for episode in episodes:
+            p.epoch_episodes += 1
+            p.epoch_return_sum += episode.total
+            p.epoch_length_sum += episode.length
+            self.call("on_episode_end", episode)
+        if run.cfg.test_in_train and episodes:
+            returns, lengths, success = zip(*((e.total, e.length, e.success) for e in episodes), strict=True)
+            means = {"episode_reward": float(np.mean(returns)), "episode_length": float(np.mean(lengths))}
+            means |= {} if None in success else {"success": float(np.mean(success))}
+            p.eval_wanted |= self._good_enough(eval_stats(p.step, run.global_frame, returns, means))
+
+    def call(self, name: str, *args: Any, default: Any = None) -> Any:
+        """Return what a hook returns; `default` if there is none.
+
+        Raises:
+            Exception: the hook's own, once a snapshot is on disk.
+        """
+        hook = getattr(self.hooks, name)
+        if hook is None:
+            return default
+        try:
+            return hook(*args)
+        except Exception:
+            if self.run.cfg.save_snapshot and name in ("on_step", "on_episode_end"):
+                self.run.save_snapshot()  # the others are called after one
+            self.run.finish_snapshots()
+            raise
+
+    def _spent(self, phases: Sequence[str], since: dict[str, float] | None = None) -> float:
+        """Return the seconds spent on some activities, in the run or since the epoch began."""
+        now = self.run.time_shares.seconds()
+        return sum(now.get(name, 0.0) - (since or {}).get(name, 0.0) for name in phases)
+
+    def _collected(self) -> CollectStats:
+        run, p = self.run, self.run.progress
+        steps, n = p.step - p.epoch_step, p.epoch_episodes
+        seconds = self._spent(run.collect_phases, self.seconds)
+        both = seconds + self._spent(run.update_phases, self.seconds)
+        return CollectStats(
+            env_steps=steps,
+            episodes=n,
+            return_mean=p.epoch_return_sum / n if n else None,
+            length_mean=p.epoch_length_sum / n if n else None,
+            seconds=seconds,
+            frames_per_second=steps * run.action_repeat / max(both, 1e-9),
+        )
+
+    def _trained(self) -> TrainStats:
+        run, p = self.run, self.run.progress
+        seconds = self._spent(run.update_phases, self.seconds)
+        means, nonfinite = run.logger.recent()
+        steps = p.gradient_step - p.epoch_gradient_step
+        return TrainStats(
+            gradient_steps=steps,
+            losses={name: mean for name, mean in means.items() if "loss" in name},
+            metrics=means,
+            nonfinite=nonfinite,
+            seconds=seconds,
+            steps_per_second=steps / max(seconds, 1e-9),
+        )
+
+    def summary(self) -> RunSummary:
+        """Return what the run has brought so far."""
+        run, p = self.run, self.run.progress
+        update, train = self._spent(run.update_phases), run.timer.total_time()
+        return RunSummary(
+            epochs=p.epoch,
+            env_step=p.step,
+            frame=run.global_frame,
+            gradient_step=p.gradient_step,
+            episode=run.global_episode,
+            last_return=p.last_return,
+            best_score=p.best_score,
+            best_frame=p.best_frame,
+            stopped=self.stopped or self._reached(),
+            collect_seconds=self._spent(run.collect_phases),
+            update_seconds=update,
+            evaluate_seconds=self._spent(["evaluation"]),
+            train_seconds=train,
+            frames_per_second=run.global_frame / max(train, 1e-9),
+            gradient_steps_per_second=p.gradient_step / max(update, 1e-9),
+        )

@@ -1,0 +1,196 @@
+"""What an epoch and a run have brought: frozen dataclasses of plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class EpisodeStats:
+    """A finished training episode.
+
+    Attributes:
+        env_step: agent steps of the run when it became known.
+        task: index of its task, 0 where there is one.
+        total: its return, of the environment's own rewards.
+        length: environment frames.
+        success: 1.0 if a step of it succeeded, else 0.0; None where the environment does not say.
+    """
+
+    env_step: int
+    task: int
+    total: float
+    length: int
+    success: float | None = None
+
+
+@dataclass(frozen=True)
+class EvalStats:
+    """An evaluation, or, where a training return may call for one (`test_in_train`), the episodes of a row.
+
+    Attributes:
+        env_step: agent steps of the run.
+        frame: environment frames of the run.
+        episodes: how many were played.
+        return_mean: mean of their returns; of several tasks, the mean over those that are learnt.
+        return_std: standard deviation of all returns.
+        return_min: least return.
+        return_max: greatest return.
+        length_mean: mean length, environment frames.
+        success: share of episodes with a successful step; None where the environment does not say.
+        metrics: the metrics of the row in eval.csv, by name; with several tasks, those of each.
+        seconds: how long it took.
+    """
+
+    env_step: int
+    frame: int
+    episodes: int
+    return_mean: float
+    return_std: float
+    return_min: float
+    return_max: float
+    length_mean: float
+    success: float | None
+    metrics: Mapping[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CollectStats:
+    """What an epoch has collected.
+
+    Attributes:
+        env_steps: agent steps.
+        episodes: training episodes that were logged.
+        return_mean: their mean return; None if there are none.
+        length_mean: their mean length, environment frames; None if there are none.
+        seconds: spent on stepping environments and choosing actions, or on waiting for actors.
+        frames_per_second: environment frames over all seconds of collecting and updating.
+    """
+
+    env_steps: int
+    episodes: int
+    return_mean: float | None
+    length_mean: float | None
+    seconds: float
+    frames_per_second: float
+
+
+@dataclass(frozen=True)
+class TrainStats:
+    """What an epoch has learnt.
+
+    Attributes:
+        gradient_steps: steps of the optimizers.
+        losses: means of the last 100 finite values of each metric of the agent's updates with `loss` in its name.
+        metrics: the same of all its metrics.
+        nonfinite: how many values of each were NaN or infinite since the run began, where there was one.
+        seconds: spent on updates and on waiting for batches.
+        steps_per_second: gradient steps over these.
+    """
+
+    gradient_steps: int
+    losses: Mapping[str, float]
+    metrics: Mapping[str, float]
+    nonfinite: Mapping[str, int]
+    seconds: float
+    steps_per_second: float
+
+
+@dataclass(frozen=True)
+class EpochStats:
+    """An epoch, with the evaluation at its end.
+
+    Attributes:
+        index: number of the epoch, from 1.
+        env_step: agent steps of the run.
+        frame: environment frames of the run.
+        gradient_step: steps of the optimizers in the run.
+        episode: training episodes of the run.
+        collect: what the epoch has collected.
+        train: what it has learnt.
+        eval: the evaluation; None if there was none.
+        score: that by which evaluations are compared; None without an evaluation.
+        improved: whether it is greater than each before.
+        best_score: the greatest so far; -inf before the first evaluation.
+        best_frame: where that was reached; -1 before the first evaluation.
+        checkpoint: what the hook `save_checkpoint` returned.
+        stopped: whether the run ends here because the evaluation was good enough.
+    """
+
+    index: int
+    env_step: int
+    frame: int
+    gradient_step: int
+    episode: int
+    collect: CollectStats
+    train: TrainStats
+    eval: EvalStats | None
+    score: float | None
+    improved: bool
+    best_score: float
+    best_frame: int
+    checkpoint: str | Path | None
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run, up to where it is.
+
+    Attributes:
+        epochs: how many have ended.
+        env_step: agent steps.
+        frame: environment frames.
+        gradient_step: steps of the optimizers.
+        episode: training episodes.
+        last_return: mean return of the last evaluation; NaN without one.
+        best_score: greatest score of an evaluation; -inf without one.
+        best_frame: where that was reached; -1 without one.
+        stopped: whether it ended because an evaluation was good enough.
+        collect_seconds: spent on stepping environments and choosing actions, or on waiting for actors.
+        update_seconds: spent on updates and on waiting for batches.
+        evaluate_seconds: spent on evaluations.
+        train_seconds: of training, evaluations left out.
+        frames_per_second: environment frames over these.
+        gradient_steps_per_second: gradient steps over the seconds of updates.
+    """
+
+    epochs: int
+    env_step: int
+    frame: int
+    gradient_step: int
+    episode: int
+    last_return: float
+    best_score: float
+    best_frame: int
+    stopped: bool
+    collect_seconds: float
+    update_seconds: float
+    evaluate_seconds: float
+    train_seconds: float
+    frames_per_second: float
+    gradient_steps_per_second: float
+
+
+def eval_stats(
+    env_step: int, frame: int, returns: Sequence[float], metrics: Mapping[str, float], seconds: float = 0.0
+) -> EvalStats:
+    """Return the statistics of episodes from their returns and the metrics of their row in the log."""
+    return EvalStats(
+        env_step=env_step,
+        frame=frame,
+        episodes=len(returns),
+        return_mean=metrics["episode_reward"],
+        return_std=float(np.std(returns)),
+        return_min=float(np.min(returns)),
+        return_max=float(np.max(returns)),
+        length_mean=metrics["episode_length"],
+        success=metrics.get("success"),
+        metrics=dict(metrics),
+        seconds=seconds,
+    )

@@ -1,0 +1,35 @@
+"""Starting processes that do a run's work beside it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from typing import Any
+
+from drqv2.system.signals import signals_blocked
+
+
+def start(process: Any) -> None:
+    """Start a process of multiprocessing's forkserver, which leaves signals to this one and does not run its program.
+
+    Otherwise each process would import the file that this one was started with, torch included, and a program without
+    `if __name__ == "__main__"` would start itself again.
+    """
+    with signals_blocked():  # multiprocessing's servers, too, leave signals to the main process
+        resource_tracker.ensure_running()  # it lets SIGINT and SIGTERM through again, so it comes first and alone
+    with signals_blocked(), _program_hidden():
+        process.start()
+
+
+@contextmanager
+def _program_hidden() -> Iterator[None]:
+    """Hide from multiprocessing where the program's file is."""
+    program = vars(sys.modules["__main__"])
+    hidden: dict[str, Any] = {name: program.pop(name) for name in ("__spec__", "__file__") if name in program}
+    try:
+        program["__spec__"] = None
+        yield
+    finally:
+        program.update(hidden)

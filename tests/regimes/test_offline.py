@@ -1,0 +1,251 @@
+"""Whole runs of regime=offline: what they learn from, write and resume, how they continue, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from safetensors.numpy import load_file, save_file
+
+import train
+from drqv2.agents import offline
+from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.launch.command_line import launch
+from drqv2.run.hooks import Hooks
+from drqv2.snapshot import file as snapshot
+from tests import short_run
+from tests.short_run import OFFLINE, assert_same, resume, rows
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that has collected eight episodes."""
+    more = "replay_buffer_size=1000", "save_video=false", "save_train_video=false", "eval_every_frames=null"
+    return short_run.run(tmp_path_factory.mktemp("data") / "run", *more)
+
+
+def run(run_dir: Path, data: Path | str, *overrides: str) -> Path:
+    launch(train.main, "cfgs", argv=[*OFFLINE, f"data={data}", f"hydra.run.dir={run_dir}", *overrides])
+    return run_dir
+
+
+def files_of(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("offline") / "run", data)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *args: Any) -> str:
+    with pytest.raises(SystemExit) as leaving:
+        run(*args)
+    assert leaving.value.code not in (0, None)
+    return capsys.readouterr().err
+
+
+def test_a_run_learns_from_data_that_it_does_not_change(data: Path, tmp_path: Path) -> None:
+    before = files_of(data / "buffer")
+    done = run(tmp_path / "run", data, "keep_replay=false")
+    assert files_of(data / "buffer") == before
+    assert not (done / "buffer").exists()
+    assert [int(float(row["frame"])) for row in rows(done, "eval")] == [0, 40, 80, 120]
+    table = rows(done, "train")
+    assert [int(row["frame"]) for row in table] == list(range(20, 121, 20))
+    assert {row["buffer_size"] for row in table} == {"240"}
+    assert all(float(row["actor_bc_loss"]) > 0 for row in table)
+    assert all(row["q_mean"] for row in table[1::2])
+
+
+def test_it_makes_an_update_at_every_step(data: Path, tmp_path: Path) -> None:
+    cfg = train.compose(*OFFLINE, data=data)
+    with train.make_workspace(cfg, tmp_path / "run") as workspace:
+        told = list(workspace.epochs())
+    assert [(epoch.env_step, epoch.gradient_step) for epoch in told] == [(20, 20), (40, 40), (60, 60)]
+    assert told[-1].collect.episodes == 0
+
+
+@pytest.mark.parametrize(
+    ("agent", "kind"),
+    [
+        ("drqv2_bc", offline.DrQV2BCAgent),
+        ("bc", offline.BCAgent),
+        ("cql", offline.CQLAgent),
+        ("drqv2", DrQV2Agent),
+    ],
+)
+def test_the_agent_is_chosen_by_name(agent: str, kind: type, data: Path, tmp_path: Path) -> None:
+    cfg = train.compose(*OFFLINE, f"agent={agent}", data=data, eval_every_frames=None, num_train_frames=8)
+    with train.make_workspace(cfg, tmp_path / "run") as workspace:
+        learner: DrQV2Agent = workspace.agent
+        before = {name: x.clone() for name, x in learner.actor.state_dict().items()}
+        workspace.run()
+        assert type(workspace.agent) is kind
+        assert any((x != before[name]).any() for name, x in learner.actor.state_dict().items())
+
+
+def test_an_interrupted_run_ends_in_the_same_bits(
+    data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = DrQV2Agent.update
+
+    def update_and_signal(self: DrQV2Agent, replay_iter: Any, step: int) -> Any:
+        if step == 33:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, replay_iter, step)
+
+    with monkeypatch.context() as m:
+        m.setattr(DrQV2Agent, "update", update_and_signal)
+        with pytest.raises(SystemExit) as leaving:
+            run(tmp_path / "run", data)
+    assert leaving.value.code == 75
+    resume(tmp_path / "run")
+    assert_same(whole, tmp_path / "run")
+
+
+def test_without_evaluations_there_is_no_environment(data: Path, tmp_path: Path) -> None:
+    # The environment cannot be made here: nothing of it is needed, on a resume neither, and nor is the data then.
+    copy = tmp_path / "data"
+    copy.mkdir()
+    for path in (data / "buffer").iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    more = "eval_every_frames=null", "env._target_=tests.short_env.there_is_no_such_thing", "num_train_frames=60"
+    done = run(tmp_path / "run", copy, *more)
+    for path in copy.iterdir():
+        path.unlink()
+    resume(done, "num_train_frames=120")
+    assert snapshot.load(done / "snapshot.pt")["frame"] == 120
+    assert not (done / "eval.csv").exists()
+
+
+@pytest.mark.parametrize("layout", ["public npz", "V-D4RL npz", "run directory"])
+def test_other_layouts_give_the_same_run(layout: str, data: Path, whole: Path, tmp_path: Path) -> None:
+    folder = data
+    if layout != "run directory":
+        folder = tmp_path / "data"
+        folder.mkdir()
+        for path in sorted((data / "buffer").iterdir()):
+            arrays: Any = load_file(path)
+            frame = arrays.pop("frame")
+            if layout == "public npz":  # stacks of images
+                arrays["observation"] = np.concatenate([frame[np.maximum(np.arange(31) - k, 0)] for k in (1, 0)], 1)
+            else:
+                arrays |= {"image": frame.transpose(0, 2, 3, 1), "is_terminal": 1 - arrays.pop("discount")[:, 0]}
+            np.savez(folder / f"{path.stem}.npz", **arrays)
+    done = run(tmp_path / "run", folder, "save_video=false")
+    assert rows(done, "eval") == rows(whole, "eval")
+    assert rows(done, "train") == rows(whole, "train")
+
+
+def test_then_collects_in_the_same_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = "then=drqv2", "offline_frames=80", "num_train_frames=240", "num_seed_frames=0", "agent.num_expl_steps=0"
+    done = run(tmp_path / "run", data, *more)
+    told = capsys.readouterr().out
+    assert "learnt from stored data until frame 80; then=drqv2 continues" in told
+    assert [int(float(row["frame"])) for row in rows(done, "eval")] == [0, 40, 80, 120, 160, 200, 240]
+    with open(done / "train.csv", newline="") as file:
+        episodes = [row for row in csv.DictReader(file) if row["episode_reward"]]
+    assert [row["frame"] for row in episodes] == ["140", "200"]
+    assert [row["buffer_size"] for row in episodes] == ["270", "300"]  # the data, and what was collected
+    assert snapshot.load(done / "snapshot.pt")["progress"]["gradient_step"] == 120
+    resume(done, "num_train_frames=300")
+    assert int(float(rows(done, "eval")[-1]["frame"])) == 300
+    assert OmegaConf.load(done / "config.yaml").regime == "offline"
+
+
+def test_an_interrupted_second_part_ends_in_the_same_bits(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ["then=drqv2", "offline_frames=40", "num_train_frames=160", "num_seed_frames=0", "save_video=false"]
+    expected = run(tmp_path / "whole", data, *more)
+    act = train.Workspace.act
+
+    def act_and_signal(self: train.Workspace, observations: Any) -> Any:
+        if self.global_step == 55:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return act(self, observations)
+
+    with monkeypatch.context() as m:
+        m.setattr(train.Workspace, "act", act_and_signal)
+        with pytest.raises(SystemExit):
+            run(tmp_path / "run", data, *more)
+    resume(tmp_path / "run")
+    assert_same(expected, tmp_path / "run")
+
+
+def test_hooks_work(data: Path, tmp_path: Path) -> None:
+    steps: list[int] = []
+    with train.make_workspace(train.compose(*OFFLINE, data=data), tmp_path / "run") as workspace:
+        summary = workspace.run(Hooks(on_step=steps.append, stop=lambda stats: stats.frame == 80))
+    assert steps == list(range(40))
+    assert summary.stopped
+
+
+# What is refused
+
+
+def broken(data: Path, folder: Path, number: int, **arrays: np.ndarray) -> Path:
+    """Return a copy of the data in which an episode has other arrays."""
+    folder.mkdir()
+    for path in (data / "buffer").iterdir():
+        found = load_file(path)
+        save_file(found | (arrays if int(path.stem[-8:]) == number else {}), folder / path.name)
+    return folder
+
+
+def test_bad_data_is_named_and_nothing_is_lost(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reward = np.zeros((31, 1), np.float32)
+    reward[7] = np.nan
+    bad = broken(data, tmp_path / "bad", 3, reward=reward)
+    before = files_of(bad)
+    told = refusal(capsys, tmp_path / "run", bad)
+    assert "episode_00000003.safetensors: row 7: reward is nan" in told
+    assert "skip_bad=true" in told
+    assert files_of(bad) == before
+    (bad / "episode_00000005.safetensors").write_bytes(b"nonsense")
+    told = refusal(capsys, tmp_path / "other", bad)
+    assert "episode_00000003" in told
+    assert "episode_00000005.safetensors: damaged" in told
+
+
+def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refusal(capsys, tmp_path / "a", data, "image_size=40")
+    assert "frame 3x32x32: that of the run is 3x40x40" in told
+    assert "image_size" in told
+    bad = broken(data, tmp_path / "bad", 2, action=np.zeros((31, 5), np.float32))
+    assert "episode_00000002.safetensors: action 5: that of the run is 1" in refusal(capsys, tmp_path / "b", bad)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data=null"], "data is missing: give the episodes"),
+        (["data=nowhere/at_all"], "there is no such directory"),
+        (["agent=dqn"], "agent=dqn"),
+        (["agent.update_every_steps=2"], "set it to 1"),
+        (["offline_frames=20"], "is for then=drqv2"),
+        (["then=drqv2"], "needs offline_frames below"),
+        (["then=drqv2", "offline_frames=500"], "needs offline_frames below"),
+        (["replay_buffer_size=100"], "replay_buffer_size=100"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    overrides: list[str], message: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refusal(capsys, tmp_path / "run", data, *overrides)
+    assert message in told
+    assert "Traceback" not in told
+
+
+def test_an_agent_is_not_chosen_on_resume(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        resume(whole, "agent=bc")
+    assert "a agent cannot" not in (told := capsys.readouterr().err)
+    assert "agent=bc" in told
