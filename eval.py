@@ -7,6 +7,8 @@ python eval.py RUN_DIR task=walker_run camera=1 render_size=480 fps=30
 python eval.py RUN_DIR episodes=50                    # a run of several tasks: a row and a picture for each of them
 python eval.py policy.safetensors                     # weights written by python -m drqv2.snapshot export
 python eval.py RUN_DIR export=policy.onnx             # the policy for other programs, and a model card
+python eval.py RUN_DIR episodes=100 store=DIR         # keep the episodes, as a data set for regime=offline
+python eval.py RUN_DIR episodes=100 store=DIR noise=0.3 random_share=0.1
 python eval.py RUN_DIR live=true                      # show the episodes in a window
 
 The episodes do not occur in training and are the same for every snapshot of a run, so that you can compare snapshots.
@@ -54,6 +56,7 @@ from drqv2.evaluation.card import model_card
 from drqv2.evaluation.episodes import EpisodeResult, play
 from drqv2.evaluation.export import export, observed, require_format
 from drqv2.evaluation.films import Picture, side_by_side
+from drqv2.evaluation.storing import EpisodeStore, with_noise
 from drqv2.evaluation.tables import episodes_table, tasks_table
 from drqv2.launch.arguments import run_tool
 from drqv2.run import factory
@@ -86,6 +89,9 @@ KEYS = {
     Key("agent_dir", Folder(), "Directory of the agent's file.", null="as in training"): None,
     Key("trust", Bool(), "Run code named by a file of weights from outside the run's directory."): False,
     Key("export", Text(), "File for other programs: NAME.onnx, or NAME.pt2 of torch.export.", null="none"): None,
+    Key("store", Text(), "New directory for the episodes, as a data set.", null="none"): None,
+    Key("noise", Float(0), "Of store: standard deviation of Gaussian noise on each action."): 0.0,
+    Key("random_share", Float(0, 1), "Of store: probability of a uniform action, at each step."): 0.0,
     Key("out", Text(), "Directory for the video and the returns.", null="eval/ in the run's directory"): None,
 }
 
@@ -114,6 +120,8 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
     if args.live:
         _require_display()
+    if not args.store and (args.noise or args.random_share):
+        raise UserError("noise and random_share: are for store=DIR; evaluations are without exploration")
     if args.export:
         require_format(Path(args.export))
     path = trained.find(source, args.snapshot)
@@ -130,6 +138,8 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         _make(folder)
     camera = int(args.camera) if re.fullmatch(r"-?[0-9]{1,9}", args.camera or "") else args.camera
     filmed = 1 if chosen is None or (len(names) > 1 and args.film is None) else len(chosen)  # episodes of each task
+    if args.store and len(tasks) > 1:
+        raise UserError("store: keeps the episodes of one task; add task=NAME, one of " + ", ".join(names))
     cfg.num_eval_envs, cfg.overlap = max(args.num_envs, filmed), args.num_envs > 1
     made = make_envs(cfg, utils.EVAL_ENV)
     try:
@@ -140,7 +150,10 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
             for first, *_ in own:
                 first.call("begin", _EVALUATION, 0)
                 first.call("render", 16, 16, camera)
-        results = _play([some[: args.num_envs] for some in own], args.episodes, act)
+        playing = [some[: args.num_envs] for some in own]
+        if args.store:
+            return _store_episodes(playing[0], act, args, cfg, {"weights": str(path), "frame": frame, "task": played})
+        results = _play(playing, args.episodes, act)
         print(f"{played}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
         played_names = [names[t] for t in tasks]
         table = _table(played_names, results, cfg.action_repeat, several=len(names) > 1)
@@ -204,6 +217,18 @@ def _play(envs: Sequence[Sequence[Any]], episodes: int, act: Policy) -> list[lis
     """Return the results of the episodes of each task, in its environments."""
     results = play(list(itertools.chain(*envs)), _EVALUATION, episodes, act, lambda *_: None, len(envs))
     return [results[i * episodes :][:episodes] for i in range(len(envs))]
+
+
+def _store_episodes(
+    envs: Sequence[Any], act: Policy, args: SimpleNamespace, cfg: DictConfig, about: dict[str, Any]
+) -> None:
+    """Play the episodes, maybe with noise, into a data set; print their returns."""
+    about |= {"seed": cfg.seed, "noise": args.noise, "random_share": args.random_share}
+    explore = with_noise(act, envs[0].action_spec(), args.noise, args.random_share, cfg.seed)
+    with EpisodeStore(Path(args.store), envs[0], cfg.frame_stack, about) as store:
+        results = play(envs, _EVALUATION, args.episodes, explore, store.watch)
+    print("\n".join(episodes_table(results, cfg.action_repeat)))
+    print(f"data set: {args.store}; python -m drqv2.datasets card {args.store}")
 
 
 def _export(
