@@ -141,6 +141,11 @@ class Status:
         best_return: best evaluation return so far; -inf before the first evaluation.
         shares: fraction of the time spent on each activity, by name; sums to 1.
         details: further lines, by label.
+        epoch: number of the current epoch, from 1; 0 where there is none.
+        epoch_frame: environment frames since it began.
+        epoch_frames: its length, environment frames.
+        env_step: agent steps so far.
+        gradient_step: steps of the optimizers so far.
     """
 
     frame: int
@@ -148,6 +153,11 @@ class Status:
     best_return: float = float("-inf")
     shares: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, str] = field(default_factory=dict)
+    epoch: int = 0
+    epoch_frame: int = 0
+    epoch_frames: int = 0
+    env_step: int = 0
+    gradient_step: int = 0
 
 
 class Dashboard(Console):
@@ -221,7 +231,15 @@ class Dashboard(Console):
             f"{fps:.0f} fps" if fps > 0 else "",
             f"{_time(max(0, status.num_frames - status.frame) / fps)} left" if fps > 0 else "",
         )
+        if status.epoch:
+            done = min(status.epoch_frame / max(1, status.epoch_frames), 1.0)
+            label = f"epoch {status.epoch}: {status.epoch_frame:,}/{status.epoch_frames:,} frames"
+            bar.add_row(label, ProgressBar(total=1.0, completed=done), f"{100 * done:.1f} %", "", "")
         lines: list[RenderableType] = [bar, self._returns(status)]
+        if status.epoch:
+            length = self._rows.get("train", {}).get("episode_length")
+            last = "" if length is None else f"  episode_length {length:.0f}"
+            lines.append(Text(f"steps    env_step {status.env_step:,}  gradient_step {status.gradient_step:,}{last}"))
         if tasks := self._tasks.lines():
             rows = Table.grid()
             shown = Columns([Text(line, no_wrap=True) for line in tasks], padding=(0, 3), column_first=True)

@@ -259,8 +259,19 @@ class BaseWorkspace:
 
     def status(self) -> Status:
         """Return what a dashboard shows."""
-        best = self.progress.best_return
-        return Status(self.global_frame, self.num_frames, best, self.time_shares.shares(), self.details())
+        p, cfg = self.progress, self.cfg
+        return Status(
+            frame=self.global_frame,
+            num_frames=self.num_frames,
+            best_return=p.best_return,
+            shares=self.time_shares.shares(),
+            details=self.details(),
+            epoch=p.epoch + 1,
+            epoch_frame=(p.step - p.epoch_step) * self.action_repeat,
+            epoch_frames=cfg.epoch_frames or cfg.eval_every_frames or self.num_frames,
+            env_step=p.step,
+            gradient_step=p.gradient_step,
+        )
 
     def details(self) -> dict[str, str]:
         """Return further lines of a dashboard, by label, where a regime has some."""

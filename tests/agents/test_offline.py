@@ -1,4 +1,4 @@
-"""DrQ+BC and behaviour cloning: their losses written out, and what they learn from stored actions."""
+"""DrQ+BC, behaviour cloning and CQL: their losses written out, and what they learn from stored actions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.agents.offline import BCAgent, DrQV2BCAgent
+from drqv2.agents.offline import BCAgent, CQLAgent, DrQV2BCAgent
 from drqv2.logging.diagnostics import diagnose
 
 
@@ -116,7 +116,51 @@ def test_behaviour_cloning_leaves_the_critic_alone_and_has_no_diagnostics_of_val
     assert diagnose(make(DrQV2BCAgent), episode, 1, 0.99, "cpu").keys() >= {"q_bias"}
 
 
-@pytest.mark.parametrize("kind", [BCAgent, DrQV2BCAgent])
+def test_the_critics_loss_of_cql_is_the_formula() -> None:
+    agent = make(CQLAgent, cql_alpha=0.7, cql_samples=5)
+    obs, action, reward, discount, next_obs = data = batch()
+    features, next_features = agent.encoder(obs).detach(), agent.encoder(next_obs).detach()
+    before, sampled = copy.deepcopy(agent.critic), []
+    sample = agent._sampled_actions
+
+    def recorded(*args: Any) -> Tensor:
+        sampled.append(sample(*args))
+        return sampled[-1]
+
+    agent._sampled_actions = recorded
+    mean, next_mean = (agent.actor(x, 0.0).mean.detach() for x in (features, next_features))
+    metrics = agent.update(iter([data]), 0)
+    (actions,) = sampled
+    assert actions.shape == (15, 16, 2)
+    assert (actions[:5].abs() <= 1).all()
+    assert actions[:5].std() > 0.4  # uniform
+    torch.testing.assert_close(actions[5:10], mean.expand(5, 16, 2))
+    torch.testing.assert_close(actions[10:], next_mean.expand(5, 16, 2))
+    target = reward + discount * torch.min(*before(next_features, next_mean))  # the target critic is still the same
+    expected = torch.zeros(())
+    for i in range(2):
+        own = before(features, action)[i]
+        others = torch.stack([before(features, a)[i] for a in actions])  # [15, B, 1]
+        expected = expected + F.mse_loss(own, target) + 0.7 * (others.exp().sum(0).log() - own).mean()
+    torch.testing.assert_close(metrics["critic_loss"], expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_cql_values_other_actions_below_those_of_the_data() -> None:
+    def gap(kind: type[DrQV2Agent], **more: Any) -> float:
+        agent = make(kind, hidden_dim=64, feature_dim=32, lr=3e-3, stddev_schedule="0.2", **more)
+        batches = mirrored()
+        for step in range(200):
+            agent.update(batches, step)
+        obs, action, *_ = next(batches)
+        with torch.no_grad():
+            features = agent.encoder(obs)
+            own, other = (torch.min(*agent.critic(features, a)).mean() for a in (action, -action))
+        return float(own - other)
+
+    assert gap(CQLAgent, cql_alpha=5.0) > gap(DrQV2Agent) + 1.0
+
+
+@pytest.mark.parametrize("kind", [BCAgent, CQLAgent, DrQV2BCAgent])
 def test_images_bf16_and_no_metrics(kind: type[DrQV2Agent]) -> None:
     agent = make(kind, obs_shape=(9, 48, 48), use_tb=False, precision="bf16", stddev_schedule="0.1")
     assert agent._as_published, "updates may use bf16 and CUDA graphs, as DrQ-v2's"

@@ -193,3 +193,24 @@ def test_a_run_in_a_terminal(tmp_path: Path) -> None:
     assert "best eval" in last
     assert "| train | F:" not in text
     assert "evaluation return:" in last
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_an_epoch_has_its_own_bar(width: int) -> None:
+    status = Status(
+        412_000,
+        1_100_000,
+        812.3,
+        SHARES,
+        {},
+        42,
+        epoch_frame=2_500,
+        epoch_frames=10_000,
+        env_step=206_000,
+        gradient_step=9,
+    )
+    lines = drawn(width, status=status).splitlines()
+    assert {len(line) for line in lines} == {width}
+    (bar,) = [line for line in lines if "epoch 42" in line]
+    assert re.search(r"epoch 42: 2,500/10,000 frames .*25.0 %", bar)
+    assert any("env_step 206,000  gradient_step 9" in line for line in lines)
