@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import utils
-from drqv2.errors import NotFiniteError, UserError
+from drqv2.errors import NotFiniteError
 from drqv2.logging.console import Status
 from drqv2.logging.diagnostics import gradient_norms
 from drqv2.logging.usage import TimeShares
@@ -25,11 +24,11 @@ from drqv2.run.environments import task_names
 from drqv2.run.epochs import Epochs
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
+from drqv2.run.snapshots import Snapshots
 from drqv2.run.stats import EpochStats, EvalStats, RunSummary, eval_stats
 from drqv2.snapshot import agent_state, agent_weights, rng
 from drqv2.snapshot.agent_weights import not_finite
 from drqv2.snapshot.checkpoints import Checkpoints
-from drqv2.snapshot.resume import changed_keys
 from drqv2.system import files
 from drqv2.system.signals import StopSignals
 
@@ -75,7 +74,6 @@ class BaseWorkspace:
         self.tasks = task_names(cfg)
         # Reading a key of an OmegaConf configuration takes microseconds: those needed at every step are read once.
         self.action_repeat = int(cfg.action_repeat)
-        self._saves, self._save_every, self._keep = cfg.save_snapshot, cfg.snapshot_every_seconds, cfg.snapshot_keep
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
         utils.set_seed_everywhere(cfg.seed)
@@ -87,36 +85,31 @@ class BaseWorkspace:
         self.closing = ExitStack()  # what is released after `close`
         self.closed = False
         # State of the global random generators while code other than the run's uses them; None: now it is the run's.
-        self._rng: dict[str, Any] | None = None
+        self.rng_state: dict[str, Any] | None = None
         try:
             self.setup()
             self._start_or_resume()
         except BaseException:
             self.close_environments()
             raise
-        self._rng = rng.rng_state()
+        self.rng_state = rng.rng_state()
 
     def _start_or_resume(self) -> None:
         cfg, work_dir = self.cfg, self.work_dir
         self.logger = factory.make_logger(cfg, work_dir, self.console)  # its hyperparameters may refer to the shapes
         self.timer = utils.Timer()
-        self._saved_norms: dict[str, float] = {}  # gradient norms of the last update before a resume
-        self._saved_at = float("-inf")  # seconds of training at the newest snapshot
-        self._milestone_step = -1  # agent step of the newest milestone that this process has saved
         self.checkpoints = Checkpoints(work_dir)
+        self.snapshots = Snapshots(self)
         if cfg.save_snapshot:
             agent_state.capture(self.agent, warn=True)
         saved = self.checkpoints.load()
         if saved is None:
             if cfg.init_from:
                 agent_weights.init_weights(self.agent, Path(cfg.init_from))
-            self._store_config()
+            self.snapshots.store_config()
             self.begin()
         else:
-            resolved: Any = OmegaConf.to_container(cfg, resolve=True)
-            changed = changed_keys(saved["config"], resolved, work_dir)
-            self._load_snapshot(saved, changed)
-            self._keep_changes(changed)
+            self.snapshots.restore(saved)
             seconds = f"{saved['timer']:.0f} s of training"
             print(f"resumed {work_dir} at frame {self.global_frame} (episode {self.global_episode}, {seconds})")
 
@@ -187,14 +180,14 @@ class BaseWorkspace:
 
     def _next(self, epochs: Iterator[EpochStats]) -> EpochStats | None:
         """Return the next epoch, trained with the run's own state of the global random generators."""
-        assert self._rng is not None, "a hook cannot train its own run"
+        assert self.rng_state is not None, "a hook cannot train its own run"
         others = rng.rng_state()
-        rng.set_rng_state(self._rng)
-        self._rng = None
+        rng.set_rng_state(self.rng_state)
+        self.rng_state = None
         try:
             return next(epochs, None)
         finally:
-            self._rng = rng.rng_state()
+            self.rng_state = rng.rng_state()
             rng.set_rng_state(others)
 
     def run(self, hooks: Hooks | None = None) -> RunSummary:
@@ -280,63 +273,16 @@ class BaseWorkspace:
     # --- snapshots ----------------------------------------------------------------------------------------------
 
     def save_snapshot_if_due(self, now: bool = False) -> None:
-        """Save a snapshot if the interval has passed, at a milestone, when asked to stop, or `now`.
+        """Save a snapshot if the interval has passed, at a milestone, when asked to stop, or `now`, an evaluation."""
+        self.snapshots.save_if_due(now)
 
-        `now` means an evaluation: `snapshot_keep_last` counts their weights.
-        """
-        since = self.timer.total_time() - self._saved_at
-        due = since >= self._save_every and not self.checkpoints.busy
-        milestone = self._is_milestone(self.global_step)
-        kept = milestone or (now and self.cfg.snapshot_keep_last != 0)
-        kept &= self._milestone_step != self.global_step  # it may come before and after an evaluation
-        if self._saves and (now or kept or due or self.stop.requested):
-            self.save_snapshot(kept, self._outdated() if kept and not milestone and self.global_step else ())
-
-    def _outdated(self) -> list[int]:
-        """Count the weights of this step among those of evaluations; return the frames of the oldest, now too many."""
-        frames, last = self.progress.evaluated_weights, self.cfg.snapshot_keep_last
-        if self.global_frame not in frames:  # a run that was stopped during the evaluation has counted them
-            frames.append(self.global_frame)
-        outdated = frames[:-last] if last > 0 else []
-        del frames[: len(outdated)]
-        return outdated
-
-    def _is_milestone(self, step: int) -> bool:
-        """Return whether the weights of an agent step are among the evenly spaced ones."""
-
-        def passed(step: int) -> int:
-            return int(self._keep * step // (self.num_frames // self.action_repeat))
-
-        return passed(step) > passed(step - self.round_steps)
-
-    def save_snapshot(self, milestone: bool = False, outdated: Sequence[int] = ()) -> None:
+    def save_snapshot(self) -> None:
         """Copy everything that the run needs to continue from this step; a thread writes it.
-
-        At a `milestone` the weights are also kept, and those of the frames in `outdated` are deleted.
 
         Raises:
             NotFiniteError: a loss or a parameter is NaN or infinite; nothing is written.
         """
-        with self.time_shares.spent_on("snapshot"):
-            self.require_finite()
-            self._saved_at = self.timer.total_time()
-            state = {
-                "frame": self.global_frame,
-                "config": OmegaConf.to_container(self.cfg, resolve=True),
-                "progress": asdict(self.progress),
-                "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
-                "timer": self.timer.total_time(),
-                "seconds": {"run": self.time_shares.seconds(), "epoch": self.epoch.seconds},
-                "agent": agent_state.capture(self.agent),
-                "rng": self._rng or rng.rng_state(),
-                "logger": self.logger.state_dict(),
-                "gradient_norms": self.gradient_norms(),
-                "needs": 0,  # no replay, unless the regime's own state says otherwise
-                **self.state_dict(),
-            }
-            self.checkpoints.save(state, milestone, outdated)
-            self._milestone_step = self.global_step if milestone else self._milestone_step
-            self._pin_replay()
+        self.snapshots.save()
 
     def finish_snapshots(self) -> None:
         """Wait for the last snapshot of the run.
@@ -344,19 +290,11 @@ class BaseWorkspace:
         Raises:
             DiskError: it cannot be written.
         """
-        self.checkpoints.wait(last=True)
-        self._pin_replay()
-
-    def _pin_replay(self) -> None:
-        if self.replay_storage is not None:
-            self.replay_storage.pin("snapshots", self.checkpoints.needed)
-
-    def _predicates(self) -> dict[str, utils.Every]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, utils.Every)}
+        self.snapshots.finish()
 
     def gradient_norms(self) -> dict[str, float]:
         """Return the gradient norms of the last update; a snapshot keeps them, though not the gradients."""
-        return self._saved_norms | {name: float(norm) for name, norm in gradient_norms(self.agent).items()}
+        return self.snapshots.gradient_norms | {name: float(norm) for name, norm in gradient_norms(self.agent).items()}
 
     def require_finite(self, parameters: bool = False) -> None:
         """Check that no loss, and with `parameters` no parameter, is NaN or infinite.
@@ -369,39 +307,6 @@ class BaseWorkspace:
             name = not_finite(agent_state.capture(self.agent), "agent")
         if name:
             raise NotFiniteError(f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode})")
-
-    def _store_config(self, resume_force: bool = False) -> None:
-        """Write the configuration that `resume=` composes from."""
-        path = self.work_dir / "config.yaml"
-        text = OmegaConf.to_yaml(OmegaConf.merge(self.cfg, {"resume_force": resume_force}))
-        files.retry_on_full_disk(lambda: files.write_atomically(path, text.encode()), str(path))
-
-    def _load_snapshot(self, saved: dict[str, Any], changed: dict[str, Any]) -> None:
-        agent_weights.restore_agent(self.agent, saved["agent"], changed, self.work_dir)
-        self.progress = Progress.restored(saved["progress"])
-        if "seconds" in saved:
-            self.time_shares.add(saved["seconds"]["run"])
-            self.epoch.seconds = saved["seconds"]["epoch"]
-        for name, predicate in self._predicates().items():
-            predicate.last_step = saved["last_steps"].get(name)
-        try:
-            self.load_state_dict(saved)
-        except FileNotFoundError as e:
-            raise UserError(f"{e}: the run cannot be resumed") from e
-        self.logger.load_state_dict(saved["logger"])
-        self._saved_norms = saved["gradient_norms"]
-        self.timer = utils.Timer(saved["timer"])
-        self._saved_at = saved["timer"]
-        rng.set_rng_state(saved["rng"])
-
-    def _keep_changes(self, changed: dict[str, Any]) -> None:
-        """Make changed keys the run's own; otherwise they would be refused again after a kill."""
-        if changed and self.cfg.save_snapshot:
-            self._store_config(resume_force=True)  # until the snapshot holds them, too
-            self.save_snapshot()
-            self.checkpoints.wait()
-        if changed or self.cfg.resume_force:
-            self._store_config()
 
     # --- evaluation, end ----------------------------------------------------------------------------------------
 

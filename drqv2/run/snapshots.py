@@ -1,0 +1,154 @@
+"""The snapshots of a run: when they are saved, what every regime's state consists of, and how it is restored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from drqv2 import utils
+from drqv2.errors import UserError
+from drqv2.run.progress import Progress
+from drqv2.snapshot import agent_state, agent_weights, rng
+from drqv2.snapshot.resume import changed_keys
+from drqv2.system import files
+
+
+class Snapshots:
+    """Saves a run and restores it.
+
+    Args:
+        run: a `BaseWorkspace`.
+
+    Attributes:
+        gradient_norms: those of the last update before a resume.
+    """
+
+    def __init__(self, run: Any) -> None:
+        self.run, cfg = run, run.cfg
+        self._saves, self._save_every, self._keep = cfg.save_snapshot, cfg.snapshot_every_seconds, cfg.snapshot_keep
+        self.gradient_norms: dict[str, float] = {}
+        self._saved_at = float("-inf")  # seconds of training at the newest snapshot
+        self._milestone_step = -1  # agent step of the newest milestone that this process has saved
+
+    def save_if_due(self, now: bool = False) -> None:
+        """Save if the interval has passed, at a milestone, when asked to stop, or `now`.
+
+        `now` means an evaluation: `snapshot_keep_last` counts their weights.
+        """
+        run, step = self.run, self.run.global_step
+        since = run.timer.total_time() - self._saved_at
+        due = since >= self._save_every and not run.checkpoints.busy
+        milestone = self._is_milestone(step)
+        kept = milestone or (now and run.cfg.snapshot_keep_last != 0)
+        kept &= self._milestone_step != step  # it may come before and after an evaluation
+        if self._saves and (now or kept or due or run.stop.requested):
+            self.save(kept, self._outdated() if kept and not milestone and step else ())
+
+    def _outdated(self) -> list[int]:
+        """Count the weights of this step among those of evaluations; return the frames of the oldest, now too many."""
+        frames, last = self.run.progress.evaluated_weights, self.run.cfg.snapshot_keep_last
+        if self.run.global_frame not in frames:  # a run that was stopped during the evaluation has counted them
+            frames.append(self.run.global_frame)
+        outdated: list[int] = frames[:-last] if last > 0 else []
+        del frames[: len(outdated)]
+        return outdated
+
+    def _is_milestone(self, step: int) -> bool:
+        """Return whether the weights of an agent step are among the evenly spaced ones."""
+        steps = self.run.num_frames // self.run.action_repeat
+
+        def passed(step: int) -> int:
+            return int(self._keep * step // steps)
+
+        return passed(step) > passed(step - self.run.round_steps)
+
+    def save(self, milestone: bool = False, outdated: Sequence[int] = ()) -> None:
+        """Copy everything that the run needs to continue from this step; a thread writes it.
+
+        At a `milestone` the weights are also kept, and those of the frames in `outdated` are deleted.
+
+        Raises:
+            NotFiniteError: a loss or a parameter is NaN or infinite; nothing is written.
+        """
+        run = self.run
+        with run.time_shares.spent_on("snapshot"):
+            run.require_finite()
+            self._saved_at = run.timer.total_time()
+            state = {
+                "frame": run.global_frame,
+                "config": OmegaConf.to_container(run.cfg, resolve=True),
+                "progress": asdict(run.progress),
+                "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
+                "timer": run.timer.total_time(),
+                "seconds": {"run": run.time_shares.seconds(), "epoch": run.epoch.seconds},
+                "agent": agent_state.capture(run.agent),
+                "rng": run.rng_state or rng.rng_state(),
+                "logger": run.logger.state_dict(),
+                "gradient_norms": run.gradient_norms(),
+                "needs": 0,  # no replay, unless the regime's own state says otherwise
+                **run.state_dict(),
+            }
+            run.checkpoints.save(state, milestone, outdated)
+            self._milestone_step = run.global_step if milestone else self._milestone_step
+            self._pin_replay()
+
+    def finish(self) -> None:
+        """Wait for the last snapshot of the run.
+
+        Raises:
+            DiskError: it cannot be written.
+        """
+        self.run.checkpoints.wait(last=True)
+        self._pin_replay()
+
+    def _pin_replay(self) -> None:
+        if self.run.replay_storage is not None:
+            self.run.replay_storage.pin("snapshots", self.run.checkpoints.needed)
+
+    def _predicates(self) -> dict[str, utils.Every]:
+        return {name: value for name, value in vars(self.run).items() if isinstance(value, utils.Every)}
+
+    def store_config(self, resume_force: bool = False) -> None:
+        """Write the configuration that `resume=` composes from."""
+        path = self.run.work_dir / "config.yaml"
+        text = OmegaConf.to_yaml(OmegaConf.merge(self.run.cfg, {"resume_force": resume_force}))
+        files.retry_on_full_disk(lambda: files.write_atomically(path, text.encode()), str(path))
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Bring the run to where a snapshot was taken, under a configuration that may differ.
+
+        Raises:
+            UserError: it differs in what cannot change, or files that the snapshot refers to are missing.
+        """
+        run = self.run
+        resolved: Any = OmegaConf.to_container(run.cfg, resolve=True)
+        changed = changed_keys(saved["config"], resolved, run.work_dir)
+        agent_weights.restore_agent(run.agent, saved["agent"], changed, run.work_dir)
+        run.progress = Progress.restored(saved["progress"])
+        if "seconds" in saved:
+            run.time_shares.add(saved["seconds"]["run"])
+            run.epoch.seconds = saved["seconds"]["epoch"]
+        for name, predicate in self._predicates().items():
+            predicate.last_step = saved["last_steps"].get(name)
+        try:
+            run.load_state_dict(saved)
+        except FileNotFoundError as e:
+            raise UserError(f"{e}: the run cannot be resumed") from e
+        run.logger.load_state_dict(saved["logger"])
+        self.gradient_norms = saved["gradient_norms"]
+        run.timer = utils.Timer(saved["timer"])
+        self._saved_at = saved["timer"]
+        rng.set_rng_state(saved["rng"])
+        self._keep_changes(changed)
+
+    def _keep_changes(self, changed: dict[str, Any]) -> None:
+        """Make changed keys the run's own; otherwise they would be refused again after a kill."""
+        if changed and self.run.cfg.save_snapshot:
+            self.store_config(resume_force=True)  # until the snapshot holds them, too
+            self.save()
+            self.run.checkpoints.wait()
+        if changed or self.run.cfg.resume_force:
+            self.store_config()
