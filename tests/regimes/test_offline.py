@@ -229,7 +229,7 @@ def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pyte
         (["data=null"], "data is missing: give the episodes"),
         (["data=nowhere/at_all"], "there is no such directory"),
         (["agent=dqn"], "agent=dqn"),
-        (["agent.update_every_steps=2"], "set it to 1"),
+        (["agent.update_every_steps=2"], "must be 1 with regime=offline"),
         (["offline_frames=20"], "is for then=drqv2"),
         (["then=drqv2"], "needs offline_frames below"),
         (["then=drqv2", "offline_frames=500"], "needs offline_frames below"),
