@@ -227,6 +227,7 @@ def _store_episodes(
     explore = with_noise(act, envs[0].action_spec(), args.noise, args.random_share, cfg.seed)
     with EpisodeStore(Path(args.store), envs[0], cfg.frame_stack, about) as store:
         results = play(envs, _EVALUATION, args.episodes, explore, store.watch)
+    print(f"{about['task']}: {about['weights']}, frame {about['frame']:,}, {args.episodes} episodes, seed {cfg.seed}")
     print("\n".join(episodes_table(results, cfg.action_repeat)))
     print(f"data set: {args.store}; python -m drqv2.datasets card {args.store}")
 

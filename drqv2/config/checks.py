@@ -79,8 +79,8 @@ def _check_data(cfg: Mapping[str, Any]) -> None:
         raise UserError("data is missing: give the episodes to learn from, data=RUN_DIR, data=DIR or data=minari:NAME")
     if cfg.get("agent.update_every_steps", 1) != 1:
         raise UserError(
-            f"agent.update_every_steps={cfg['agent.update_every_steps']}: must be 1 with regime=offline, which learns at "
-            "every step"
+            f"agent.update_every_steps={cfg['agent.update_every_steps']}: must be 1 with regime=offline, which "
+            "learns at every step"
         )
     offline, frames = cfg["offline_frames"], cfg["num_train_frames"]
     if cfg["then"] is None and offline is not None:
