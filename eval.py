@@ -122,6 +122,8 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         _require_display()
     if not args.store and (args.noise or args.random_share):
         raise UserError("noise and random_share: are for store=DIR; evaluations are without exploration")
+    if args.store and (args.export or args.live or args.film or args.out):
+        raise UserError("store=DIR: keeps the episodes and nothing else; leave out export, live, film and out")
     if args.export:
         require_format(Path(args.export))
     path = trained.find(source, args.snapshot)
@@ -134,7 +136,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     played = cfg.task_name if len(tasks) == len(names) else column_name(names[tasks[0]])
     folder = Path(args.out) if args.out else (source if source.is_dir() else source.parent) / "eval"
     stem = folder / f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', played)}"
-    if not args.live:
+    if not args.live and not args.store:
         _make(folder)
     camera = int(args.camera) if re.fullmatch(r"-?[0-9]{1,9}", args.camera or "") else args.camera
     filmed = 1 if chosen is None or (len(names) > 1 and args.film is None) else len(chosen)  # episodes of each task

@@ -34,6 +34,7 @@ from omegaconf import DictConfig
 from drqv2 import utils
 from drqv2.agents.acting import choose_actions, evaluation_policy, takes_task
 from drqv2.envs import ExtendedTimeStep
+from drqv2.errors import UserError
 from drqv2.evaluation import tasks
 from drqv2.evaluation.episodes import EpisodeResult, evaluate, require_finite
 from drqv2.launch.command_line import launch
@@ -44,6 +45,7 @@ from drqv2.regimes.offline import OfflineWorkspace
 from drqv2.regimes.ppo import PPOWorkspace
 from drqv2.run import factory
 from drqv2.run.environments import action_repeats, discounts, make_envs, task_suffixes
+from drqv2.run.hooks import transformed
 from drqv2.run.start import open_workspace, run_workspace
 from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
@@ -178,7 +180,8 @@ class Workspace(BaseWorkspace):
         if time_step.success is not None:
             self.progress.episode_success[i] = max(time_step.success, self.progress.episode_success[i] or 0.0)
         if (transform := self.epoch.hooks.transform_reward) is not None:
-            time_step = time_step._replace(reward=float(transform(np.asarray(time_step.reward, np.float32))))
+            reward = transformed(transform, np.asarray(time_step.reward, np.float32))
+            time_step = time_step._replace(reward=float(reward))
         self.store(i, time_step)
         if i == 0:
             self.train_video_recorder.record(time_step.observation)
@@ -202,6 +205,11 @@ class Workspace(BaseWorkspace):
             return policy(time_step, episode)
 
         return evaluate(self, self.eval_envs, self.video_recorder, act)
+
+    @property
+    def frames_per_step(self) -> int:
+        """Environment frames of an agent step, of all tasks."""
+        return sum(self.repeats)
 
     def start_episodes(self, numbers: Sequence[int]) -> None:
         """Begin the next episode in the environments of these numbers; at the start of a run, in all of them."""
@@ -344,17 +352,22 @@ def make_workspace(cfg: DictConfig, work_dir: str | Path | None = None) -> BaseW
     Raises:
         UserError: the configuration does not fit the machine, the environment or the files there.
     """
-    run_dir = new_run_dir(cfg) if work_dir is None else Path(work_dir)
+    run_dir = (new_run_dir(cfg) if work_dir is None else Path(work_dir)).resolve()
+    if cfg.resume and run_dir != Path(cfg.resume).resolve():
+        raise UserError(f"resume={cfg.resume} and another directory, {run_dir}: give only one of them")
     run_dir.mkdir(parents=True, exist_ok=True)
-    return open_workspace(workspace_of(cfg, run_dir), cfg, run_dir.resolve())
+    return open_workspace(workspace_of(cfg, run_dir), cfg.copy(), run_dir)
 
 
 def workspace_of(cfg: DictConfig, work_dir: Path) -> type[BaseWorkspace]:
     """Return the Workspace of a run where it is now: regime=offline may continue with another (`then`)."""
     if cfg.get("then") is not None and files.has_snapshot(work_dir):
         found = newest_readable(work_dir)
-        if found is not None and found[1]["frame"] + cfg.action_repeat > cfg.offline_frames:
-            return REGIMES[cfg.then]
+        if found is not None:
+            made, end = found[1]["progress"], cfg.offline_frames // cfg.action_repeat
+            # At the end of the first part its last evaluation may be to do.
+            if made["step"] > end or (made["step"] == end and made["epoch_step"] == end):
+                return REGIMES[cfg.then]
     return REGIMES[cfg.regime]
 
 

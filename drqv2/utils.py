@@ -197,6 +197,7 @@ class Timer:
     def __init__(self, total: float = 0.0) -> None:
         self._lap_start = time.perf_counter()
         self._start = self._lap_start - total
+        self._paused_at: float | None = None
 
     def reset(self) -> tuple[float, float]:
         """Start a new lap; return the seconds of the last lap and in total."""
@@ -206,7 +207,18 @@ class Timer:
 
     def total_time(self) -> float:
         """Return the total seconds."""
-        return time.perf_counter() - self._start
+        return (self._paused_at or time.perf_counter()) - self._start
+
+    def pause(self) -> None:
+        """Do not count the time until `resume`."""
+        self._paused_at = self._paused_at or time.perf_counter()
+
+    def resume(self) -> None:
+        """Count the time again."""
+        if self._paused_at is not None:
+            pause, self._paused_at = time.perf_counter() - self._paused_at, None
+            self._start += pause
+            self._lap_start += pause
 
     @contextmanager
     def paused(self) -> Iterator[None]:

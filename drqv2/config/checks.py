@@ -82,6 +82,8 @@ def _check_data(cfg: Mapping[str, Any]) -> None:
             f"agent.update_every_steps={cfg['agent.update_every_steps']}: must be 1 with regime=offline, which "
             "learns at every step"
         )
+    if cfg["then"] is not None and not cfg["save_snapshot"]:
+        raise UserError(f"then={cfg['then']} with save_snapshot=false: the second part resumes from a snapshot")
     offline, frames = cfg["offline_frames"], cfg["num_train_frames"]
     if cfg["then"] is None and offline is not None:
         raise UserError(f"offline_frames={offline}: is for then=drqv2; set num_train_frames instead")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from drqv2.replay.storage import episode_path
 from drqv2.system import files
 
 _SHOWN = 3  # problems in a message
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)  # another file system, or one without them
 _FIT = "that of the run"
 
 
@@ -59,6 +60,9 @@ def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...
 
 def _misfits(episode: Episode, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
     """Yield what of an episode's shapes differs from those of the run."""
+    if "task" in episode.arrays:
+        yield f"{episode.where}: is of a run of several tasks, whose replay cannot be learnt from without them"
+        return
     for name, shape in shapes.items():
         if name not in episode.arrays:
             yield f"{episode.where}: has no {name}, and {_FIT} is such; it has {', '.join(sorted(episode.arrays))}"
@@ -70,5 +74,7 @@ def _misfits(episode: Episode, shapes: Mapping[str, tuple[int, ...]]) -> Iterato
 def _link(source: Path, path: Path) -> None:
     try:
         os.link(source.resolve(), path)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(source, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        files.write_atomically(path, source.read_bytes())

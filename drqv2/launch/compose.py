@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig, open_dict
@@ -34,14 +35,14 @@ def compose_config(overrides: Sequence[str], values: Mapping[str, Any]) -> DictC
         UserError: a key or a value is wrong, or the run cannot be resumed.
     """
     given = [readable(override, multirun=False) for override in overrides]
-    given += [f"{name}={_written(value)}" for name, value in values.items()]
+    given += [readable(f"{name}={_written(value)}", multirun=False) for name, value in values.items()]
     if foreign := next((o for o in given if re.match(r"\+{0,2}hydra[./]", o)), None):
         raise UserError(f"{foreign}: is for the command line; pass the directory to make_workspace(cfg, directory)")
     run_dir, regime, given = take_resume(given, multirun=False)
     try:
         with initialize_config_dir(str(run_dir or CFGS), version_base="1.3"):
             cfg = compose(Path(STORED).stem, overrides=given)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error, regime)) from None
     check_overrides(cfg, given)
     validate(cfg)
@@ -58,7 +59,7 @@ def _written(value: Any) -> str:
         return "{" + ",".join(f"{_written(key)}:{_written(item)}" for key, item in value.items()) + "}"
     if isinstance(value, Sequence):
         return "[" + ",".join(map(_written, value)) + "]"
-    return json.dumps(value)
+    return json.dumps(value.item() if isinstance(value, np.generic) else value)
 
 
 def new_run_dir(cfg: DictConfig) -> Path:

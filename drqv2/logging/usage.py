@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -51,24 +51,25 @@ class TimeShares:
         for name, spent in seconds.items():
             self._seconds[name] = self._seconds.get(name, 0.0) + spent
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do not count the time inside this context."""
+    def pause(self) -> None:
+        """Do not count the time until `resume`."""
         self._switch()
-        try:
-            yield
-        finally:
-            self._since = self._clock()
+        self._since = None
+
+    def resume(self) -> None:
+        """Count the time again."""
+        self._since = self._clock()
 
     def shares(self) -> dict[str, float]:
         """Return the fraction of each name in the time since the first activity began; the rest is "other".
 
         Activities in progress count. Empty before the first activity. May be called from another thread.
         """
-        if self._since is None:
+        if self._since is None and not any(self._seconds.values()):
             return {}
         seconds, name = dict(self._seconds), self._active[-1]
-        seconds[name] = seconds.get(name, 0.0) + max(0.0, self._clock() - self._since)
+        if (since := self._since) is not None:
+            seconds[name] = seconds.get(name, 0.0) + max(0.0, self._clock() - since)
         seconds["other"] = seconds.pop("other", 0.0)  # last
         total = max(sum(seconds.values()), 1e-9)
         return {name: spent / total for name, spent in seconds.items()}

@@ -25,6 +25,7 @@ from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout
 from drqv2.run import factory
 from drqv2.run.environments import make_actor_vector, make_env
+from drqv2.run.hooks import transformed
 from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.system import machine
@@ -174,7 +175,7 @@ class ImpalaWorkspace(BaseWorkspace):
         transform = self.epoch.hooks.transform_reward
         if transform is None:
             return batch
-        rewards = np.asarray(transform(batch["rewards"].cpu().numpy()), np.float32)
+        rewards = transformed(transform, batch["rewards"].cpu().numpy())
         return batch | {"rewards": torch.from_numpy(rewards).to(self.policy_device)}
 
     def eval(self) -> EvalStats:

@@ -73,7 +73,11 @@ class OfflineWorkspace(BaseWorkspace):
             UserError: some of it cannot be used, does not fit the environment, or is more than replay_buffer_size.
         """
         self.replay_storage.delete()
-        transitions = fill_replay(self.cfg.data, self.replay_storage.replay_dir, self.shapes)
+        try:
+            transitions = fill_replay(self.cfg.data, self.replay_storage.replay_dir, self.shapes)
+        except UserError:
+            self.replay_storage.delete()
+            raise
         if transitions > self.cfg.replay_buffer_size:
             raise UserError(
                 f"replay_buffer_size={self.cfg.replay_buffer_size}: smaller than data={self.cfg.data}; must be at "
@@ -81,6 +85,11 @@ class OfflineWorkspace(BaseWorkspace):
             )
         self.replay_storage.add_existing()
         print(f"data: {transitions} transitions in {self.replay_storage.num_episodes} episodes of {self.cfg.data}")
+
+    def require_beginning(self) -> None:
+        """Raise UserError if the data is gone."""
+        super().require_beginning()
+        first_episode(self.cfg.data)
 
     def loop(self) -> Iterator[EpochStats]:
         """Learn until the end; yield what each epoch has brought, with its evaluation."""

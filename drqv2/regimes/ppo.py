@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from drqv2.regimes.evaluation import evaluate_policy
 from drqv2.rollout.collector import Collector
 from drqv2.run import factory
 from drqv2.run.environments import make_env, make_vector
+from drqv2.run.hooks import transformed
 from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
 
@@ -81,7 +82,8 @@ class PPOWorkspace(BaseWorkspace):
 
     def loop(self) -> Iterator[EpochStats]:
         """Collect and learn until total_timesteps; yield what each epoch has brought, with its evaluation."""
-        self.segments.transform_reward = self.epoch.hooks.transform_reward
+        transform = self.epoch.hooks.transform_reward
+        self.segments.transform_reward = None if transform is None else partial(transformed, transform)
         while self.train_until_step(self.global_step):
             # try to end the epoch: save a snapshot, evaluate
             if self.epoch.ends():

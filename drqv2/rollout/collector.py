@@ -137,7 +137,7 @@ class Collector(Iterator[dict[str, Any]]):
         """Return all steps that are waiting, each environment's in their order, and add the new ones to `totals`."""
         _, *fields = zip(*(step for step, _ in self._new), strict=True)
         reward, terminated, truncated, first, index = map(np.concatenate, fields)
-        learnt = reward if self.transform_reward is None else np.asarray(self.transform_reward(reward), np.float32)
+        learnt = reward if self.transform_reward is None else self.transform_reward(reward)
         sums = self.totals.add(reward, terminated | truncated, first, index, learnt)
         arrays = {"rewards": learnt, "terminated": terminated, "truncated": truncated, "first": first, "sums": sums}
         steps = {name: torch.from_numpy(x) for name, x in (arrays | {"env_index": index}).items()}

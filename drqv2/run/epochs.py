@@ -30,6 +30,7 @@ class Epochs:
     def __init__(self, run: Any) -> None:
         self.run, self.hooks, self.stopped = run, Hooks(), False
         self.seconds: dict[str, float] = {}
+        self._evaluated = False  # whether the evaluation at this step is done, and the epoch has not ended yet
         cfg = run.cfg
         self._interval = None if cfg.eval_every_frames is None else cfg.eval_every_frames // cfg.action_repeat
         self._stop_return: float | None = cfg.stop_return
@@ -42,8 +43,7 @@ class Epochs:
         """
         run, p = self.run, self.run.progress
         self.hooks, self.stopped = hooks, False
-        if run.cfg.test_in_train and self._stop_return is None and hooks.stop is None:
-            raise UserError("test_in_train=true: needs stop_return=NUMBER, the return that ends the run")
+        self._require_sense()
         if not run.train_until_step(p.step):
             print(f"nothing left to do: {run.length_key}={run.cfg[run.length_key]} reached; increase it to continue")
         elif self._reached():
@@ -52,7 +52,16 @@ class Epochs:
             run.save_snapshot_if_due(now=True)
             run.stop.raise_if_requested()
             self._evaluate(0)
+            self._evaluated = False
         return bool(run.train_until_step(p.step)) and not self._reached()
+
+    def _require_sense(self) -> None:
+        """Raise UserError if hooks or keys would never do anything."""
+        if self.run.cfg.test_in_train and self._stop_return is None and self.hooks.stop is None:
+            raise UserError("test_in_train=true: needs stop_return=NUMBER, a return that ends the run, or a stop hook")
+        useless = [name for name in ("before_eval", "score", "save_best", "stop") if getattr(self.hooks, name)]
+        if self._interval is None and useless and not self.run.cfg.test_in_train:
+            raise UserError(f"the hook {useless[0]} is never called with eval_every_frames=null")
 
     def _reached(self) -> bool:
         """Return whether stop_return has ended the run at this step; the evaluation at its start does not count."""
@@ -83,10 +92,13 @@ class Epochs:
         evaluates = self._evaluation_due()
         run.save_snapshot_if_due(now=evaluates)  # a run stopped during an evaluation repeats all of it
         checkpoint = self.call("save_checkpoint", p.epoch + 1, p.step, p.gradient_step)
+        if run.stop.requested:  # meanwhile
+            run.save_snapshot_if_due()
         run.stop.raise_if_requested()
         found = self._evaluate(p.epoch + 1) if evaluates else None
         evaluation, score, improved = found or (None, None, False)
         self.stopped = evaluation is not None and self._good_enough(evaluation)
+        self._evaluated = False
         p.epoch += 1
         stats = EpochStats(
             index=p.epoch,
@@ -114,7 +126,7 @@ class Epochs:
         run, p = self.run, self.run.progress
         if self._interval is None:
             return p.eval_wanted
-        passed = p.step - max(p.last_eval_step, 0) >= self._interval
+        passed = p.step // self._interval > p.epoch_step // self._interval
         return run.cfg.epoch_frames is None or passed or p.eval_wanted or not run.train_until_step(p.step)
 
     def _evaluate(self, epoch: int) -> tuple[EvalStats, float, bool]:
@@ -122,6 +134,7 @@ class Epochs:
         run, p = self.run, self.run.progress
         self.call("before_eval", epoch, p.step)
         stats = run.eval()
+        self._evaluated = True
         score = float(self.call("score", stats, default=stats.return_mean))
         improved = score > p.best_score
         if improved:
@@ -142,6 +155,7 @@ class Epochs:
             p.epoch_episodes += 1
             p.epoch_return_sum += episode.total
             p.epoch_length_sum += episode.length
+        for episode in episodes:
             self.call("on_episode_end", episode)
         if run.cfg.test_in_train and episodes:
             returns, lengths, success = zip(*((e.total, e.length, e.success) for e in episodes), strict=True)
@@ -160,10 +174,13 @@ class Epochs:
             return default
         try:
             return hook(*args)
-        except Exception:
-            if self.run.cfg.save_snapshot and name in ("on_step", "on_episode_end"):
-                self.run.save_snapshot()  # the others are called after one
-            self.run.finish_snapshots()
+        except Exception as error:
+            try:
+                if self.run.cfg.save_snapshot and not self._evaluated:  # from the one before it, it is repeated
+                    self.run.save_snapshot()
+                self.run.finish_snapshots()
+            except UserError as other:
+                error.add_note(f"There is no snapshot of this step: {other}")
             raise
 
     def _spent(self, phases: Sequence[str], since: dict[str, float] | None = None) -> float:
@@ -177,12 +194,12 @@ class Epochs:
         seconds = self._spent(run.collect_phases, self.seconds)
         both = seconds + self._spent(run.update_phases, self.seconds)
         return CollectStats(
-            env_steps=steps,
+            env_steps=steps if run.collect_phases else 0,
             episodes=n,
             return_mean=p.epoch_return_sum / n if n else None,
             length_mean=p.epoch_length_sum / n if n else None,
             seconds=seconds,
-            frames_per_second=steps * run.action_repeat / max(both, 1e-9),
+            frames_per_second=steps * run.frames_per_step / max(both, 1e-9),
         )
 
     def _trained(self) -> TrainStats:
@@ -217,6 +234,6 @@ class Epochs:
             update_seconds=update,
             evaluate_seconds=self._spent(["evaluation"]),
             train_seconds=train,
-            frames_per_second=run.global_frame / max(train, 1e-9),
+            frames_per_second=p.step * run.frames_per_step / max(train, 1e-9),
             gradient_steps_per_second=p.gradient_step / max(update, 1e-9),
         )

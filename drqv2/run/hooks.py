@@ -8,7 +8,23 @@ from pathlib import Path
 
 import numpy as np
 
+from drqv2.errors import UserError
 from drqv2.run.stats import EpisodeStats, EvalStats
+
+
+def transformed(transform: Callable[[np.ndarray], np.ndarray] | None, rewards: np.ndarray) -> np.ndarray:
+    """Return the rewards to learn from, float32 as the environment's own.
+
+    Raises:
+        UserError: the hook `transform_reward` returned another shape, or values that are not finite.
+    """
+    if transform is None:
+        return rewards
+    made = np.asarray(transform(rewards), np.float32)
+    if made.shape != rewards.shape or not np.isfinite(made).all():
+        told = f"shape {made.shape}" if made.shape != rewards.shape else "values that are not finite"
+        raise UserError(f"the hook transform_reward returned {told} for rewards of shape {rewards.shape}")
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,8 @@ class Progress:
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Progress:
         """Return what a snapshot holds, maybe one from before some of the counters existed."""
-        progress = cls(**{"updated_step": saved["step"], "epoch_step": saved["step"], **saved})
+        older = {"updated_step": saved["step"], "epoch_step": max(saved["last_eval_step"], 0)}
+        progress = cls(**{**older, "best_score": saved["best_return"], **saved})
         progress.episode_success = progress.episode_success or [None] * len(progress.episode_steps)
         return progress
 

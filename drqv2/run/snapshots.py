@@ -24,12 +24,14 @@ class Snapshots:
 
     Attributes:
         gradient_norms: those of the last update before a resume.
+        step: agent step of the newest snapshot that this process has saved or restored; -1 before it.
     """
 
     def __init__(self, run: Any) -> None:
         self.run, cfg = run, run.cfg
         self._saves, self._save_every, self._keep = cfg.save_snapshot, cfg.snapshot_every_seconds, cfg.snapshot_keep
         self.gradient_norms: dict[str, float] = {}
+        self.step = -1
         self._saved_at = float("-inf")  # seconds of training at the newest snapshot
         self._milestone_step = -1  # agent step of the newest milestone that this process has saved
 
@@ -76,7 +78,7 @@ class Snapshots:
         run = self.run
         with run.time_shares.spent_on("snapshot"):
             run.require_finite()
-            self._saved_at = run.timer.total_time()
+            self._saved_at, self.step = run.timer.total_time(), run.global_step
             state = {
                 "frame": run.global_frame,
                 "config": OmegaConf.to_container(run.cfg, resolve=True),
@@ -140,7 +142,7 @@ class Snapshots:
         run.logger.load_state_dict(saved["logger"])
         self.gradient_norms = saved["gradient_norms"]
         run.timer = utils.Timer(saved["timer"])
-        self._saved_at = saved["timer"]
+        self._saved_at, self.step = saved["timer"], run.global_step
         rng.set_rng_state(saved["rng"])
         self._keep_changes(changed)
 

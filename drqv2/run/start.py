@@ -17,13 +17,16 @@ from drqv2.system import files
 from drqv2.system.signals import StopSignals, resume_hint
 
 
-def open_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path) -> BaseWorkspace:
-    """Start or resume the run in `work_dir`, up to where its loop begins; closing the workspace unlocks the directory.
+def open_workspace(
+    workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None
+) -> BaseWorkspace:
+    """Start or resume the run in `work_dir`, up to where its loop begins; leaving its context unlocks the directory.
 
     Args:
         workspace: the Workspace of the regime.
         cfg: the checked configuration; `auto` values are resolved in place.
         work_dir: the run's directory; locked until then.
+        stop: tells whether the process was asked to stop; by default, only while the run trains.
 
     Raises:
         UserError: the configuration does not fit the machine, the environment or the files there.
@@ -39,7 +42,6 @@ def open_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pa
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
     with ExitStack() as opened:
         opened.enter_context(files.locked(work_dir))
-        stop = opened.enter_context(StopSignals(work_dir))
         files.remove_leftovers(work_dir)
         if not files.has_snapshot(work_dir):
             _keep_foreign_episodes(work_dir)
@@ -47,7 +49,10 @@ def open_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pa
             _require_replay(cfg, work_dir)
         run = workspace(cfg, work_dir, stop)
         run.closing = opened.pop_all()
-    provenance.record_start(work_dir, run.global_frame, run.device)
+    with ExitStack() as opened:
+        opened.push(run)
+        provenance.record_start(work_dir, run.global_frame, run.device)
+        opened.pop_all()
     return run
 
 
@@ -60,20 +65,21 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
     """
     if cfg.save_snapshot:
         print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
-    try:
-        run = open_workspace(workspace, cfg, work_dir)
-    except RunFinished as finished:
-        print(finished)
-        return finished.last_return
-    with run:
+    with StopSignals(work_dir) as stop:
         try:
-            run.train()
-        except NotFiniteError as e:
-            otherwise = " resume_force=true, for example with a smaller lr" if files.has_snapshot(work_dir) else ""
-            raise NotFiniteError(f"{e}\nNo snapshot holds that value: {resume_hint(work_dir)}{otherwise}") from e
-        run.close()
-        run.conclude()
-    return run.objective()
+            run = open_workspace(workspace, cfg, work_dir, stop)
+        except RunFinished as finished:
+            print(finished)
+            return finished.last_return
+        with run:
+            try:
+                run.train()
+            except NotFiniteError as e:
+                otherwise = " resume_force=true, for example with a smaller lr" if files.has_snapshot(work_dir) else ""
+                raise NotFiniteError(f"{e}\nNo snapshot holds that value: {resume_hint(work_dir)}{otherwise}") from e
+            run.close()
+            run.conclude()
+        return run.objective()
 
 
 class RunFinished(UserError):

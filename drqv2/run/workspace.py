@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import utils
-from drqv2.errors import NotFiniteError
+from drqv2.errors import NotFiniteError, UserError
 from drqv2.logging.console import Status
 from drqv2.logging.diagnostics import gradient_norms
 from drqv2.logging.usage import TimeShares
@@ -76,6 +75,7 @@ class BaseWorkspace:
         self.action_repeat = int(cfg.action_repeat)
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
+        others = rng.rng_state()
         utils.set_seed_everywhere(cfg.seed)
         n = len(self.tasks) * cfg.num_envs
         self.progress = Progress(episode_steps=[0] * n, episode_rewards=[0.0] * n, episode_success=[None] * n)
@@ -86,13 +86,19 @@ class BaseWorkspace:
         self.closed = False
         # State of the global random generators while code other than the run's uses them; None: now it is the run's.
         self.rng_state: dict[str, Any] | None = None
+        self._between_epochs = False  # whether the loop stands still at the end of an epoch
+        self._iterators = 0  # how often epochs() has been called
         try:
             self.setup()
             self._start_or_resume()
         except BaseException:
             self.close_environments()
             raise
-        self.rng_state = rng.rng_state()
+        finally:
+            self.rng_state = rng.rng_state()
+            rng.set_rng_state(others)
+        self.timer.pause()
+        self.time_shares.pause()
 
     def _start_or_resume(self) -> None:
         cfg, work_dir = self.cfg, self.work_dir
@@ -159,34 +165,55 @@ class BaseWorkspace:
             Stopped: the process was asked to stop, and a snapshot holds the run.
             NotFiniteError: a reward, a loss or a parameter is NaN or infinite.
         """
+        self._iterators += 1
+        number, epochs = self._iterators, self._epochs(hooks or Hooks())
         with self.console:
-            epochs = self._epochs(hooks or Hooks())
             while (epoch := self._next(epochs)) is not None:
-                with self.timer.paused(), self.time_shares.paused():
-                    yield epoch
+                yield epoch
+                if number != self._iterators:
+                    raise UserError("another iterator over the epochs of this run has taken over")
 
     def _epochs(self, hooks: Hooks) -> Iterator[EpochStats]:
+        last: EpochStats | None = None
         if self.epoch.start(hooks):
             loop = self.loop()
             while not self.epoch.stopped and self.train_until_step(self.global_step):
                 self.epoch.call("on_epoch_start", self.progress.epoch + 1, self.global_step)
-                yield from islice(loop, 1)
-            if self.epoch.unfinished():
-                yield self.epoch.end()
-        elif self.epoch.unfinished():
-            yield self.epoch.end()
+                last = next(loop, None)
+                if last is not None and not self.epoch.stopped:
+                    yield last
+                    last = None
+        if self.epoch.unfinished():
+            last = self.epoch.end()
         self.save_snapshot_if_due(now=True)
         self.finish_snapshots()
+        if last is not None:
+            yield last  # after the snapshot: whoever takes turns with other runs may not ask for more
 
     def _next(self, epochs: Iterator[EpochStats]) -> EpochStats | None:
-        """Return the next epoch, trained with the run's own state of the global random generators."""
-        assert self.rng_state is not None, "a hook cannot train its own run"
+        """Return the next epoch."""
+        self._between_epochs = False
+        with self._turn():
+            epoch = next(epochs, None)
+        self._between_epochs = epoch is not None
+        return epoch
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Context in which the run trains: with its state of the global random generators, its clocks, its signals."""
+        if self.rng_state is None:
+            raise UserError("a run cannot be trained by its own hooks")
         others = rng.rng_state()
         rng.set_rng_state(self.rng_state)
         self.rng_state = None
+        self.timer.resume()
+        self.time_shares.resume()
         try:
-            return next(epochs, None)
+            with self.stop:
+                yield
         finally:
+            self.timer.pause()
+            self.time_shares.pause()
             self.rng_state = rng.rng_state()
             rng.set_rng_state(others)
 
@@ -204,19 +231,35 @@ class BaseWorkspace:
         """Begin anew, from frame 0 with the same seed; what the run has written is deleted, its mp4 files too.
 
         Iterators over the epochs of before are of no use any more.
+
+        Raises:
+            UserError: the run cannot begin again, and nothing is deleted.
         """
-        closing, self.closing = self.closing, ExitStack()
+        self.require_beginning()
         self.close()
         files.delete_run(self.work_dir)
-        type(self).__init__(self, self.cfg, self.work_dir, self.stop)
-        self.closing = closing
+        closing = self.closing
+        try:
+            type(self).__init__(self, self.cfg, self.work_dir, self.stop)
+        finally:
+            self.closing = closing
+
+    def require_beginning(self) -> None:
+        """Raise UserError if the run could not begin again once what it has written is deleted."""
+        if self.cfg.get("then") is not None:
+            raise UserError(f"a run with then={self.cfg.then} has two parts: start a new one in another directory")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         with self.closing:
-            if not self.closed:
+            if self.closed:
+                return
+            try:
+                if self._between_epochs and self.cfg.save_snapshot and self.snapshots.step != self.global_step:
+                    self.save_snapshot()  # of a loop that was left
+            finally:
                 self.close()
 
     # --- counters -----------------------------------------------------------------------------------------------
@@ -240,6 +283,11 @@ class BaseWorkspace:
     def num_frames(self) -> int:
         """Environment frames of the whole run."""
         return int(self.cfg.num_train_frames)
+
+    @property
+    def frames_per_step(self) -> int:
+        """Environment frames of an agent step, of all tasks."""
+        return self.action_repeat
 
     @cached_property
     def round_steps(self) -> int:

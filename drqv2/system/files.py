@@ -29,6 +29,7 @@ REPLAY = "buffer"  # folder of episodes in the run directory
 BEST = "best.pt"  # weights of the best evaluation
 SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # newest first
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be transient
+_LOCKED: set[Path] = set()  # folders, by this process, which a POSIX lock does not keep from another lock
 _PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each retry of a write
 
 
@@ -130,7 +131,7 @@ def remove_leftovers(run_dir: Path) -> None:
 
 def delete_run(run_dir: Path) -> None:
     """Delete what a run has written into its directory, snapshots first; the list of its starts is kept."""
-    for pattern in ("snapshot*.pt", "weights_*.pt", BEST, "*.csv", "metrics.jsonl", "config.yaml"):
+    for pattern in (*SNAPSHOTS, "weights_[0-9]*.pt", BEST, "train.csv", "eval.csv", "metrics.jsonl", "config.yaml"):
         for path in run_dir.glob(pattern):
             path.unlink()
     for name in (REPLAY, "tb", "eval_video", "train_video"):
@@ -194,8 +195,11 @@ def locked(folder: Path) -> Iterator[None]:
     network file system the lock of a lost host survives for a while; it is waited for.
 
     Raises:
-        UserError: another process holds the lock.
+        UserError: another process holds the lock, or this one does.
     """
+    own = folder.resolve()
+    if own in _LOCKED:
+        raise UserError(f"{folder} is in use by this process: close the run there first, or choose another directory")
     try:
         # O_NOFOLLOW: a run directory from another user could contain a link to one of your files.
         opened = os.open(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -203,7 +207,11 @@ def locked(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder} cannot be written to ({e.strerror}): choose another hydra.run.dir") from e
     with os.fdopen(opened, "a+", errors="replace") as f:
         _lock(f, folder)
-        yield
+        _LOCKED.add(own)
+        try:
+            yield
+        finally:
+            _LOCKED.remove(own)
 
 
 def _lock(file: TextIO, folder: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import Any
 
 from drqv2.system.signals import signals_blocked
+
+_STARTING = threading.Lock()  # a thread may replace an actor while another one starts
 
 
 def start(process: Any) -> None:
@@ -19,7 +22,7 @@ def start(process: Any) -> None:
     """
     with signals_blocked():  # multiprocessing's servers, too, leave signals to the main process
         resource_tracker.ensure_running()  # it lets SIGINT and SIGTERM through again, so it comes first and alone
-    with signals_blocked(), _program_hidden():
+    with signals_blocked(), _STARTING, _program_hidden():
         process.start()
 
 

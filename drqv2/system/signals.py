@@ -34,8 +34,12 @@ class StopSignals:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir  # for the message on how to resume
         self._pending: list[signal.Signals] = []
+        self._entered = 0  # how often: a run may be entered within the process's own
 
     def __enter__(self) -> StopSignals:
+        self._entered += 1
+        if self._entered > 1:
+            return self
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
             self._read, self._write = socket.socketpair()
@@ -48,7 +52,8 @@ class StopSignals:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._before:
+        self._entered -= 1
+        if self._before and not self._entered:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._fd_before)

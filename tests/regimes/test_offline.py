@@ -16,11 +16,14 @@ from safetensors.numpy import load_file, save_file
 import train
 from drqv2.agents import offline
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
+from drqv2.regimes.offline import OfflineWorkspace
 from drqv2.run.hooks import Hooks
 from drqv2.snapshot import file as snapshot
 from tests import short_run
 from tests.short_run import OFFLINE, assert_same, resume, rows
+from tests.task_run import RECORDER, run_tasks
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +183,47 @@ def test_an_interrupted_second_part_ends_in_the_same_bits(
     assert_same(expected, tmp_path / "run")
 
 
+def test_a_kill_in_the_last_evaluation_of_the_first_part_loses_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ["then=drqv2", "offline_frames=50", "num_train_frames=100", "num_seed_frames=0", "save_video=false"]
+    expected = run(tmp_path / "whole", data, *more)
+    evaluate = OfflineWorkspace.eval
+
+    def eval_and_signal(self: OfflineWorkspace) -> Any:
+        if self.global_frame == 50:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self)
+
+    with monkeypatch.context() as m:
+        m.setattr(OfflineWorkspace, "eval", eval_and_signal)
+        with pytest.raises(SystemExit):
+            run(tmp_path / "run", data, *more)
+    resume(tmp_path / "run")
+    assert rows(tmp_path / "run", "eval") == rows(expected, "eval")
+    assert [int(float(row["frame"])) for row in rows(expected, "eval")] == [0, 40, 50, 80, 100]
+
+
+def test_reset_needs_the_data(data: Path, tmp_path: Path) -> None:
+    copy = broken(data, tmp_path / "copy", -1)
+    with train.make_workspace(train.compose(*OFFLINE, data=copy), tmp_path / "run") as workspace:
+        next(workspace.epochs())
+        workspace.reset()
+        assert workspace.global_frame == 0
+        for path in copy.iterdir():
+            path.unlink()
+        next(workspace.epochs())
+        with pytest.raises(UserError, match="holds no episodes"):
+            workspace.reset()
+        assert len(workspace.run().__dict__) > 5
+
+
+def test_the_replay_of_several_tasks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    several = run_tasks(tmp_path / "several", RECORDER)
+    state = "obs_type=state", "env._target_=null", "env_id=gymnasium:tests.task_envs:Long-v0"
+    assert "of a run of several tasks" in refusal(capsys, tmp_path / "run", several, *state)
+
+
 def test_hooks_work(data: Path, tmp_path: Path) -> None:
     steps: list[int] = []
     with train.make_workspace(train.compose(*OFFLINE, data=data), tmp_path / "run") as workspace:
@@ -232,6 +276,8 @@ def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pyte
         (["agent.update_every_steps=2"], "must be 1 with regime=offline"),
         (["offline_frames=20"], "is for then=drqv2"),
         (["then=drqv2"], "needs offline_frames below"),
+        (["then=drqv2", "offline_frames=20", "save_snapshot=false"], "resumes from a snapshot"),
+        (["agent=cql", "agent.cql_samples=0"], "at least 1"),
         (["then=drqv2", "offline_frames=500"], "needs offline_frames below"),
         (["replay_buffer_size=100"], "replay_buffer_size=100"),
     ],

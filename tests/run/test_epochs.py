@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -14,12 +17,14 @@ import pytest
 import torch
 
 import train
-from drqv2.errors import UserError
+from drqv2 import utils
+from drqv2.errors import Stopped, UserError
 from drqv2.launch.command_line import launch
 from drqv2.run.hooks import Hooks
 from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.snapshot import file as snapshot
+from drqv2.system.signals import SIGNALS
 from tests.short_run import IMPALA, IN_TURN, PPO, ROOT, SHORT, assert_same, rows
 from tests.task_run import ALL, TASKS, Recorder, episodes, tasks
 
@@ -101,8 +106,7 @@ def test_two_runs_take_turns_in_one_process(tmp_path: Path) -> None:
     with opened(tmp_path / "c", "drqv2", "seed=1") as c, opened(tmp_path / "d", "ppo") as d:
         for _ in zip(c.epochs(), d.epochs(), strict=False):
             torch.rand(3), np.random.rand()  # what other code draws is its own affair
-        c.run()
-        d.run()
+        d.run()  # it is longer
     for one, other in zip(alone, ("c", "d"), strict=True):
         assert_same(one, tmp_path / other)
 
@@ -126,6 +130,93 @@ def test_a_run_that_is_left_is_continued(tmp_path: Path) -> None:
         summary = run.run()
     assert_same(whole, tmp_path / "run")
     assert summary.epochs == 3
+
+
+def test_a_run_that_is_left_and_closed_is_resumed_where_it_was(tmp_path: Path) -> None:
+    overrides = "drqv2", "snapshot_every_seconds=1000", "snapshot_keep=0", "eval_every_frames=null", "epoch_frames=160"
+    with opened(tmp_path / "whole", *overrides) as run:
+        run.run()
+    with opened(tmp_path / "run", *overrides) as run:
+        next(run.epochs())
+    with opened(tmp_path / "run", *overrides) as run:
+        assert run.global_frame == 160
+        run.run()
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_an_iterator_whose_run_another_one_continues_says_so(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as run:
+        older = run.epochs()
+        next(older)
+        next(run.epochs())
+        with pytest.raises(UserError, match="another iterator"):
+            next(older)
+
+
+def test_only_the_runs_own_time_counts(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as run:
+        for _ in run.epochs():
+            before = run.timer.total_time(), run.epoch.summary()
+            time.sleep(0.05)
+            assert (run.timer.total_time(), run.epoch.summary()) == before
+
+
+def test_runs_are_closed_in_any_order_and_signals_work_again(tmp_path: Path) -> None:
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    a, b = opened(tmp_path / "a"), opened(tmp_path / "b", "ppo")
+    for run in (a, b):
+        next(run.epochs())
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    for run in (a, b):
+        run.__exit__(None, None, None)
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+
+
+def test_a_signal_stops_a_run_at_a_safe_point(tmp_path: Path) -> None:
+    whole = command_line(tmp_path / "whole", *SHORT)
+
+    def kill(step: int) -> None:
+        if step == 100:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with opened(tmp_path / "run") as run, opened(tmp_path / "other", "ppo"), pytest.raises(Stopped):
+        run.run(Hooks(on_step=kill))
+    with opened(tmp_path / "run") as run:
+        assert run.global_step >= 100
+        run.run()
+    assert_same(whole, tmp_path / "run")
+
+
+def test_a_directory_has_one_run_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path / "run"), pytest.raises(UserError, match="in use by this process"):
+        opened(tmp_path / "run")
+    with pytest.raises(UserError):
+        opened(tmp_path / "other", "drqv2", "init_from=tests/short_run.py")
+    with opened(tmp_path / "other"):  # a start that failed has let go of it
+        pass
+
+
+def test_snapshots_from_before_epochs_are_resumed(tmp_path: Path) -> None:
+    whole = command_line(tmp_path / "whole", *SHORT)
+    with opened(tmp_path / "run", "drqv2", "snapshot_every_seconds=1000") as run:
+        run.train_until_step = utils.Until(160, 2)  # it ends there, with the evaluation still to be done
+        list(run.loop())
+        run.save_snapshot()
+        run.finish_snapshots()
+        run.progress.step = run.snapshots.step
+    path = tmp_path / "run/snapshot.pt"
+    saved = snapshot.load(path)
+    del saved["seconds"], saved["logger"]["recent"]
+    newer = [name for name in saved["progress"] if name.startswith("epoch")]
+    newer += "gradient_step best_score best_frame updated_step updated_episode eval_wanted".split()
+    for name in newer:
+        del saved["progress"][name]
+    snapshot.save(path, saved)
+    with opened(tmp_path / "run") as run:
+        assert run.progress.updated_step == run.progress.step == 80
+        run.run()
+    assert rows(tmp_path / "run", "eval")[-2:] == rows(whole, "eval")[-2:]
+    assert [row["frame"] for row in rows(tmp_path / "run", "eval")][-3:] == ["160", "320", "480"]
 
 
 def test_reset_begins_anew(tmp_path: Path) -> None:
@@ -286,6 +377,20 @@ def test_transform_reward_changes_what_is_learnt_from_not_what_is_logged(tmp_pat
     assert [float(row["episode_reward"]) for row in rows(tmp_path / "run", "train")] == own
 
 
+@pytest.mark.parametrize("wrong", [lambda rewards: rewards * np.nan, lambda rewards: np.zeros(7)])
+@pytest.mark.parametrize("regime", ["drqv2", "ppo", "impala"])
+def test_transform_reward_must_return_rewards(regime: str, wrong: Any, tmp_path: Path) -> None:
+    with opened(tmp_path / "run", regime) as run, pytest.raises(UserError, match="transform_reward returned"):
+        run.run(Hooks(transform_reward=wrong))
+
+
+def test_hooks_that_are_never_called_are_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "run", "drqv2", "eval_every_frames=null") as run:
+        with pytest.raises(UserError, match="stop is never called"):
+            run.run(Hooks(stop=good_enough(5)))
+        run.run(Hooks(on_step=lambda _: None))
+
+
 @pytest.mark.parametrize("regime", ["ppo", "impala"])
 def test_transform_reward_reaches_on_policy_learners(regime: str, tmp_path: Path) -> None:
     seen: list[np.ndarray] = []
@@ -383,6 +488,9 @@ def test_an_epoch_may_be_shorter_than_the_interval_of_evaluations(tmp_path: Path
         told = list(run.epochs())
     assert [epoch.frame for epoch in told] == [100, 200, 300, 400, 480]
     assert [epoch.eval is not None for epoch in told] == [False, True, False, True, True]
+    with opened(tmp_path / "other", "ppo", "epoch_frames=100", "eval_every_frames=300") as run:  # 48 steps an update
+        told = list(run.epochs())
+    assert [epoch.frame for epoch in told if epoch.eval] == [336, 624, 912, 960]
 
 
 @pytest.mark.parametrize(("override", "steps"), [("steps_per_collect=8", 8), ("episodes_per_collect=2", 20)])
