@@ -31,7 +31,8 @@ def transformed(transform: Callable[[np.ndarray], np.ndarray] | None, rewards: n
 class Hooks:
     """What a run calls, each of them optional.
 
-    A hook that raises ends the run with its own exception, once a snapshot is on disk from which it can be resumed.
+    A hook that raises ends the run with its own exception, once a snapshot of that step is on disk, or, after
+    `transform_reward`, which is called within a step, the newest before it.
     Whatever hooks remember is yours to keep: snapshots hold the run alone.
 
     Attributes:
