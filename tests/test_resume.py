@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 import replay_buffer
 import train
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.run.stats import EvalStats
 from drqv2.snapshot import file as snapshot
 from drqv2.system import files
 from tests.patience import PATIENCE
@@ -241,10 +242,10 @@ def test_a_lost_replay_is_named(
 def test_a_failure_at_the_end_keeps_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate = train.Workspace.eval
 
-    def fail_at_the_end(self: train.Workspace) -> None:
+    def fail_at_the_end(self: train.Workspace) -> EvalStats:
         if self.global_step > 0:
             raise OSError("no space left on device")
-        evaluate(self)
+        return evaluate(self)
 
     with monkeypatch.context() as m:
         m.setattr(train.Workspace, "eval", fail_at_the_end)

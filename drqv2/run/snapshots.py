@@ -150,7 +150,7 @@ class Snapshots:
         """Make changed keys the run's own; otherwise they would be refused again after a kill."""
         if changed and self.run.cfg.save_snapshot:
             self.store_config(resume_force=True)  # until the snapshot holds them, too
-            self.save()
+            self.run.save_snapshot()
             self.run.checkpoints.wait()
         if changed or self.run.cfg.resume_force:
             self.store_config()

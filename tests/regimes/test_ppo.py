@@ -178,7 +178,7 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         ("env_id=CartPole-v1", "must be gymnasium:NAME, envpool:NAME or metaworld:NAME"),
         ("task=walker_walk", "task=walker_walk and env_id=gymnasium:CartPole-v1: give only one of them"),
         ("preset=cpu", "preset=cpu: is for regime=drqv2"),
-        ("nstep=3", "nstep: is a key of regime=drqv2 and regime=multitask alone"),
+        ("nstep=3", "nstep: is a key of regime=drqv2 and regime=multitask and regime=offline alone"),
         ("env_id=envpool:CartPole-v1 vector=auto action_repeat=2", "EnvPool repeats actions"),
         ("env_id=envpool:Pong-v5 vector=auto image_size=64", "image_size=64: the images of envpool:Pong-v5 are 84x84"),
         ("envs_per_recv=2 num_envs=3", "is for EnvPool"),
