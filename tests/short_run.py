@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
+import functools
 import re
+import shutil
+import tempfile
 from pathlib import Path
 
 import train
@@ -19,7 +23,7 @@ SHORT = (
     "snapshot_every_seconds=0.5 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
     "overlap=false precision=fp32 num_eval_episodes=2"
 ).split()
-# Of regime=offline, with the episodes of a run of SHORT.
+# Of regime=offline, with data=stored().
 OFFLINE = (
     "regime=offline preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 "
     "num_train_frames=120 eval_every_frames=40 replay_buffer_size=1000 replay_buffer_num_workers=0 batch_size=8 "
@@ -50,6 +54,15 @@ def run(run_dir: Path, *overrides: str) -> Path:
     """Run it in this process; return its directory."""
     launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
+
+
+@functools.cache
+def stored() -> Path:
+    """Return the directory of such a run, made at the first call, whose replay holds all of its eight episodes."""
+    folder = tempfile.mkdtemp(prefix="drqv2_stored_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    more = "replay_buffer_size=1000", "save_video=false", "save_train_video=false", "eval_every_frames=null"
+    return run(Path(folder) / "run", *more)
 
 
 def resume(run_dir: Path, *overrides: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from drqv2 import utils
 from drqv2.agents.ppo_mlp import Kernels
-from drqv2.config.checks import default_minibatch
+from drqv2.config.rules import default_minibatch
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError
 from drqv2.regimes.evaluation import evaluate_policy

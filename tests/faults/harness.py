@@ -19,7 +19,7 @@ import psutil
 
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.__main__ import fingerprint
-from tests.short_run import IMPALA, IN_TURN, PPO, is_time
+from tests.short_run import IMPALA, IN_TURN, OFFLINE, PPO, is_time, stored
 from tests.task_run import ALL, TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +54,7 @@ _OTHERS = {
     "IMPALA": [*IMPALA, *IN_TURN],
     "actors": [*IMPALA, "total_timesteps=14400"],
     "multitask": MULTITASK,
+    "offline": [*OFFLINE, "snapshot_every_seconds=0.1"],
 }
 _OVERRIDES = {mode: [*SHORT, *more] for mode, more in _DRQV2.items()} | _OTHERS
 MODES = [mode for mode in _OVERRIDES if mode != "actors"]  # which give the same bits each time
@@ -74,7 +75,8 @@ def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subpr
     if (run_dir / "config.yaml").exists() and starts.exists() and len(starts.read_text().splitlines()) % 2:
         argv = [f"resume={run_dir}"]
     else:
-        argv = [*_OVERRIDES[mode], f"hydra.run.dir={run_dir}"]
+        data = [f"data={stored()}"] if mode == "offline" else []
+        argv = [*_OVERRIDES[mode], *data, f"hydra.run.dir={run_dir}"]
     command = [sys.executable, "-m", "tests.faults.driver", boundary, str(count), *argv]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -21,16 +21,13 @@ from drqv2.launch.command_line import launch
 from drqv2.regimes.offline import OfflineWorkspace
 from drqv2.run.hooks import Hooks
 from drqv2.snapshot import file as snapshot
-from tests import short_run
-from tests.short_run import OFFLINE, assert_same, resume, rows
+from tests.short_run import OFFLINE, assert_same, resume, rows, stored
 from tests.task_run import RECORDER, run_tasks
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run that has collected eight episodes."""
-    more = "replay_buffer_size=1000", "save_video=false", "save_train_video=false", "eval_every_frames=null"
-    return short_run.run(tmp_path_factory.mktemp("data") / "run", *more)
+def data() -> Path:
+    return stored()
 
 
 def run(run_dir: Path, data: Path | str, *overrides: str) -> Path:

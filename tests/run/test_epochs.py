@@ -25,7 +25,7 @@ from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.snapshot import file as snapshot
 from drqv2.system.signals import SIGNALS
-from tests.short_run import IMPALA, IN_TURN, PPO, ROOT, SHORT, assert_same, rows
+from tests.short_run import IMPALA, IN_TURN, OFFLINE, PPO, ROOT, SHORT, assert_same, rows, stored
 from tests.task_run import ALL, TASKS, Recorder, episodes, tasks
 
 REGIMES = {
@@ -33,13 +33,19 @@ REGIMES = {
     "multitask": [*TASKS, ALL],
     "ppo": PPO,
     "impala": [*IMPALA, *IN_TURN],
+    "offline": OFFLINE,
 }
 LONG = "gymnasium:tests.task_envs:Long-v0"
 
 
+def short(regime: str) -> list[str]:
+    """Return the overrides of a short run."""
+    return [*REGIMES[regime], *([f"data={stored()}"] if regime == "offline" else [])]
+
+
 def opened(run_dir: Path, regime: str = "drqv2", *overrides: str) -> BaseWorkspace:
     """Return the Workspace of a short run, new or resumed."""
-    return train.make_workspace(train.compose(*REGIMES[regime], *overrides), run_dir)
+    return train.make_workspace(train.compose(*short(regime), *overrides), run_dir)
 
 
 def command_line(run_dir: Path, *overrides: str) -> Path:
@@ -90,7 +96,7 @@ def recording(calls: list[str], stop: Callable[[EvalStats], bool] = lambda _: Fa
 
 @pytest.mark.parametrize("regime", REGIMES)
 def test_the_iterator_gives_the_bits_of_the_command_line(regime: str, tmp_path: Path) -> None:
-    whole = command_line(tmp_path / "whole", *REGIMES[regime])
+    whole = command_line(tmp_path / "whole", *short(regime))
     with opened(tmp_path / "run", regime) as run:
         told = list(run.epochs(recording([])))
         np.random.seed(0)
@@ -256,19 +262,21 @@ def documented_order() -> list[str]:
     return re.findall(r"^\| \d+ \| `(\w+)", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("regime", [*REGIMES, "impala with actors"])
 def test_hooks_are_called_in_the_documented_order(regime: str, tmp_path: Path) -> None:
     calls: list[str] = []
-    with opened(tmp_path / "run", regime) as run:
+    more = ["deterministic=false"] if regime == "impala with actors" else []
+    with opened(tmp_path / "run", regime.split()[0], *more) as run:
         for _ in run.epochs(recording(calls)):
             calls.append("epoch")
     order = [*documented_order(), "epoch"]
-    assert set(calls) == set(order)
+    collecting = ["transform_reward", "on_episode_end"]
+    assert set(calls) == set(order) - (set(collecting) if regime == "offline" else set())
     letter = {name: chr(ord("a") + i) for i, name in enumerate(order)}
     text = "".join(letter[name] for name in calls)
-    start, step, transform, ended, *_ = order
-    assert [start, step, transform, ended] == ["on_epoch_start", "on_step", "transform_reward", "on_episode_end"]
-    within = f"[{letter[step]}{letter[transform]}{letter[ended]}]+"
+    start, step, *ones, _, _, _, _, _, _ = order
+    assert [start, step, *ones] == ["on_epoch_start", "on_step", *collecting]
+    within = f"[{''.join(letter[name] for name in (step, *ones))}]+"
     before, score, best, stop = (letter[name] for name in ("before_eval", "score", "save_best", "stop"))
     an_epoch = f"{letter[start]}{within}{letter['save_checkpoint']}{before}{score}{best}?{stop}{letter['epoch']}"
     assert re.fullmatch(f"{before}{score}{best}({an_epoch})+", text)
@@ -421,7 +429,7 @@ def good_enough(at: int) -> Callable[[EvalStats], bool]:
 @pytest.mark.parametrize("regime", REGIMES)
 def test_a_stop_hook_ends_the_run(regime: str, tmp_path: Path) -> None:
     with opened(tmp_path / "run", regime) as run:
-        told = list(run.epochs(Hooks(stop=good_enough(60))))
+        told = list(run.epochs(Hooks(stop=good_enough(40))))
         assert [epoch.stopped for epoch in told] == [False] * (len(told) - 1) + [True]
         assert run.epoch.summary().stopped
     saved = snapshot.load(tmp_path / "run/snapshot.pt")["progress"]
@@ -527,13 +535,14 @@ def test_ppo_collects_and_repeats_as_told(tmp_path: Path) -> None:
         ("ppo", ["segments=null", "steps_per_collect=50"], "multiple of horizon=8"),
         ("ppo", ["steps_per_collect=96"], "steps_per_collect=96 and segments=6"),
         ("impala", ["steps_per_collect=96"], "choose that regime"),
+        ("offline", ["episodes_per_collect=1"], "is for then=drqv2"),
         ("drqv2", ["hydra.run.dir=x"], "pass the directory to make_workspace"),
         ("drqv2", ["num_train_framse=5"], "num_train_framse"),
     ],
 )
 def test_what_cannot_be_is_refused(regime: str, overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as refused:
-        train.compose(*REGIMES[regime], *overrides)
+        train.compose(*short(regime), *overrides)
     assert len(str(refused.value).splitlines()) <= 2
 
 
