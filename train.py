@@ -22,7 +22,6 @@ if __name__ == "__main__":
     exit_on_signal_before_run()
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,8 @@ from drqv2.errors import UserError
 from drqv2.evaluation import tasks
 from drqv2.evaluation.episodes import EpisodeResult, evaluate, require_finite
 from drqv2.launch.command_line import launch
-from drqv2.launch.compose import compose_config, new_run_dir
+from drqv2.launch.compose import compose as compose
+from drqv2.launch.compose import new_run_dir
 from drqv2.logging.diagnostics import diagnose
 from drqv2.regimes.impala import ImpalaWorkspace
 from drqv2.regimes.offline import OfflineWorkspace
@@ -46,11 +46,9 @@ from drqv2.regimes.ppo import PPOWorkspace
 from drqv2.run import factory
 from drqv2.run.environments import action_repeats, discounts, make_envs, task_suffixes
 from drqv2.run.hooks import transformed
-from drqv2.run.start import open_workspace, run_workspace
+from drqv2.run.start import current_regime, open_workspace, run_workspace
 from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
-from drqv2.snapshot.checkpoints import newest_readable
-from drqv2.system import files
 from replay_buffer import ReplayBufferStorage
 
 
@@ -68,7 +66,9 @@ class Workspace(BaseWorkspace):
         """Make environments, replay, recorders, predicates and the agent."""
         cfg = self.cfg
         self.train_envs = make_envs(cfg, utils.TRAIN_ENV)
+        self.closes(*self.train_envs)
         self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
+        self.closes(*self.eval_envs)
         self.multitask = cfg.regime == "multitask"
         self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
         self.repeats, self.gammas = action_repeats(cfg), discounts(cfg)
@@ -81,6 +81,7 @@ class Workspace(BaseWorkspace):
 
         self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
         self.video_recorder, self.train_video_recorder = factory.make_recorders(cfg, env, self.work_dir)
+        self.closes(self.video_recorder, self.train_video_recorder, self.replay_loader)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, cfg.action_repeat)
@@ -239,19 +240,22 @@ class Workspace(BaseWorkspace):
             self.train_video_recorder.save(f"{self.global_frame}.mp4")
         if self.diagnose_every_step(self.global_step) and len(self.replay_storage) > 0:
             self.logger.log_metrics(self.diagnostics() | self.gradient_norms(), self.global_frame, ty="train")
+        rows = []
         for row in [ended] if self.multitask else [[i] for i in ended]:
             self.progress.episode += len(row)
+            metrics = self.episode_metrics(row, elapsed_time)
+            rows.append(([self.episode_stats(i) for i in row], metrics))
             with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
                 log("fps", fps)
                 log("total_time", total_time)
-                for name, value in self.episode_metrics(row, elapsed_time).items():
+                for name, value in metrics.items():
                     log(name, value)
                 log("episode", self.global_episode)
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
-        finished = [self.episode_stats(i) for i in ended]
         self.start_episodes(ended)
-        self.epoch.logged(finished)
+        for episodes, metrics in rows:
+            self.epoch.logged(episodes, metrics)
 
     def episode_stats(self, i: int) -> EpisodeStats:
         """Return what the episode that has ended in environment i has brought."""
@@ -309,15 +313,6 @@ class Workspace(BaseWorkspace):
         self.time_steps = [env.finish() for env in self.train_envs]
         self.train_video_recorder.init(self.time_steps[0].observation, enabled=self.progress.filming)
 
-    def close(self) -> None:
-        """Finish the current snapshot; close environments, workers, recorders and files."""
-        with ExitStack() as closing:  # each, whatever happens to the others; the last one first
-            closing.callback(self.close_environments)
-            closing.callback(self.video_recorder.close)
-            closing.callback(self.train_video_recorder.close)
-            closing.callback(self.replay_loader.close)
-            closing.callback(super().close)
-
 
 REGIMES: dict[str, type[BaseWorkspace]] = {
     "drqv2": Workspace,
@@ -326,19 +321,6 @@ REGIMES: dict[str, type[BaseWorkspace]] = {
     "offline": OfflineWorkspace,
     "ppo": PPOWorkspace,
 }
-
-
-def compose(*overrides: str, **values: Any) -> DictConfig:
-    """Return the configuration of a run, composed and checked as on the command line.
-
-    Args:
-        overrides: `key=value`, which keys with a dot need: "agent.hidden_dim=64".
-        values: values by key, which may be task, preset, regime and resume, too.
-
-    Raises:
-        UserError: a key or a value is wrong, or the run cannot be resumed.
-    """
-    return compose_config(overrides, values)
 
 
 def make_workspace(cfg: DictConfig, work_dir: str | Path | None = None) -> BaseWorkspace:
@@ -356,26 +338,14 @@ def make_workspace(cfg: DictConfig, work_dir: str | Path | None = None) -> BaseW
     if cfg.resume and run_dir != Path(cfg.resume).resolve():
         raise UserError(f"resume={cfg.resume} and another directory, {run_dir}: give only one of them")
     run_dir.mkdir(parents=True, exist_ok=True)
-    return open_workspace(workspace_of(cfg, run_dir), cfg.copy(), run_dir)
-
-
-def workspace_of(cfg: DictConfig, work_dir: Path) -> type[BaseWorkspace]:
-    """Return the Workspace of a run where it is now: regime=offline may continue with another (`then`)."""
-    if cfg.get("then") is not None and files.has_snapshot(work_dir):
-        found = newest_readable(work_dir)
-        if found is not None:
-            made, end = found[1]["progress"], cfg.offline_frames // cfg.action_repeat
-            # At the end of the first part its last evaluation may be to do.
-            if made["step"] > end or (made["step"] == end and made["epoch_step"] == end):
-                return REGIMES[cfg.then]
-    return REGIMES[cfg.regime]
+    return open_workspace(REGIMES[current_regime(cfg, run_dir)], cfg.copy(), run_dir)
 
 
 def main(cfg: DictConfig, work_dir: Path) -> float:
     """Start or resume the run in `work_dir`; return its last evaluation's mean return, for a sweeper to maximize."""
-    workspace = workspace_of(cfg, work_dir)
-    objective = run_workspace(workspace, cfg, work_dir)
-    if cfg.get("then") is not None and workspace is REGIMES[cfg.regime]:
+    regime = current_regime(cfg, work_dir)
+    objective = run_workspace(REGIMES[regime], cfg, work_dir)
+    if cfg.get("then") is not None and regime == cfg.regime:
         objective = run_workspace(REGIMES[cfg.then], cfg, work_dir)
     return objective
 

@@ -48,6 +48,10 @@ def _omegaconf(error: OmegaConfBaseException, known: Iterable[str]) -> str:
 # Hydra's messages, and what to say instead; {near} are the names most like the first group.
 _ADVICE = (
     (
+        r"To append to your (?:config|default list) use \+(agent)=(.*)",
+        "{0}={1}: agents have names in regime=offline; elsewhere agent._target_=MODULE.CLASS chooses another",
+    ),
+    (
         r"To append to your config use \+(agent\.[^=]+)=(.*)",
         "{0}={1}: there is no such key{near} (see --help)\nAdd an argument that your own agent takes with +{0}={1}",
     ),

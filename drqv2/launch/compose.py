@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import hydra
 import numpy as np
-from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -24,12 +24,15 @@ from drqv2.launch.overrides import RUNS, STORED, quote, readable, take_resume
 _PLAIN = re.compile(r"[\w./:%-]+")  # Hydra's grammar reads these unquoted
 
 
-def compose_config(overrides: Sequence[str], values: Mapping[str, Any]) -> DictConfig:
-    """Return the checked configuration of a run; `resume` in it names the directory of the one that is resumed.
+def compose(*overrides: str, **values: Any) -> DictConfig:
+    """Return the configuration of a run, composed and checked as on the command line.
 
     Args:
-        overrides: key=value, as on the command line.
-        values: values by key.
+        overrides: `key=value`, which keys with a dot need: "agent.hidden_dim=64".
+        values: values by key, which may be task, preset, regime and resume, too.
+
+    Returns:
+        The configuration; `resume` in it names the directory of a run that is resumed.
 
     Raises:
         UserError: a key or a value is wrong, or the run cannot be resumed.
@@ -40,8 +43,8 @@ def compose_config(overrides: Sequence[str], values: Mapping[str, Any]) -> DictC
         raise UserError(f"{foreign}: is for the command line; pass the directory to make_workspace(cfg, directory)")
     run_dir, regime, given = take_resume(given, multirun=False)
     try:
-        with initialize_config_dir(str(run_dir or CFGS), version_base="1.3"):
-            cfg = compose(Path(STORED).stem, overrides=given)
+        with hydra.initialize_config_dir(str(run_dir or CFGS), version_base="1.3"):
+            cfg = hydra.compose(Path(STORED).stem, overrides=given)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error, regime)) from None
     check_overrides(cfg, given)
@@ -63,7 +66,7 @@ def _written(value: Any) -> str:
 
 
 def new_run_dir(cfg: DictConfig) -> Path:
-    """Return the directory of a run whose configuration `compose_config` made: a new one, or that to resume from."""
+    """Return the directory of a run whose configuration `compose` made: a new one, or that to resume from."""
     if cfg.resume:
         return Path(cfg.resume)
     name = f"{label(cfg.env_id, cfg.task_name, cfg.get('tasks'))}_{cfg.seed}"

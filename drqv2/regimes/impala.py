@@ -24,7 +24,7 @@ from drqv2.rollout.inference import Inference, asking_layout
 from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout
 from drqv2.run import factory
-from drqv2.run.environments import make_actor_vector, make_env
+from drqv2.run.environments import make_actor_vector, make_envs
 from drqv2.run.hooks import transformed
 from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
@@ -42,9 +42,14 @@ class ImpalaWorkspace(BaseWorkspace):
     def setup(self) -> None:
         """Make environments, agent, recorder and predicates."""
         cfg = self.cfg
+        self.batches: Batches | BatchesInTurn | None = None
+        self.torch_threads = torch.get_num_threads()  # of the process, in which other runs may follow
         self.vector = make_actor_vector(cfg, 0, 0, 0)  # the only actor's, or for the specs
-        self.eval_envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+        self.opened.callback(self.close_actors)
+        self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
+        self.closes(*self.eval_envs)
         self.video_recorder, _ = factory.make_recorders(cfg, self.eval_envs[0], self.work_dir)
+        self.closes(self.video_recorder)
         self.agent = factory.make_agent(cfg, self.vector, self.device)
         self.require_actor_policy()
         self.envs_of_actor = cfg.num_envs // cfg.num_actors
@@ -53,13 +58,11 @@ class ImpalaWorkspace(BaseWorkspace):
         self.layout = rollout_layout(self.vector, state, cfg.unroll_length)
         if not cfg.deterministic:
             self.vector.close()  # its specs are all that is needed
-        self.batches: Batches | BatchesInTurn | None = None
         self.weights: Any = None  # SharedWeights or RayActors: what actors get the learner's weights from
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
         self.policy_lag = self.actors_waiting = self.waited = 0.0  # of that row; `waited`: seconds until it
-        self.torch_threads = torch.get_num_threads()  # of the process, in which other runs may follow
 
     def require_actor_policy(self) -> None:
         """Raise UserError if the agent lacks what this regime calls."""
@@ -280,17 +283,13 @@ class ImpalaWorkspace(BaseWorkspace):
         assert self.batches is not None
         self.batches.statistics = Statistics(**saved["statistics"])
 
-    def close(self) -> None:
-        """Finish the current snapshot; close actors, environments, recorder and files."""
-        super().close()
+    def close_actors(self) -> None:
+        """Close the actors, or the only one's environments."""
         torch.set_num_threads(self.torch_threads)
         if self.batches is not None:
             self.batches.close()
         if self.cfg.deterministic:
             self.vector.close()
-        for env in self.eval_envs:
-            env.close()
-        self.video_recorder.close()
 
 
 def _has(agent: Any, name: str) -> bool:

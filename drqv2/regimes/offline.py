@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,11 +43,14 @@ class OfflineWorkspace(BaseWorkspace):
         if cfg.offline_frames is not None:
             self.length_key = "offline_frames"
         self.eval_envs = [] if cfg.eval_every_frames is None else make_envs(cfg, utils.EVAL_ENV)
+        self.closes(*self.eval_envs)
         env: Any = self.eval_envs[0] if self.eval_envs else self.specs_of_data()
         self.shapes = _stored_shapes(env, cfg.frame_stack)
         if self.eval_envs:
             self.video_recorder, _ = factory.make_recorders(cfg, env, self.work_dir)
+            self.closes(self.video_recorder)
         self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
+        self.closes(self.replay_loader)
 
         self.train_until_step = utils.Until(self.num_frames, cfg.action_repeat)
         self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
@@ -162,15 +164,6 @@ class OfflineWorkspace(BaseWorkspace):
         self.rows_at, self.progress.last_row_step = saved["timer"], self.global_step
         self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         self.replay_loader.load_state_dict(saved["replay_loader"])
-
-    def close(self) -> None:
-        """Finish the current snapshot; close environments, workers, recorder and files."""
-        with ExitStack() as closing:  # each, whatever happens to the others; the last one first
-            closing.callback(self.close_environments)
-            if self.eval_envs:
-                closing.callback(self.video_recorder.close)
-            closing.callback(self.replay_loader.close)
-            closing.callback(super().close)
 
     def conclude(self) -> None:
         """Print how well a finished run has done; its replay is kept where the run continues."""

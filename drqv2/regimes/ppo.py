@@ -18,7 +18,7 @@ from drqv2.errors import UserError
 from drqv2.regimes.evaluation import evaluate_policy
 from drqv2.rollout.collector import Collector
 from drqv2.run import factory
-from drqv2.run.environments import make_env, make_vector
+from drqv2.run.environments import make_envs, make_vector
 from drqv2.run.hooks import transformed
 from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
@@ -42,8 +42,11 @@ class PPOWorkspace(BaseWorkspace):
         cfg.minibatch_size = cfg.minibatch_size or default_minibatch(cfg.segments, cfg.horizon)
 
         self.vector = make_vector(cfg, 0)
-        self.eval_envs = [make_env(cfg, utils.EVAL_ENV, i) for i in range(cfg.num_eval_envs)]
+        self.opened.callback(lambda: self.vector.close())  # on a resume there may be another
+        self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
+        self.closes(*self.eval_envs)
         self.video_recorder, _ = factory.make_recorders(cfg, self.eval_envs[0], self.work_dir)
+        self.closes(self.video_recorder)
         self.agent = factory.make_agent(cfg, self.vector, self.device)
         self.require_on_policy()
         self.segments = self.make_collector()
@@ -180,11 +183,3 @@ class PPOWorkspace(BaseWorkspace):
         self.segments = self.make_collector()
         self.segments.totals.episodes = saved["collector"]["totals"]["episodes"]
         self.begin()
-
-    def close(self) -> None:
-        """Finish the current snapshot; close environments, recorder and files."""
-        super().close()
-        self.vector.close()
-        for env in self.eval_envs:
-            env.close()
-        self.video_recorder.close()

@@ -32,7 +32,7 @@ class Run:
         task: name of the task; of a run of several tasks its label, such as mt10.
         seed: the run's seed.
         config: configuration by dotted name.
-        finished: whether the run has reached its end.
+        finished: whether the run has reached its end: with evaluations, the last of them.
         frames: environment frame of each evaluation, [N]; frames are those of one task.
         returns: mean return of each evaluation, [N]; of several tasks, the mean over tasks.
         success: fraction of successful episodes of each evaluation, [N]; NaN where the environment does not report it.
@@ -133,7 +133,7 @@ def read(path: Path) -> Run:
         task=config["task_name"],
         seed=config["seed"],
         config=config,
-        finished=len(frames) > 0 and bool(frames[-1] >= end),
+        finished=len(frames) > 0 and (bool(frames[-1] >= end) or _good_enough(frames, returns, config)),
         frames=frames,
         returns=returns,
         success=np.array([number(row, "success") for row, _ in rows]),
@@ -183,6 +183,12 @@ def _part(run: Run, rows: Sequence[dict[str, str]], index: int, name: str) -> Ru
         whole=run.task,
         learnt=name not in (run.config.get("exclude_tasks") or ()),
     )
+
+
+def _good_enough(frames: np.ndarray, returns: np.ndarray, config: dict[str, Any]) -> bool:
+    """Return whether stop_return has ended a run; the evaluation before the first frame does not count."""
+    stop_return = config.get("stop_return")
+    return stop_return is not None and bool(frames[-1] > 0 and returns[-1] >= stop_return)
 
 
 def _steps_per_round(config: dict[str, Any]) -> int:

@@ -161,6 +161,12 @@ def _videos(run: Run, how: str, folder: Path) -> list[dict[str, str]]:
     return [{"source": source, "caption": f"{run.path.name}: seed {run.seed}, frame {path.stem}"}]
 
 
+def _state(run: Run) -> str:
+    if run.config.get("eval_every_frames", 0) is None:
+        return "without evaluations"
+    return "finished" if run.finished else "running or stopped"
+
+
 def _run(run: Run) -> dict[str, Any]:
     start = run.starts[-1] if run.starts else {}
     evaluated = len(run.frames) > 0
@@ -169,7 +175,7 @@ def _run(run: Run) -> dict[str, Any]:
         "name": run.path.name,
         "part": f"one task of {run.whole}" + ("" if run.learnt else ", not learnt from") if run.whole else "",
         "seed": run.seed,
-        "state": "finished" if run.finished else "running or stopped",
+        "state": _state(run),
         "frame": f"{int(run.frames[-1]):,}" if evaluated else "",
         "newest": f"{run.returns[-1]:.1f}" if evaluated else "",
         "hours": f"{run.hours[-1]:.2f}" if evaluated else "",

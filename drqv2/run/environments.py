@@ -103,13 +103,6 @@ def make_envs(cfg: DictConfig, stream: int) -> list[EnvHandle]:
         raise
 
 
-def make_env(cfg: DictConfig, stream: int, index: int) -> EnvHandle:
-    """Return environment `index` of a stream of one task; a separate process where it can step beside others."""
-    number = cfg.num_envs if stream == utils.TRAIN_ENV else cfg.num_eval_envs
-    make = _maker(cfg, stream, index)
-    return LocalEnv(make) if number == 1 else ProcessEnv(make, machine.render_threads(number))
-
-
 # Arguments of envpool.make, and what sets them.
 _SET_BY = {"task_id": "env_id", "name": "env_id", "num_envs": "num_envs", "seed": "seed", "batch_size": "envs_per_recv"}
 _SET_BY |= {"env_type": "this project", "render_mode": "this project"}

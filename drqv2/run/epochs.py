@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,8 +148,13 @@ class Epochs:
         reached = self._stop_return is not None and stats.return_mean >= self._stop_return
         return bool(self.call("stop", stats, default=False)) or reached
 
-    def logged(self, episodes: Sequence[EpisodeStats]) -> None:
-        """Count training episodes that were logged; with test_in_train, see whether they call for an evaluation."""
+    def logged(self, episodes: Sequence[EpisodeStats], metrics: Mapping[str, float] | None = None) -> None:
+        """Count training episodes of a row; with test_in_train, see whether they call for an evaluation.
+
+        Args:
+            episodes: those of the row.
+            metrics: what the row says of them; by default, the means of return, length and success.
+        """
         run, p = self.run, self.run.progress
         for episode in episodes:
             p.epoch_episodes += 1
@@ -158,10 +163,10 @@ class Epochs:
         for episode in episodes:
             self.call("on_episode_end", episode)
         if run.cfg.test_in_train and episodes:
-            returns, lengths, success = zip(*((e.total, e.length, e.success) for e in episodes), strict=True)
-            means = {"episode_reward": float(np.mean(returns)), "episode_length": float(np.mean(lengths))}
-            means |= {} if None in success else {"success": float(np.mean(success))}
-            p.eval_wanted |= self._good_enough(eval_stats(p.step, run.global_frame, returns, means))
+            metrics = _means(episodes) if metrics is None else metrics
+            if "episode_reward" in metrics:  # not where all of them are of tasks that are not learnt
+                returns = [episode.total for episode in episodes]
+                p.eval_wanted |= self._good_enough(eval_stats(p.step, run.global_frame, returns, metrics))
 
     def call(self, name: str, *args: Any, default: Any = None) -> Any:
         """Return what a hook returns; `default` if there is none.
@@ -237,3 +242,9 @@ class Epochs:
             frames_per_second=p.step * run.frames_per_step / max(train, 1e-9),
             gradient_steps_per_second=p.gradient_step / max(update, 1e-9),
         )
+
+
+def _means(episodes: Sequence[EpisodeStats]) -> dict[str, float]:
+    returns, lengths, success = zip(*((e.total, e.length, e.success) for e in episodes), strict=True)
+    means = {"episode_reward": float(np.mean(returns)), "episode_length": float(np.mean(lengths))}
+    return means if None in success else means | {"success": float(np.mean(success))}

@@ -87,7 +87,7 @@ class Snapshots:
                 "timer": run.timer.total_time(),
                 "seconds": {"run": run.time_shares.seconds(), "epoch": run.epoch.seconds},
                 "agent": agent_state.capture(run.agent),
-                "rng": run.rng_state or rng.rng_state(),
+                "rng": run.turns.rng_state or rng.rng_state(),
                 "logger": run.logger.state_dict(),
                 "gradient_norms": run.gradient_norms(),
                 "needs": 0,  # no replay, unless the regime's own state says otherwise

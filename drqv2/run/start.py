@@ -56,6 +56,18 @@ def open_workspace(
     return run
 
 
+def current_regime(cfg: DictConfig, work_dir: Path) -> str:
+    """Return the name of a run's regime where the run is now: regime=offline may continue with another (`then`)."""
+    if cfg.get("then") is not None and files.has_snapshot(work_dir):
+        found = newest_readable(work_dir)
+        if found is not None:
+            made, end = found[1]["progress"], cfg.offline_frames // cfg.action_repeat
+            # At the end of the first part its last evaluation may be to do.
+            if made["step"] > end or (made["step"] == end and made["epoch_step"] == end):
+                return str(cfg.then)
+    return str(cfg.regime)
+
+
 def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path) -> float:
     """Start or resume the run in `work_dir`, train, and return what a sweep maximizes.
 

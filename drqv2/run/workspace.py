@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +25,8 @@ from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
 from drqv2.run.snapshots import Snapshots
 from drqv2.run.stats import EpochStats, EvalStats, RunSummary, eval_stats
-from drqv2.snapshot import agent_state, agent_weights, rng
+from drqv2.run.turns import Turns
+from drqv2.snapshot import agent_state, agent_weights
 from drqv2.snapshot.agent_weights import not_finite
 from drqv2.snapshot.checkpoints import Checkpoints
 from drqv2.system import files
@@ -35,8 +36,8 @@ from drqv2.system.signals import StopSignals
 class BaseWorkspace:
     """A run in its directory, new or resumed. A regime's Workspace adds its components and its loop.
 
-    A regime defines `setup`, `begin`, `loop`, `eval`, `state_dict` and `load_state_dict`, and extends `close` for what
-    it opens. Usable as a context, which closes it.
+    A regime defines `setup`, `begin`, `loop`, `eval`, `state_dict` and `load_state_dict`, and names what it opens
+    with `closes`. Usable as a context, which closes it.
 
     Args:
         cfg: the checked configuration, see docs/configuration.md.
@@ -48,6 +49,7 @@ class BaseWorkspace:
         collect_phases: those of them that collect experience.
         update_phases: those of them that learn from it.
         length_key: the key that sets the length of the run.
+        opened: what `close` closes, the last first.
         epoch: ends epochs and calls hooks.
         has_replay: whether the run's directory contains a replay, without which it cannot be resumed.
         tasks: names of the tasks; a single one, unless the regime has several.
@@ -75,36 +77,31 @@ class BaseWorkspace:
         self.action_repeat = int(cfg.action_repeat)
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
-        others = rng.rng_state()
-        utils.set_seed_everywhere(cfg.seed)
         n = len(self.tasks) * cfg.num_envs
         self.progress = Progress(episode_steps=[0] * n, episode_rewards=[0.0] * n, episode_success=[None] * n)
         self.time_shares = TimeShares(*self.phases)
         self.console = factory.make_console(cfg, self.device, self.status)
-        self.epoch = Epochs(self)
+        self.epoch, self.turns = Epochs(self), Turns(self)
+        self.opened, self.closed = ExitStack(), False
         self.closing = ExitStack()  # what is released after `close`
-        self.closed = False
-        # State of the global random generators while code other than the run's uses them; None: now it is the run's.
-        self.rng_state: dict[str, Any] | None = None
-        self._between_epochs = False  # whether the loop stands still at the end of an epoch
-        self._iterators = 0  # how often epochs() has been called
         try:
-            self.setup()
-            self._start_or_resume()
+            with self.turns.random_numbers():
+                utils.set_seed_everywhere(cfg.seed)
+                self.setup()
+                self._start_or_resume()
         except BaseException:
-            self.close_environments()
+            self.opened.close()
             raise
-        finally:
-            self.rng_state = rng.rng_state()
-            rng.set_rng_state(others)
         self.timer.pause()
         self.time_shares.pause()
 
     def _start_or_resume(self) -> None:
         cfg, work_dir = self.cfg, self.work_dir
         self.logger = factory.make_logger(cfg, work_dir, self.console)  # its hyperparameters may refer to the shapes
+        self.closes(self.logger)
         self.timer = utils.Timer()
         self.checkpoints = Checkpoints(work_dir)
+        self.closes(self.checkpoints)
         self.snapshots = Snapshots(self)
         if cfg.save_snapshot:
             agent_state.capture(self.agent, warn=True)
@@ -165,13 +162,7 @@ class BaseWorkspace:
             Stopped: the process was asked to stop, and a snapshot holds the run.
             NotFiniteError: a reward, a loss or a parameter is NaN or infinite.
         """
-        self._iterators += 1
-        number, epochs = self._iterators, self._epochs(hooks or Hooks())
-        with self.console:
-            while (epoch := self._next(epochs)) is not None:
-                yield epoch
-                if number != self._iterators:
-                    raise UserError("another iterator over the epochs of this run has taken over")
+        return self.turns.epochs(self._epochs(hooks or Hooks()))
 
     def _epochs(self, hooks: Hooks) -> Iterator[EpochStats]:
         last: EpochStats | None = None
@@ -189,33 +180,6 @@ class BaseWorkspace:
         self.finish_snapshots()
         if last is not None:
             yield last  # after the snapshot: whoever takes turns with other runs may not ask for more
-
-    def _next(self, epochs: Iterator[EpochStats]) -> EpochStats | None:
-        """Return the next epoch."""
-        self._between_epochs = False
-        with self._turn():
-            epoch = next(epochs, None)
-        self._between_epochs = epoch is not None
-        return epoch
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Context in which the run trains: with its state of the global random generators, its clocks, its signals."""
-        if self.rng_state is None:
-            raise UserError("a run cannot be trained by its own hooks")
-        others = rng.rng_state()
-        rng.set_rng_state(self.rng_state)
-        self.rng_state = None
-        self.timer.resume()
-        self.time_shares.resume()
-        try:
-            with self.stop:
-                yield
-        finally:
-            self.timer.pause()
-            self.time_shares.pause()
-            self.rng_state = rng.rng_state()
-            rng.set_rng_state(others)
 
     def run(self, hooks: Hooks | None = None) -> RunSummary:
         """Train until the end of the run; see `epochs`."""
@@ -257,7 +221,7 @@ class BaseWorkspace:
             if self.closed:
                 return
             try:
-                if self._between_epochs and self.cfg.save_snapshot and self.snapshots.step != self.global_step:
+                if self.turns.between_epochs and self.cfg.save_snapshot and self.snapshots.step != self.global_step:
                     self.save_snapshot()  # of a loop that was left
             finally:
                 self.close()
@@ -389,19 +353,15 @@ class BaseWorkspace:
             metrics["success"] = float(np.mean(success))
         return metrics | {f"episode_reward/{episode}": value for episode, value in enumerate(returns)}
 
-    def close_environments(self) -> None:
-        """Close what has been made of the environments; some may be missing, if the start failed."""
-        vector = getattr(self, "vector", None)
-        made = [*getattr(self, "train_envs", ()), *getattr(self, "eval_envs", ()), *([vector] if vector else [])]
-        with ExitStack() as closing:  # each, whatever happens to the others
-            for env in made:
-                closing.callback(env.close)
+    def closes(self, *opened: Any) -> None:
+        """Have `close` close these, before what was opened earlier."""
+        for one in opened:
+            self.opened.callback(one.close)
 
     def close(self) -> None:
-        """Finish the snapshot that is being written; close the logs."""
+        """Finish the snapshot that is being written; close files, recorders, loaders and environments."""
         self.closed = True
-        self.checkpoints.close()
-        self.logger.close()
+        self.opened.close()
 
     def conclude(self) -> None:
         """Print how well a finished run has done; keep or delete its replay, as configured."""

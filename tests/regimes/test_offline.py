@@ -125,23 +125,66 @@ def test_without_evaluations_there_is_no_environment(data: Path, tmp_path: Path)
     assert not (done / "eval.csv").exists()
 
 
-@pytest.mark.parametrize("layout", ["public npz", "V-D4RL npz", "run directory"])
+def write_hdf5(path: Path, episodes: list[Any]) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        for column, key in (("observation", "frame"), ("action", "action")):
+            file[column] = np.concatenate([arrays[key] for arrays in episodes])
+        for column in ("reward", "discount"):
+            file[column] = np.concatenate([arrays[column][:, 0] for arrays in episodes])
+        steps = [len(arrays["reward"]) for arrays in episodes]
+        file["step_type"] = np.concatenate([[0.0, *[1.0] * (n - 2), 2.0] for n in steps])
+
+
+@pytest.mark.parametrize("layout", ["public npz", "V-D4RL npz", "V-D4RL hdf5", "run directory"])
 def test_other_layouts_give_the_same_run(layout: str, data: Path, whole: Path, tmp_path: Path) -> None:
-    folder = data
-    if layout != "run directory":
-        folder = tmp_path / "data"
-        folder.mkdir()
-        for path in sorted((data / "buffer").iterdir()):
-            arrays: Any = load_file(path)
-            frame = arrays.pop("frame")
-            if layout == "public npz":  # stacks of images
-                arrays["observation"] = np.concatenate([frame[np.maximum(np.arange(31) - k, 0)] for k in (1, 0)], 1)
-            else:
-                arrays |= {"image": frame.transpose(0, 2, 3, 1), "is_terminal": 1 - arrays.pop("discount")[:, 0]}
-            np.savez(folder / f"{path.stem}.npz", **arrays)
+    folder = data if layout == "run directory" else tmp_path / "data"
+    folder.mkdir(exist_ok=True)
+    episodes: list[Any] = [load_file(path) for path in sorted((data / "buffer").iterdir())]
+    if layout == "V-D4RL hdf5":
+        write_hdf5(folder / "all.hdf5", episodes)
+    for i, arrays in enumerate(episodes):
+        frame = arrays.pop("frame")
+        if layout == "public npz":  # stacks of images
+            arrays["observation"] = np.concatenate([frame[np.maximum(np.arange(31) - k, 0)] for k in (1, 0)], 1)
+        else:
+            arrays |= {"image": frame.transpose(0, 2, 3, 1), "is_terminal": 1 - arrays.pop("discount")[:, 0]}
+        if layout.endswith("npz"):
+            np.savez(folder / f"episode_{i:08}.npz", **arrays)
     done = run(tmp_path / "run", folder, "save_video=false")
     assert rows(done, "eval") == rows(whole, "eval")
     assert rows(done, "train") == rows(whole, "train")
+
+
+@pytest.mark.filterwarnings("ignore")  # minari's, on what its metadata lacks
+def test_a_minari_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari")
+    import gymnasium
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    rng, n = np.random.default_rng(0), 20
+    episodes = [
+        EpisodeBuffer(
+            id=i,
+            observations=list(rng.normal(size=(n + 1, 4)).astype(np.float32)),
+            actions=list(rng.uniform(-2, 2, (n, 2)).astype(np.float32)),
+            rewards=[1.0] * n,
+            terminations=[False] * n,
+            truncations=[False] * (n - 1) + [True],
+        )
+        for i in range(3)
+    ]
+    minari.create_dataset_from_buffers(
+        "drqv2/tried-v0",
+        episodes,
+        action_space=gymnasium.spaces.Box(-2, 2, (2,), np.float32),
+        observation_space=gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32),
+    )
+    done = run(tmp_path / "run", "minari:drqv2/tried-v0", "obs_type=state", "eval_every_frames=null")
+    assert {(row["buffer_size"], float(row["batch_reward"]) > 0) for row in rows(done, "train")} == {("60", True)}
+    kept = load_file(done / "buffer/episode_00000001.safetensors")
+    np.testing.assert_allclose(2 * kept["action"][1:], episodes[1].actions, atol=1e-6)  # from [-2, 2] to [-1, 1]
 
 
 def test_then_collects_in_the_same_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from drqv2.evaluation.statistics import iqm, mean
-from drqv2.report import charts, figures, groups, published, runs
+from drqv2.report import charts, figures, groups, published, runs, sections
 from drqv2.report.curves import group_curve, values_at
 from tests.report.made_runs import ROOT, make_run
 
@@ -33,6 +33,19 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     assert run.config["agent.lr"] == 1e-4
     assert run.starts == [{"commit": "abc"}]
     assert run.faults == []
+
+
+@pytest.mark.parametrize(
+    ("stop_return", "returns", "finished"), [(5, [1, 5], True), (5, [9, 4], False), (5, [9], False)]
+)
+def test_a_run_that_stop_return_has_ended_is_finished(
+    stop_return: float, returns: list[float], finished: bool, tmp_path: Path
+) -> None:
+    (run,) = read(make_run(tmp_path / "run", returns, num_train_frames=100_000, stop_return=stop_return))
+    assert run.finished == finished
+    assert sections._state(run) == ("finished" if finished else "running or stopped")
+    (other,) = read(make_run(tmp_path / "other", [], eval_every_frames=None))
+    assert sections._state(other) == "without evaluations"
 
 
 def test_damaged_files_are_named_and_the_rest_is_read(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from drqv2.run.workspace import BaseWorkspace
 from drqv2.snapshot import file as snapshot
 from drqv2.system.signals import SIGNALS
 from tests.short_run import IMPALA, IN_TURN, OFFLINE, PPO, ROOT, SHORT, assert_same, rows, stored
-from tests.task_run import ALL, TASKS, Recorder, episodes, tasks
+from tests.task_run import ALL, LONG, TASKS, Recorder, episodes, tasks
+from tests.task_run import SHORT as SHORT_TASK
 
 REGIMES = {
     "drqv2": SHORT,
@@ -35,7 +36,6 @@ REGIMES = {
     "impala": [*IMPALA, *IN_TURN],
     "offline": OFFLINE,
 }
-LONG = "gymnasium:tests.task_envs:Long-v0"
 
 
 def short(regime: str) -> list[str]:
@@ -206,7 +206,7 @@ def test_snapshots_from_before_epochs_are_resumed(tmp_path: Path) -> None:
     whole = command_line(tmp_path / "whole", *SHORT)
     with opened(tmp_path / "run", "drqv2", "snapshot_every_seconds=1000") as run:
         run.train_until_step = utils.Until(160, 2)  # it ends there, with the evaluation still to be done
-        with run._turn():
+        with run.turns.taken():
             run.eval()
             list(run.loop())
         run.save_snapshot()
@@ -438,18 +438,18 @@ def test_a_stop_hook_ends_the_run(regime: str, tmp_path: Path) -> None:
 
 
 def test_stop_return_ends_the_run_for_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # Returns are 21 an episode of Long.
-    done = command_line(tmp_path / "run", *TASKS, tasks(LONG), "stop_return=21")
+    # An episode of Long has a return of 55.
+    done = command_line(tmp_path / "run", *TASKS, tasks(LONG), "stop_return=55")
     assert [row["frame"] for row in rows(done, "eval")] == ["0", "60"]
     assert "stopped at frame 60" in capsys.readouterr().out
-    command_line(done, *TASKS, tasks(LONG), "stop_return=21")
-    assert "stop_return=21.0 reached" in capsys.readouterr().out
+    command_line(done, *TASKS, tasks(LONG), "stop_return=55")
+    assert "stop_return=55.0 reached" in capsys.readouterr().out
     command_line(done, *TASKS, tasks(LONG), "stop_return=null")
     assert [row["frame"] for row in rows(done, "eval")] == ["0", "60", "120"]
 
 
 def test_a_training_return_calls_for_an_evaluation_which_decides(tmp_path: Path) -> None:
-    overrides = [tasks(LONG), "stop_return=21", "test_in_train=true", "eval_every_frames=100"]
+    overrides = [tasks(LONG), "stop_return=55", "test_in_train=true", "eval_every_frames=100"]
     with opened(tmp_path / "run", "multitask", *overrides) as run:
         (epoch,) = run.epochs()
     assert (epoch.frame, epoch.stopped) == (10, True)  # Long's first episode
@@ -465,6 +465,22 @@ def test_a_training_return_calls_for_an_evaluation_which_decides(tmp_path: Path)
     assert [epoch.frame for epoch in told] == [10, 20, 30]
     assert not any(epoch.stopped for epoch in told)
     assert asked == [1, 2] * 3
+
+
+def test_a_training_return_of_several_tasks_is_that_of_the_learnt_ones(tmp_path: Path) -> None:
+    asked: list[EvalStats] = []
+
+    def stop(stats: EvalStats) -> bool:
+        asked.append(stats)
+        return False
+
+    overrides = [tasks(LONG, SHORT_TASK), f"exclude_tasks=[{SHORT_TASK}]", "test_in_train=true", "eval_at_start=false"]
+    with opened(tmp_path / "run", "multitask", *overrides) as run:
+        list(run.epochs(Hooks(stop=stop)))
+    trained = [stats for stats in asked if stats.seconds == 0]
+    assert len(trained) == 12  # Long's episodes; those of the other task alone are never asked about
+    assert {stats.return_mean for stats in trained} == {55.0}
+    assert set(trained[1].metrics) >= {"episode_reward/Long-v0", "episode_reward/Short-v0", "duration"}
 
 
 def test_the_best_evaluation_is_a_strict_increase_of_the_score(tmp_path: Path) -> None:

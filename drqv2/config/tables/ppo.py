@@ -32,7 +32,12 @@ ROLLOUT = (
         null="num_envs segments",
         legacy=None,
     ),
-    Key("repeat_per_collect", Float(0, above=True), "As agent.update_epochs.", legacy=1.0),
+    Key(
+        "repeat_per_collect",
+        Float(0, above=True),
+        "How often an update goes through its batch, unless agent.update_epochs is given.",
+        legacy=1.0,
+    ),
     Key("minibatch_size", Int(1), "Steps of a minibatch.", "agent steps", null="the batch, up to 16,384"),
 )
 SNAPSHOTS = (
