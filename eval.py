@@ -28,18 +28,13 @@ if __name__ == "__main__":
 import itertools
 import json
 import math
-import os
 import re
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from omegaconf import DictConfig
@@ -50,7 +45,7 @@ from drqv2.config.checks import validate
 from drqv2.config.formatting import column_name, rewards_of
 from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Key, Text
 from drqv2.errors import UserError
-from drqv2.evaluation import overlay
+from drqv2.evaluation import overlay, screen
 from drqv2.evaluation import trained_agent as trained
 from drqv2.evaluation.card import model_card
 from drqv2.evaluation.episodes import EpisodeResult, play
@@ -62,7 +57,6 @@ from drqv2.launch.arguments import run_tool
 from drqv2.run import factory
 from drqv2.run.environments import make_envs, task_names
 from drqv2.system import files
-from video import Mp4
 
 _EVALUATION = 2**31  # index of this evaluation; those during training count from 0
 _FILM = "0,1,2,3"
@@ -116,16 +110,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     source, args = Path(sources[0]), SimpleNamespace(**values)
     envs.choose_backend()  # before an environment's module imports dm_control
     chosen = _episodes_to_film(args.film or _FILM, args.episodes)
-    if args.live and chosen == []:
-        raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
-    if args.live:
-        _require_display()
-    if not args.store and (args.noise or args.random_share):
-        raise UserError("noise and random_share: are for store=DIR; evaluations are without exploration")
-    if args.store and (args.export or args.live or args.film or args.out):
-        raise UserError("store=DIR: keeps the episodes and nothing else; leave out export, live, film and out")
-    if args.export:
-        require_format(Path(args.export))
+    _require_sense(args, chosen)
     path = trained.find(source, args.snapshot)
     cfg, weights, frame = trained.read(path)
     if not args.trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
@@ -174,6 +159,20 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
             env.close()
 
 
+def _require_sense(args: SimpleNamespace, chosen: Sequence[int] | None) -> None:
+    """Raise UserError if values do not fit together or the machine; `chosen` are the episodes to film."""
+    if args.live and chosen == []:
+        raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
+    if args.live:
+        screen.require_display()
+    if not args.store and (args.noise or args.random_share):
+        raise UserError("noise and random_share: are for store=DIR; evaluations are without exploration")
+    if args.store and (args.export or args.live or args.film or args.out):
+        raise UserError("store=DIR: keeps the episodes and nothing else; leave out export, live, film and out")
+    if args.export:
+        require_format(Path(args.export))
+
+
 def _record(
     pictures: Sequence[Picture], act: Policy, camera: int | str | None, args: SimpleNamespace, stem: Path, several: bool
 ) -> None:
@@ -184,16 +183,9 @@ def _record(
     size = overlay.cell_size(args.render_size, len(pictures)) if several else args.render_size
     frames = side_by_side(pictures, _EVALUATION, act, size, camera, every, titles=several)
     if args.live:
-        _show(frames, args.fps or fps / every)
+        screen.show(frames, args.fps or fps / every)
     else:
-        _write(frames, args.fps or fps / every, stem.with_name(f"{stem.name}.mp4"))
-
-
-def _require_display() -> None:
-    """Raise UserError if no window can be opened: without a display, Qt would abort the process."""
-    trial = [sys.executable, "-c", "import cv2; cv2.namedWindow('drqv2')"]
-    if subprocess.run(trial, capture_output=True, timeout=60).returncode:
-        raise UserError("live=true: there is no display here; omit it to write a video instead")
+        screen.write(frames, args.fps or fps / every, stem.with_name(f"{stem.name}.mp4"))
 
 
 def _make(folder: Path) -> None:
@@ -327,37 +319,6 @@ def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
     if not all(0 <= i < episodes for i in indices) or len(indices) > 16:
         raise UserError(f"film={film}: must be up to 16 indices from 0 to {episodes - 1} (episodes={episodes})")
     return indices
-
-
-def _write(frames: Iterator[np.ndarray], fps: float, path: Path) -> None:
-    first = next(frames)
-    try:
-        with closing(Mp4(path.parent, fps, first.shape)) as video:
-            for frame in itertools.chain([first], frames):
-                video.write(frame)
-            video.finish(path)
-    except (OSError, RuntimeError) as e:
-        raise UserError(f"{path}: the video cannot be written ({e})") from e
-    print(f"video: {path}")
-
-
-def _show(frames: Iterator[np.ndarray], fps: float) -> None:
-    title = "drqv2 (press q to quit)"
-    os.environ.setdefault("QT_LOGGING_RULES", "default.warning=false")  # OpenCV's Qt warns about missing fonts
-    try:
-        cv2.namedWindow(title, cv2.WINDOW_AUTOSIZE | cv2.WINDOW_GUI_NORMAL)
-        due = time.perf_counter()
-        for frame in frames:
-            cv2.imshow(title, cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
-            due = max(due + 1 / fps, time.perf_counter())
-            if cv2.waitKey(max(1, round(1000 * (due - time.perf_counter())))) in (ord("q"), 27):
-                break
-            if cv2.getWindowProperty(title, cv2.WND_PROP_VISIBLE) < 1:
-                break
-    except cv2.error as e:
-        raise UserError(f"live=true: no window can be opened here ({str(e).strip().splitlines()[-1]})") from e
-    finally:
-        cv2.destroyAllWindows()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -200,6 +201,22 @@ def test_a_directory_has_one_run_at_a_time(tmp_path: Path) -> None:
         opened(tmp_path / "other", "drqv2", "init_from=tests/short_run.py")
     with opened(tmp_path / "other"):  # a start that failed has let go of it
         pass
+
+
+def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    def alive() -> int:
+        me = psutil.Process()
+        return len(me.children(recursive=True)) + len(me.open_files())
+
+    more = "drqv2", "overlap=true", "replay_buffer_num_workers=1"
+    with opened(tmp_path / "first", *more) as run:  # what the process keeps, such as its fork server, is there now
+        next(run.epochs())
+        during = alive()
+    before = alive()
+    assert before < during
+    with pytest.raises(UserError):
+        opened(tmp_path / "run", *more, "init_from=tests/short_run.py")
+    assert alive() == before
 
 
 def test_snapshots_from_before_epochs_are_resumed(tmp_path: Path) -> None:
