@@ -1,8 +1,8 @@
 """Compare agents that have learnt from stored data with the data: python tools/plot_offline.py RUN ... --out DIR.
 
 RUN is a run of regime=offline whose data are still there, or the returns.csv of an earlier call; runs of the same data
-and agent are seeds. Writes returns.csv (a row a run: its last evaluation, beside the mean return of the data) and
-returns.png to --out; prints a table.
+and agent are seeds. Writes returns.csv (a row a run: the mean of its last --last evaluations, beside the mean return of
+the data) and returns.png to --out; prints a table.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def agent_name(target: str) -> str:
     return target.rpartition(".")[2]
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path, last: int) -> list[Row]:
     """Return the row of a run, or the rows of a file that this tool wrote."""
     if path.suffix == ".csv":
         with path.open(newline="") as file:
@@ -51,15 +51,15 @@ def read(path: Path) -> list[Row]:
             ]
     cfg = OmegaConf.load(path / "config.yaml")
     with (path / "eval.csv").open(newline="") as file:
-        *_, last = csv.DictReader(file)
+        evaluations = list(csv.DictReader(file))[-last:]
     row = {
         "task": cfg.task_name,
         "data": Path(cfg.data).name,
         "agent": agent_name(cfg.agent._target_),
         "seed": cfg.seed,
     }
-    row |= {"updates": int(last["step"]), "return": float(last["episode_reward"]), "of_data": mean_return(cfg.data)}
-    return [row]
+    row |= {"updates": int(evaluations[-1]["step"]), "of_data": mean_return(cfg.data)}
+    return [row | {"return": float(np.mean([float(one["episode_reward"]) for one in evaluations]))}]
 
 
 def main() -> None:
@@ -67,9 +67,10 @@ def main() -> None:
     parser = argparse.ArgumentParser("python tools/plot_offline.py", description=__doc__.split("\n\n")[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--last", type=int, default=2, help="evaluations of a run, at its end, whose mean counts")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    rows = [row for path in args.runs for row in read(path)]
+    rows = [row for path in args.runs for row in read(path, args.last)]
     rows.sort(key=lambda row: (row["task"], row["of_data"], row["agent"], int(row["seed"])))
     with (args.out / "returns.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
