@@ -52,9 +52,12 @@ def read(path: Path, last: int) -> list[Row]:
     cfg = OmegaConf.load(path / "config.yaml")
     with (path / "eval.csv").open(newline="") as file:
         evaluations = list(csv.DictReader(file))[-last:]
+    if not evaluations:
+        raise SystemExit(f"{path}: has no evaluation")
+    data = Path(cfg.data)
     row = {
         "task": cfg.task_name,
-        "data": Path(cfg.data).name,
+        "data": data.parent.name if data.name == "buffer" else data.name,
         "agent": agent_name(cfg.agent._target_),
         "seed": cfg.seed,
     }
@@ -82,24 +85,24 @@ def main() -> None:
     plot(rows, agents, args.out / "returns.png")
 
 
-def sets(rows: list[Row]) -> dict[str, list[Row]]:
-    """Return the rows of each data set."""
-    found: dict[str, list[Row]] = {}
+def sets(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of each task and data set."""
+    found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        found.setdefault(row["data"], []).append(row)
+        found.setdefault((row["task"], row["data"]), []).append(row)
     return found
 
 
 def show(rows: list[Row], agents: list[str]) -> None:
     """Print a table: mean over seeds, and each seed."""
-    print("| data | its mean return | " + " | ".join(agents) + " |\n|---|---|" + "---|" * len(agents))
-    for data, own in sets(rows).items():
+    print("| task | data | its mean return | " + " | ".join(agents) + " |\n|---|---|---|" + "---|" * len(agents))
+    for (task, data), own in sets(rows).items():
         cells = []
         for agent in agents:
             returns = [row["return"] for row in own if row["agent"] == agent]
             each = ", ".join(f"{value:.0f}" for value in returns)
             cells.append(f"{np.mean(returns):.0f} ({each})" if returns else "")
-        print(f"| {data} | {own[0]['of_data']:.0f} | " + " | ".join(cells) + " |")
+        print(f"| {task} | {data} | {own[0]['of_data']:.0f} | " + " | ".join(cells) + " |")
 
 
 def plot(rows: list[Row], agents: list[str], path: Path) -> None:
@@ -125,7 +128,7 @@ def plot(rows: list[Row], agents: list[str], path: Path) -> None:
                     label=None if x else agent,
                 )
                 axes.plot([at] * len(returns), returns, "o", color=COLOURS.get(agent, "#8250df"), markersize=4)
-        axes.set_xticks(range(len(found)), [name.replace("_", " ") for name in found], fontsize=8)
+        axes.set_xticks(range(len(found)), [name.replace("_", " ") for _, name in found], fontsize=8)
         axes.set_title(task, fontsize=10)
         axes.set_ylim(0, 1030)
         axes.grid(alpha=0.3, axis="y")

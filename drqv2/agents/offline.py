@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2.agents.drqv2 import DrQV2Agent, Metrics
-from drqv2.errors import UserError
 from drqv2.utils import extends
 
 
@@ -87,12 +86,7 @@ class CQLAgent(DrQV2Agent):
     @extends(DrQV2Agent.__init__)
     def __init__(self, *args: Any, cql_alpha: float = 1.0, cql_samples: int = 4, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if cql_samples < 1 or cql_samples != int(cql_samples) or cql_alpha < 0:
-            raise UserError(
-                f"agent.cql_samples={cql_samples}, agent.cql_alpha={cql_alpha}: must be a whole number of at least 1 "
-                "and a number of at least 0"
-            )
-        self.cql_alpha, self.cql_samples = cql_alpha, int(cql_samples)
+        self.cql_alpha, self.cql_samples = cql_alpha, cql_samples
 
     def critic_loss(
         self, obs: Tensor, next_obs: Tensor, q: tuple[Tensor, Tensor], target_q: Tensor, step: int

@@ -87,6 +87,8 @@ def _composition(error: Exception, names: list[str]) -> str:
             if match.groups() and match[1] in every_key().keys() - set(names):
                 others = " and ".join(f"regime={name}" for name in GROUPS if match[1] in keys(name))
                 return f"{match[1]}: is a key of {others} alone (see --help); leave it out, or choose that regime"
+            if match.groups() and match[1] in names and match[1].startswith("agent."):
+                return f"{match[1]}: the chosen agent takes no such argument (see --help)"
             near = did_you_mean(match[1], names) if "{near}" in message else ""
             return message.format(*match.groups(), near=near)
     cause = f": {_first_line(error.__cause__)}" if error.__cause__ is not None else ""

@@ -60,6 +60,9 @@ def _check_epochs(cfg: Mapping[str, Any]) -> None:
     for name in ("stop_return", "save_best", "test_in_train"):
         if cfg["eval_every_frames"] is None and cfg[name]:
             raise UserError(f"{name}={show(cfg[name])} with eval_every_frames=null: it needs evaluations")
+    epoch, interval = cfg["epoch_frames"], cfg["eval_every_frames"]
+    if epoch is not None and interval is not None and epoch > interval:
+        raise UserError(f"epoch_frames={epoch}: must be at most eval_every_frames={interval}: evaluations end an epoch")
     steps, episodes = cfg.get("steps_per_collect"), cfg.get("episodes_per_collect")
     if steps is not None and episodes is not None:
         raise UserError(f"steps_per_collect={steps} and episodes_per_collect={episodes}: give only one of them")
@@ -79,9 +82,15 @@ def _check_data(cfg: Mapping[str, Any]) -> None:
     offline, frames = cfg["offline_frames"], cfg["num_train_frames"]
     if cfg["then"] is None and offline is not None:
         raise UserError(f"offline_frames={offline}: is for then=drqv2; set num_train_frames instead")
-    for name, value in (("updates_per_step", 1), ("steps_per_collect", None), ("episodes_per_collect", None)):
+    collecting = {
+        "updates_per_step": 1,
+        "steps_per_collect": None,
+        "episodes_per_collect": None,
+        "test_in_train": False,
+    }
+    for name, value in collecting.items():
         if cfg["then"] is None and cfg[name] != value:
-            raise UserError(f"{name}={show(cfg[name])}: is for then=drqv2; without it there is one update at each step")
+            raise UserError(f"{name}={show(cfg[name])}: is for then=drqv2; without it nothing is collected")
     if cfg["then"] is not None and (offline is None or offline >= frames):
         raise UserError(
             f"then={cfg['then']}: needs offline_frames below num_train_frames={frames}, got {show(offline)}"

@@ -20,7 +20,7 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)  # another f
 _FIT = "that of the run"
 
 
-def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...]]) -> int:
+def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...]], size: int) -> int:
     """Copy all episodes of a data set into an empty replay; return their transitions.
 
     Episodes of this project's format are linked where the file system can, which takes no space.
@@ -29,9 +29,12 @@ def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...
         data: what `drqv2.datasets.formats.read` takes.
         replay_dir: where to.
         shapes: those of a row of each episode, by the names of its arrays.
+        size: transitions that the replay may hold.
 
     Raises:
-        UserError: there is no data set there, or some of it cannot be used; file and row are named.
+        UserError: there is no data set there, or some of it cannot be used; file and row are named; or there are more
+            transitions.
+        DiskError: the disk is full.
     """
     replay_dir.mkdir(parents=True, exist_ok=True)
     wrong: list[str] = []
@@ -41,18 +44,24 @@ def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...
         wrong += _misfits(episode, shapes)
         if wrong:
             continue  # to find the others
-        path = episode_path(replay_dir, number)
+        number, transitions = number + 1, transitions + episode.length
+        if transitions > size:
+            continue  # to count the others
+        path = episode_path(replay_dir, number - 1)
         if linked:
             _link(Path(episode.where), path)
         else:
-            files.write_atomically(path, to_safetensors(dict(episode.arrays)))
-        number, transitions = number + 1, transitions + episode.length
+            _write(path, to_safetensors(dict(episode.arrays)))
     if wrong:
         more = f"\nand {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         if any(_FIT in line for line in wrong):
             more += "\nSet obs_type, image_size, frame_stack or the task as the data has them."
         advice = f"python -m drqv2.datasets convert {data} NEW skip_bad=true makes a data set without them."
         raise UserError("\n".join(wrong[:_SHOWN]) + f"{more}\n{advice}")
+    if transitions > size:
+        raise UserError(
+            f"replay_buffer_size={size}: smaller than data={data}; must be at least {transitions} (transitions)"
+        )
     if not number:
         raise UserError(f"data={data}: holds no episode")
     return transitions
@@ -77,4 +86,8 @@ def _link(source: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        files.write_atomically(path, source.read_bytes())
+        _write(path, source.read_bytes())
+
+
+def _write(path: Path, content: bytes) -> None:
+    files.retry_on_full_disk(lambda: files.write_atomically(path, content), str(path))

@@ -28,7 +28,7 @@ from drqv2.config.help import help_text
 from drqv2.config.messages import explain
 from drqv2.errors import UserError
 from drqv2.launch.jobs import Job, JobFailed, Run, explain_launcher
-from drqv2.launch.overrides import STORED, check_plugins, quote, readable, restarted, take_resume
+from drqv2.launch.overrides import STORED, WITHOUT_WEIGHTS, check_plugins, quote, readable, restarted, take_resume
 from drqv2.system import files, machine
 
 _CONFIG = Path(STORED).stem  # the name of the primary configuration, in cfgs/ as in a run directory
@@ -83,8 +83,8 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
         ]
     elif not args.multirun and (run_dir := restarted(args.overrides)) is not None:
         args.overrides.append("hydra.output_subdir=null")
-    if run_dir is not None and files.has_snapshot(run_dir):
-        args.overrides.append("++init_from=null")  # the snapshot holds the weights; the file may be gone
+        if files.has_snapshot(run_dir):
+            args.overrides.append(WITHOUT_WEIGHTS)
     job = Job(run)
     try:
         if not only_shown:

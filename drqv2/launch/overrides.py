@@ -20,6 +20,7 @@ from drqv2.system import files
 
 RUNS = Path("exp_local")
 STORED = "config.yaml"
+WITHOUT_WEIGHTS = "++init_from=null"  # of a run whose snapshot holds the weights; the file may be gone
 # An override that chooses a file of cfgs/hydra: the plugin that it needs, and this project's extra that installs it.
 PLUGINS = {
     "hydra/launcher=joblib": ("hydra-joblib-launcher", "sweep"),
@@ -92,7 +93,7 @@ def take_resume(overrides: Sequence[str], multirun: bool) -> tuple[Path | None, 
     """Take resume=RUN_DIR or resume=latest out of the overrides.
 
     Returns:
-        the directory of the run to resume, or None; the run's regime; and the other overrides.
+        the directory of the run to resume, or None; the run's regime; and the overrides to compose with.
 
     Raises:
         UserError: the run cannot be resumed, or not with these overrides.
@@ -123,6 +124,8 @@ def take_resume(overrides: Sequence[str], multirun: bool) -> tuple[Path | None, 
         print(f"resume=latest: {run_dir}")
     elif not files.has_snapshot(run_dir):
         print(f"{run_dir} has no snapshot yet: the run starts from the beginning")
+    if files.has_snapshot(run_dir):
+        others = [*others, WITHOUT_WEIGHTS]
     return run_dir.resolve(), regime, others
 
 

@@ -288,7 +288,7 @@ class ImpalaWorkspace(BaseWorkspace):
         torch.set_num_threads(self.torch_threads)
         if self.batches is not None:
             self.batches.close()
-        if self.cfg.deterministic:
+        if self.cfg.deterministic or self.batches is None:
             self.vector.close()
 
 

@@ -14,7 +14,6 @@ from drqv2 import utils
 from drqv2.datasets.copying import fill_replay
 from drqv2.datasets.episodes import Arrays
 from drqv2.datasets.formats import MINARI, first_episode
-from drqv2.errors import UserError
 from drqv2.logging.diagnostics import diagnose
 from drqv2.regimes.evaluation import evaluate_policy
 from drqv2.replay.storage import ReplayBufferStorage
@@ -76,15 +75,12 @@ class OfflineWorkspace(BaseWorkspace):
         """
         self.replay_storage.delete()
         try:
-            transitions = fill_replay(self.cfg.data, self.replay_storage.replay_dir, self.shapes)
-        except UserError:
+            transitions = fill_replay(
+                self.cfg.data, self.replay_storage.replay_dir, self.shapes, self.cfg.replay_buffer_size
+            )
+        except BaseException:
             self.replay_storage.delete()
             raise
-        if transitions > self.cfg.replay_buffer_size:
-            raise UserError(
-                f"replay_buffer_size={self.cfg.replay_buffer_size}: smaller than data={self.cfg.data}; must be at "
-                f"least {transitions} (transitions)"
-            )
         self.replay_storage.add_existing()
         print(f"data: {transitions} transitions in {self.replay_storage.num_episodes} episodes of {self.cfg.data}")
 
@@ -167,7 +163,7 @@ class OfflineWorkspace(BaseWorkspace):
 
     def conclude(self) -> None:
         """Print how well a finished run has done; its replay is kept where the run continues."""
-        if self.cfg.then is None:
+        if self.cfg.then is None or self.epoch.stopped:
             super().conclude()
         else:
             print(f"learnt from stored data until frame {self.global_frame}; then={self.cfg.then} continues")

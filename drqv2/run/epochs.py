@@ -9,6 +9,7 @@ import numpy as np
 
 from drqv2.errors import UserError
 from drqv2.run.hooks import Hooks
+from drqv2.run.progress import Progress
 from drqv2.run.stats import CollectStats, EpisodeStats, EpochStats, EvalStats, RunSummary, TrainStats, eval_stats
 
 
@@ -39,35 +40,38 @@ class Epochs:
         """Begin or resume with these hooks; at the start of a run, evaluate. Return whether there is anything to do.
 
         Raises:
-            UserError: test_in_train, and nothing to compare training returns with.
+            UserError: hooks or keys would never do anything, or a hook has raised after an evaluation.
         """
         run, p = self.run, self.run.progress
+        if self._evaluated:  # its epoch has not ended, and the newest snapshot is from before it
+            raise UserError(
+                f"a hook raised after the evaluation at frame {run.global_frame}; open the run again to repeat it"
+            )
         self.hooks, self.stopped = hooks, False
         self._require_sense()
         if not run.train_until_step(p.step):
             print(f"nothing left to do: {run.length_key}={run.cfg[run.length_key]} reached; increase it to continue")
-        elif self._reached():
+        elif reached(p, self._stop_return):
             print(f"nothing left to do: stop_return={self._stop_return} reached; set another, or null, to continue")
         elif p.step == 0 and p.last_eval_step < 0 and self._interval is not None and run.cfg.eval_at_start:
             run.save_snapshot_if_due(now=True)
             run.stop.raise_if_requested()
             self._evaluate(0)
             self._evaluated = False
-        return bool(run.train_until_step(p.step)) and not self._reached()
+        return bool(run.train_until_step(p.step)) and not reached(p, self._stop_return)
 
     def _require_sense(self) -> None:
         """Raise UserError if hooks or keys would never do anything."""
         if self.run.cfg.test_in_train and self._stop_return is None and self.hooks.stop is None:
             raise UserError("test_in_train=true: needs stop_return=NUMBER, a return that ends the run, or a stop hook")
-        useless = [name for name in ("before_eval", "score", "save_best", "stop") if getattr(self.hooks, name)]
-        if self._interval is None and useless and not self.run.cfg.test_in_train:
-            raise UserError(f"the hook {useless[0]} is never called with eval_every_frames=null")
-
-    def _reached(self) -> bool:
-        """Return whether stop_return has ended the run at this step; the evaluation at its start does not count."""
-        p = self.run.progress
-        known = p.epoch > 0 and p.last_eval_step == p.step
-        return known and self._stop_return is not None and p.last_return >= self._stop_return
+        rules = {
+            "eval_every_frames=null": ("before_eval", "score", "save_best", "stop") if self._interval is None else (),
+            f"regime={self.run.cfg.regime}": () if self.run.collect_phases else ("transform_reward", "on_episode_end"),
+        }
+        for setting, names in rules.items():
+            for name in names:
+                if getattr(self.hooks, name) is not None:
+                    raise UserError(f"the hook {name} is never called with {setting}")
 
     def ends(self) -> bool:
         """Return whether the epoch ends here."""
@@ -125,7 +129,7 @@ class Epochs:
     def _evaluation_due(self) -> bool:
         run, p = self.run, self.run.progress
         if self._interval is None:
-            return p.eval_wanted
+            return False
         passed = p.step // self._interval > p.epoch_step // self._interval
         return run.cfg.epoch_frames is None or passed or p.eval_wanted or not run.train_until_step(p.step)
 
@@ -234,7 +238,7 @@ class Epochs:
             last_return=p.last_return,
             best_score=p.best_score,
             best_frame=p.best_frame,
-            stopped=self.stopped or self._reached(),
+            stopped=self.stopped or reached(p, self._stop_return),
             collect_seconds=self._spent(run.collect_phases),
             update_seconds=update,
             evaluate_seconds=self._spent(["evaluation"]),
@@ -242,6 +246,12 @@ class Epochs:
             frames_per_second=p.step * run.frames_per_step / max(train, 1e-9),
             gradient_steps_per_second=p.gradient_step / max(update, 1e-9),
         )
+
+
+def reached(progress: Progress, stop_return: float | None) -> bool:
+    """Return whether stop_return has ended a run where it is; the evaluation at its start does not count."""
+    known = progress.epoch > 0 and progress.last_eval_step == progress.step
+    return known and stop_return is not None and progress.last_return >= stop_return
 
 
 def _means(episodes: Sequence[EpisodeStats]) -> dict[str, float]:

@@ -78,7 +78,7 @@ class Snapshots:
         run = self.run
         with run.time_shares.spent_on("snapshot"):
             run.require_finite()
-            self._saved_at, self.step = run.timer.total_time(), run.global_step
+            self._saved_at, self.step, self._epoch = run.timer.total_time(), run.global_step, run.progress.epoch
             state = {
                 "frame": run.global_frame,
                 "config": OmegaConf.to_container(run.cfg, resolve=True),
@@ -96,6 +96,10 @@ class Snapshots:
             run.checkpoints.save(state, milestone, outdated)
             self._milestone_step = run.global_step if milestone else self._milestone_step
             self._pin_replay()
+
+    def is_current(self) -> bool:
+        """Return whether the newest snapshot holds all that the run has done, the end of its last epoch included."""
+        return self.step == self.run.global_step and self._epoch == self.run.progress.epoch
 
     def finish(self) -> None:
         """Wait for the last snapshot of the run.
@@ -142,7 +146,7 @@ class Snapshots:
         run.logger.load_state_dict(saved["logger"])
         self.gradient_norms = saved["gradient_norms"]
         run.timer = utils.Timer(saved["timer"])
-        self._saved_at, self.step = saved["timer"], run.global_step
+        self._saved_at, self.step, self._epoch = saved["timer"], run.global_step, run.progress.epoch
         rng.set_rng_state(saved["rng"])
         self._keep_changes(changed)
 

@@ -11,6 +11,8 @@ from drqv2.errors import NotFiniteError, UserError
 from drqv2.logging import provenance
 from drqv2.run import factory
 from drqv2.run.environments import require_renderer, resolve_obs_type
+from drqv2.run.epochs import reached
+from drqv2.run.progress import Progress
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.snapshot.checkpoints import newest_readable
 from drqv2.system import files
@@ -48,7 +50,7 @@ def open_workspace(
         elif workspace.has_replay and not (work_dir / files.REPLAY).exists():
             _require_replay(cfg, work_dir)
         run = workspace(cfg, work_dir, stop)
-        run.closing = opened.pop_all()
+        run.lock = opened.pop_all()
     with ExitStack() as opened:
         opened.push(run)
         provenance.record_start(work_dir, run.global_frame, run.device)
@@ -134,14 +136,14 @@ def _require_replay(cfg: DictConfig, run_dir: Path) -> None:
     path, saved = found
     config = saved["config"]
     after_a_step = saved["frame"] + config["action_repeat"] * config["num_envs"]
-    if after_a_step <= max(cfg.num_train_frames, config["num_train_frames"]):
+    why = f"all num_train_frames={cfg.num_train_frames} are done"
+    if reached(Progress.restored(saved["progress"]), cfg.stop_return):
+        why = f"stop_return={cfg.stop_return} reached"
+    elif after_a_step <= max(cfg.num_train_frames, config["num_train_frames"]):
         raise UserError(
             f"{run_dir} has no replay (keep_replay=false deletes it at the end): it cannot be resumed\n"
             f"init_from={path} starts a new run with its weights."
         )
-    frames = cfg.num_train_frames
-    finished = RunFinished(
-        f"nothing left to do: all num_train_frames={frames} are done, and the run's replay is deleted"
-    )
+    finished = RunFinished(f"nothing left to do: {why}, and the run's replay is deleted")
     finished.last_return = float(saved["progress"]["last_return"])
     raise finished

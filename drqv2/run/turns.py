@@ -34,13 +34,17 @@ class Turns:
         Raises:
             UserError: the epochs of the run were asked for once more meanwhile.
         """
-        self._iterators += 1
+        self.revoke()
         number = self._iterators
         with self.run.console:
             while (epoch := self._next(epochs)) is not None:
                 yield epoch
                 if number != self._iterators:
-                    raise UserError("another iterator over the epochs of this run has taken over")
+                    raise UserError("this iterator's run was reset, or another iterator over its epochs has taken over")
+
+    def revoke(self) -> None:
+        """Have the newest iterator end with a UserError, should it be asked for more."""
+        self._iterators += 1
 
     def _next(self, epochs: Iterator[EpochStats]) -> EpochStats | None:
         self.between_epochs = False
@@ -54,9 +58,10 @@ class Turns:
         """Context in which the run trains.
 
         Raises:
-            UserError: it trains already.
+            UserError: it trains already, or is closed.
         """
         run = self.run
+        run.require_open()
         if self.rng_state is None:
             raise UserError("a run cannot be trained by its own hooks")
         with self.random_numbers():

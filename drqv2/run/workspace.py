@@ -50,7 +50,10 @@ class BaseWorkspace:
         update_phases: those of them that learn from it.
         length_key: the key that sets the length of the run.
         opened: what `close` closes, the last first.
+        closed: whether it has.
+        progress: what the loop counts.
         epoch: ends epochs and calls hooks.
+        turns: when the run trains, and with which random numbers.
         has_replay: whether the run's directory contains a replay, without which it cannot be resumed.
         tasks: names of the tasks; a single one, unless the regime has several.
         agent: made by `setup`.
@@ -83,7 +86,7 @@ class BaseWorkspace:
         self.console = factory.make_console(cfg, self.device, self.status)
         self.epoch, self.turns = Epochs(self), Turns(self)
         self.opened, self.closed = ExitStack(), False
-        self.closing = ExitStack()  # what is released after `close`
+        self.lock = ExitStack()  # of the directory, released after `close`
         try:
             with self.turns.random_numbers():
                 utils.set_seed_everywhere(cfg.seed)
@@ -194,34 +197,46 @@ class BaseWorkspace:
     def reset(self) -> None:
         """Begin anew, from frame 0 with the same seed; what the run has written is deleted, its mp4 files too.
 
-        Iterators over the epochs of before are of no use any more.
+        Iterators over the epochs of before end with a UserError.
 
         Raises:
             UserError: the run cannot begin again, and nothing is deleted.
         """
+        self.require_open()
         self.require_beginning()
+        self.turns.revoke()
         self.close()
+        files.remove_leftovers(self.work_dir)
         files.delete_run(self.work_dir)
-        closing = self.closing
+        lock = self.lock
         try:
             type(self).__init__(self, self.cfg, self.work_dir, self.stop)
         finally:
-            self.closing = closing
+            self.lock = lock
 
     def require_beginning(self) -> None:
         """Raise UserError if the run could not begin again once what it has written is deleted."""
         if self.cfg.get("then") is not None:
             raise UserError(f"a run with then={self.cfg.then} has two parts: start a new one in another directory")
+        if self.cfg.init_from and not Path(self.cfg.init_from).is_file():
+            raise UserError(
+                f"init_from={self.cfg.init_from}: there is no such file any more; the run cannot begin again"
+            )
+
+    def require_open(self) -> None:
+        """Raise UserError if the run is closed."""
+        if self.closed:
+            raise UserError(f"the run in {self.work_dir} is closed; open it again with make_workspace")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with self.closing:
+        with self.lock:
             if self.closed:
                 return
             try:
-                if self.turns.between_epochs and self.cfg.save_snapshot and self.snapshots.step != self.global_step:
+                if self.turns.between_epochs and self.cfg.save_snapshot and not self.snapshots.is_current():
                     self.save_snapshot()  # of a loop that was left
             finally:
                 self.close()

@@ -28,6 +28,7 @@ QUARANTINE = "quarantine"
 REPLAY = "buffer"  # folder of episodes in the run directory
 BEST = "best.pt"  # weights of the best evaluation
 SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # newest first
+_FOLDERS = (REPLAY, "tb", "eval_video", "train_video")  # of a run
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be transient
 _LOCKED: set[Path] = set()  # folders, by this process, which a POSIX lock does not keep from another lock
 _PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each retry of a write
@@ -126,7 +127,8 @@ def remove_leftovers(run_dir: Path) -> None:
     for pattern in (".*.[0-9]*.tmp", f"{REPLAY}/.*.[0-9]*.tmp", "*_video/.tmp-*.mp4"):
         for path in run_dir.glob(pattern):
             path.unlink(missing_ok=True)
-    shutil.rmtree(run_dir / f".{REPLAY}.tmp", ignore_errors=True)  # see `discard`
+    for name in _FOLDERS:
+        shutil.rmtree(run_dir / f".{name}.tmp", ignore_errors=True)  # see `discard`
 
 
 def delete_run(run_dir: Path) -> None:
@@ -134,7 +136,7 @@ def delete_run(run_dir: Path) -> None:
     for pattern in (*SNAPSHOTS, "weights_[0-9]*.pt", BEST, "train.csv", "eval.csv", "metrics.jsonl", "config.yaml"):
         for path in run_dir.glob(pattern):
             path.unlink()
-    for name in (REPLAY, "tb", "eval_video", "train_video"):
+    for name in _FOLDERS:
         if (run_dir / name).exists():
             discard(run_dir / name)
 

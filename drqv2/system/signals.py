@@ -51,8 +51,10 @@ class StopSignals:
             self._thread.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self._entered -= 1
+        if kind is not None and issubclass(kind, Stopped) and not self._entered:
+            self._pending.clear()  # the run can be continued in the same process
         if self._before and not self._entered:
             for number, handler in self._before.items():
                 signal.signal(number, handler)

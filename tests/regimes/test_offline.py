@@ -299,6 +299,20 @@ def test_bad_data_is_named_and_nothing_is_lost(data: Path, tmp_path: Path, capsy
     assert "episode_00000005.safetensors: damaged" in told
 
 
+def test_a_start_that_fails_leaves_no_copies(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for path in (data / "buffer").iterdir():
+        arrays = load_file(path)
+        frame = arrays.pop("frame")
+        image = {"image": frame.transpose(0, 2, 3, 1), "is_terminal": 1 - arrays.pop("discount")[:, 0]}
+        everything: Any = arrays | image
+        np.savez(folder / f"{path.stem}.npz", **everything)
+    told = refusal(capsys, tmp_path / "run", folder, "replay_buffer_size=100")
+    assert "must be at least 240" in told
+    assert list((tmp_path / "run/buffer").iterdir()) == []
+
+
 def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = refusal(capsys, tmp_path / "a", data, "image_size=40")
     assert "frame 3x32x32: that of the run is 3x40x40" in told
@@ -318,6 +332,9 @@ def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pyte
         (["then=drqv2"], "needs offline_frames below"),
         (["then=drqv2", "offline_frames=20", "save_snapshot=false"], "resumes from a snapshot"),
         (["agent=cql", "agent.cql_samples=0"], "at least 1"),
+        (["agent=cql", "agent.cql_alpha=high"], "agent.cql_alpha=high: must be a number"),
+        (["agent=bc", "agent.bc_alpha=1"], "agent.bc_alpha: the chosen agent takes no such argument"),
+        (["test_in_train=true", "stop_return=5"], "nothing is collected"),
         (["then=drqv2", "offline_frames=500"], "needs offline_frames below"),
         (["replay_buffer_size=100"], "replay_buffer_size=100"),
     ],

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,8 @@ def without_times(stats: Any) -> Any:
     return stats
 
 
-def recording(calls: list[str], stop: Callable[[EvalStats], bool] = lambda _: False) -> Hooks:
-    """Return hooks that write down their names."""
+def recording(calls: list[str], regime: str = "drqv2") -> Hooks:
+    """Return all hooks that a regime calls; they write down their names."""
 
     def note(name: str, value: Any = None) -> Callable[..., Any]:
         def call(*_: Any) -> Any:
@@ -79,7 +79,7 @@ def recording(calls: list[str], stop: Callable[[EvalStats], bool] = lambda _: Fa
 
         return call
 
-    return Hooks(
+    hooks = Hooks(
         on_epoch_start=note("on_epoch_start"),
         on_step=note("on_step"),
         on_episode_end=note("on_episode_end"),
@@ -87,9 +87,10 @@ def recording(calls: list[str], stop: Callable[[EvalStats], bool] = lambda _: Fa
         before_eval=note("before_eval"),
         score=noted("score", lambda stats: stats.return_mean),
         save_best=note("save_best"),
-        stop=noted("stop", stop),
+        stop=note("stop", False),
         transform_reward=noted("transform_reward", lambda rewards: rewards),
     )
+    return replace(hooks, transform_reward=None, on_episode_end=None) if regime == "offline" else hooks
 
 
 # The same run, however it is driven
@@ -99,7 +100,7 @@ def recording(calls: list[str], stop: Callable[[EvalStats], bool] = lambda _: Fa
 def test_the_iterator_gives_the_bits_of_the_command_line(regime: str, tmp_path: Path) -> None:
     whole = command_line(tmp_path / "whole", *short(regime))
     with opened(tmp_path / "run", regime) as run:
-        told = list(run.epochs(recording([])))
+        told = list(run.epochs(recording([], regime)))
         np.random.seed(0)
     assert_same(whole, tmp_path / "run")
     table = rows(whole, "eval")
@@ -149,6 +150,54 @@ def test_a_run_that_is_left_and_closed_is_resumed_where_it_was(tmp_path: Path) -
         assert run.global_frame == 160
         run.run()
     assert rows(tmp_path / "run", "train") == rows(tmp_path / "whole", "train")
+
+
+def test_a_run_can_be_trained_by_an_epoch_at_a_time(tmp_path: Path) -> None:
+    whole = command_line(tmp_path / "whole", *SHORT)
+    told = []
+    for _ in range(3):
+        with opened(tmp_path / "run", "drqv2", "snapshot_every_seconds=1000") as run:
+            told.append(next(run.epochs()))
+    assert [(epoch.index, epoch.frame) for epoch in told] == [(1, 160), (2, 320), (3, 480)]
+    assert told[2].best_score == max(float(row["episode_reward"]) for row in rows(whole, "eval"))
+    assert rows(tmp_path / "run", "eval") == rows(whole, "eval")
+    assert rows(tmp_path / "run", "train") == rows(whole, "train")
+
+
+def test_a_closed_run_is_told_so(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as run:
+        next(run.epochs())
+    with pytest.raises(UserError, match="is closed; open it again"):
+        run.run()
+    with pytest.raises(UserError, match="is closed"):
+        run.reset()
+    assert (tmp_path / "run/snapshot.pt").exists()
+
+
+def test_an_iterator_of_before_a_reset_says_so(tmp_path: Path) -> None:
+    whole = command_line(tmp_path / "whole", *SHORT)
+    with opened(tmp_path / "run") as run:
+        older = run.epochs()
+        next(older)
+        run.reset()
+        with pytest.raises(UserError, match="was reset"):
+            next(older)
+        run.run()
+    assert_same(whole, tmp_path / "run")
+
+
+def test_a_stopped_run_is_continued_in_the_same_process(tmp_path: Path) -> None:
+    whole = command_line(tmp_path / "whole", *SHORT)
+
+    def kill(step: int) -> None:
+        if step == 100:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with opened(tmp_path / "run") as run:
+        with pytest.raises(Stopped):
+            run.run(Hooks(on_step=kill))
+        run.run()
+    assert_same(whole, tmp_path / "run")
 
 
 def test_an_iterator_whose_run_another_one_continues_says_so(tmp_path: Path) -> None:
@@ -203,19 +252,23 @@ def test_a_directory_has_one_run_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize("regime", REGIMES)
+def test_a_start_that_fails_leaves_nothing_open(regime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def alive() -> int:
         me = psutil.Process()
         return len(me.children(recursive=True)) + len(me.open_files())
 
-    more = "drqv2", "overlap=true", "replay_buffer_num_workers=1"
+    more = [regime, "overlap=true", "replay_buffer_num_workers=1"]
+    if regime in ("ppo", "impala"):
+        more = [regime, "vector=processes" if regime == "ppo" else "deterministic=false"]
     with opened(tmp_path / "first", *more) as run:  # what the process keeps, such as its fork server, is there now
         next(run.epochs())
         during = alive()
     before = alive()
     assert before < during
-    with pytest.raises(UserError):
-        opened(tmp_path / "run", *more, "init_from=tests/short_run.py")
+    monkeypatch.setattr(type(run), "begin", lambda _: Path("there/is/no/such/file").read_text())
+    with pytest.raises(FileNotFoundError):
+        opened(tmp_path / "run", *more)
     assert alive() == before
 
 
@@ -284,7 +337,7 @@ def test_hooks_are_called_in_the_documented_order(regime: str, tmp_path: Path) -
     calls: list[str] = []
     more = ["deterministic=false"] if regime == "impala with actors" else []
     with opened(tmp_path / "run", regime.split()[0], *more) as run:
-        for _ in run.epochs(recording(calls)):
+        for _ in run.epochs(recording(calls, regime)):
             calls.append("epoch")
     order = [*documented_order(), "epoch"]
     collecting = ["transform_reward", "on_episode_end"]
@@ -412,6 +465,8 @@ def test_transform_reward_must_return_rewards(regime: str, wrong: Any, tmp_path:
 
 
 def test_hooks_that_are_never_called_are_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "offline", "offline") as run, pytest.raises(UserError, match="regime=offline"):
+        run.run(Hooks(transform_reward=lambda rewards: rewards))
     with opened(tmp_path / "run", "drqv2", "eval_every_frames=null") as run:
         with pytest.raises(UserError, match="stop is never called"):
             run.run(Hooks(stop=good_enough(5)))
@@ -463,6 +518,13 @@ def test_stop_return_ends_the_run_for_good(tmp_path: Path, capsys: pytest.Captur
     assert "stop_return=55.0 reached" in capsys.readouterr().out
     command_line(done, *TASKS, tasks(LONG), "stop_return=null")
     assert [row["frame"] for row in rows(done, "eval")] == ["0", "60", "120"]
+
+
+def test_a_run_that_stop_return_has_ended_needs_no_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        done = command_line(tmp_path / "run", *TASKS, tasks(LONG), "stop_return=55", "keep_replay=false")
+        assert not (done / "buffer").exists()
+    assert "nothing left to do: stop_return=55.0 reached, and the run's replay is deleted" in capsys.readouterr().out
 
 
 def test_a_training_return_calls_for_an_evaluation_which_decides(tmp_path: Path) -> None:
@@ -564,6 +626,7 @@ def test_ppo_collects_and_repeats_as_told(tmp_path: Path) -> None:
         ("drqv2", ["stop_return=5", "eval_every_frames=null"], "stop_return=5.0 with eval_every_frames=null"),
         ("drqv2", ["save_best=true", "eval_every_frames=null"], "needs evaluations"),
         ("drqv2", ["steps_per_collect=4", "episodes_per_collect=1"], "give only one"),
+        ("drqv2", ["epoch_frames=200"], "epoch_frames=200: must be at most eval_every_frames=160"),
         ("drqv2", ["epoch_frames=1"], "epoch_frames=1: shorter than one agent step"),
         ("ppo", ["segments=null", "steps_per_collect=50"], "multiple of horizon=8"),
         ("ppo", ["steps_per_collect=96"], "steps_per_collect=96 and segments=6"),
@@ -601,6 +664,19 @@ def test_compose_takes_values_of_any_kind(tmp_path: Path) -> None:
     assert cfg.per_task == {"cheetah_run": {"action_repeat": 4}}
     assert (cfg.experiment, cfg.stop_return, cfg.save_video) == ("with = and, a comma", None, False)
     assert (cfg.seed, cfg.agent.lr, cfg.agent.hidden_dim, cfg.agent_dir) == (7, 1e-3, 8, str(tmp_path))
+
+
+def test_a_resumed_run_does_not_need_the_weights_that_it_began_with(tmp_path: Path) -> None:
+    command_line(tmp_path / "other", *PPO)
+    weights = tmp_path / "weights.pt"
+    weights.write_bytes((tmp_path / "other/weights_0.pt").read_bytes())
+    with opened(tmp_path / "run", "ppo", f"init_from={weights}") as run:
+        next(run.epochs())
+        weights.unlink()
+        with pytest.raises(UserError, match="cannot begin again"):
+            run.reset()
+    with train.make_workspace(train.compose(resume=tmp_path / "run")) as run:
+        assert run.run().epochs > 1
 
 
 def test_a_new_run_gets_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,8 @@ RECORDS = (*drqv2.RECORDS, free("log_every_frames", Int(1), "Interval between tw
 AGENT = (
     *drqv2.AGENT,
     Key("agent.bc_alpha", Float(0), "Weight of the values beside the imitation. For agent=drqv2_bc."),
+    Key("agent.cql_alpha", Float(0), "Weight of the conservative term. For agent=cql."),
+    Key("agent.cql_samples", Int(1), "Actions of each of the three kinds in it. For agent=cql."),
 )
 
 _OWN = {"Data": DATA}
