@@ -80,7 +80,7 @@ EVALUATION = (
     free(
         "epoch_frames",
         Int(1),
-        "Length of an epoch, at whose end there is an evaluation if one is due; at least action_repeat.",
+        "Length of an epoch, at whose end there is an evaluation if one is due; at most eval_every_frames.",
         "frames",
         null="eval_every_frames",
         legacy=None,
