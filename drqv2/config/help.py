@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from drqv2.config.checks import leaves
 from drqv2.config.formatting import show
 from drqv2.config.kinds import Key
-from drqv2.config.schema import CFGS, GROUPS, defaults, groups, keys, presets, tasks
+from drqv2.config.schema import CFGS, GROUPS, agent_arguments, defaults, groups, keys, presets, tasks
 from drqv2.config.tables.shared import FIRST_REGIME, REGIMES, SHARED
 
 _HEAD = """\
@@ -96,7 +96,7 @@ def _file_table(folder: str) -> list[str]:
 
 def _shown_defaults(regime: str) -> dict[str, str]:
     """Return the default of each key of a regime as text."""
-    values = leaves(defaults(regime))
+    values = agent_arguments() | leaves(defaults(regime))
     values["task_name"] = next(
         entry["task"] for entry in OmegaConf.load(CFGS / "config.yaml").defaults if "task" in entry
     )

@@ -89,3 +89,9 @@ def defaults(regime: str = FIRST_REGIME) -> dict[str, Any]:
     merged = OmegaConf.merge(OmegaConf.load(CFGS / "config.yaml"), *bases, own)
     plain: Any = OmegaConf.to_container(merged)
     return {name: value for name, value in plain.items() if name not in ("defaults", "hydra")}
+
+
+def agent_arguments() -> dict[str, Any]:
+    """Return the arguments that the files of cfgs/agent set, by dotted name: each is of one of these agents."""
+    files: list[Any] = [OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CFGS.glob("agent/*.yaml"))]
+    return {f"agent.{name}": value for file in files for name, value in file.items() if name != "_target_"}
