@@ -279,3 +279,4 @@ class ReplayBufferStorage:
             # Numbers that are missing in between count as episodes without a transition.
             self.lengths = {e: found.get(e, 0) for e in range(*self.window)}
             self.tasks = {e: tasks.get(e, 0) for e in self.lengths}
+            self._digests = {e: digest(episode_path(self.replay_dir, e)) for e in found}

@@ -110,6 +110,17 @@ def test_an_interrupted_run_ends_in_the_same_bits(
     assert_same(whole, tmp_path / "run")
 
 
+def test_an_episode_that_is_damaged_later_is_not_sampled_after_a_resume(data: Path, tmp_path: Path) -> None:
+    copy = broken(data, tmp_path / "copy", -1)
+    done = run(tmp_path / "run", copy, "num_train_frames=60")
+    path = copy / "episode_00000002.safetensors"  # linked, so that the run's is damaged, too
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    resume(done, "num_train_frames=120")
+    assert [row["buffer_size"] for row in rows(done, "train")] == ["240"] * 3 + ["210"] * 3
+
+
 def test_without_evaluations_there_is_no_environment(data: Path, tmp_path: Path) -> None:
     # The environment cannot be made here: nothing of it is needed, on a resume neither, and nor is the data then.
     copy = tmp_path / "data"
