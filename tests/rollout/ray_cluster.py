@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,14 +15,20 @@ _QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}  #
 
 def add_node(cluster: Cluster) -> Any:
     """Add a node with room for one actor; return it."""
-    return cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+    finally:  # a node's own would be a scheduler's to the runs of later tests
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def ray_cluster() -> Iterator[Cluster]:
     """A cluster of two nodes with room for one actor each, and one for the learner."""
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES, "_system_config": _QUICK}
+    before = signal.getsignal(signal.SIGTERM)
     cluster = Cluster(initialize_head=True, head_node_args=head)
+    signal.signal(signal.SIGTERM, before)
     try:
         for _ in range(2):
             add_node(cluster)
