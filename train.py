@@ -66,9 +66,9 @@ class Workspace(BaseWorkspace):
         """Make environments, replay, recorders, predicates and the agent."""
         cfg = self.cfg
         self.train_envs = make_envs(cfg, utils.TRAIN_ENV)
-        self.closes(*self.train_envs)
+        self.owns(*self.train_envs)
         self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
-        self.closes(*self.eval_envs)
+        self.owns(*self.eval_envs)
         self.multitask = cfg.regime == "multitask"
         self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
         self.repeats, self.gammas = action_repeats(cfg), discounts(cfg)
@@ -81,7 +81,7 @@ class Workspace(BaseWorkspace):
 
         self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
         self.video_recorder, self.train_video_recorder = factory.make_recorders(cfg, env, self.work_dir)
-        self.closes(self.video_recorder, self.train_video_recorder, self.replay_loader)
+        self.owns(self.video_recorder, self.train_video_recorder, self.replay_loader)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, cfg.action_repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, cfg.action_repeat)

@@ -45,11 +45,11 @@ class ImpalaWorkspace(BaseWorkspace):
         self.batches: Batches | BatchesInTurn | None = None
         self.torch_threads = torch.get_num_threads()  # of the process, in which other runs may follow
         self.vector = make_actor_vector(cfg, 0, 0, 0)  # the only actor's, or for the specs
-        self.opened.callback(self.close_actors)
+        self.resources.callback(self.close_actors)
         self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
-        self.closes(*self.eval_envs)
+        self.owns(*self.eval_envs)
         self.video_recorder, _ = factory.make_recorders(cfg, self.eval_envs[0], self.work_dir)
-        self.closes(self.video_recorder)
+        self.owns(self.video_recorder)
         self.agent = factory.make_agent(cfg, self.vector, self.device)
         self.require_actor_policy()
         self.envs_of_actor = cfg.num_envs // cfg.num_actors

@@ -42,14 +42,14 @@ class OfflineWorkspace(BaseWorkspace):
         if cfg.offline_frames is not None:
             self.length_key = "offline_frames"
         self.eval_envs = [] if cfg.eval_every_frames is None else make_envs(cfg, utils.EVAL_ENV)
-        self.closes(*self.eval_envs)
+        self.owns(*self.eval_envs)
         env: Any = self.eval_envs[0] if self.eval_envs else self.specs_of_data()
         self.shapes = _stored_shapes(env, cfg.frame_stack)
         if self.eval_envs:
             self.video_recorder, _ = factory.make_recorders(cfg, env, self.work_dir)
-            self.closes(self.video_recorder)
+            self.owns(self.video_recorder)
         self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
-        self.closes(self.replay_loader)
+        self.owns(self.replay_loader)
 
         self.train_until_step = utils.Until(self.num_frames, cfg.action_repeat)
         self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)

@@ -42,11 +42,11 @@ class PPOWorkspace(BaseWorkspace):
         cfg.minibatch_size = cfg.minibatch_size or default_minibatch(cfg.segments, cfg.horizon)
 
         self.vector = make_vector(cfg, 0)
-        self.opened.callback(lambda: self.vector.close())  # on a resume there may be another
+        self.resources.callback(lambda: self.vector.close())  # on a resume there may be another
         self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
-        self.closes(*self.eval_envs)
+        self.owns(*self.eval_envs)
         self.video_recorder, _ = factory.make_recorders(cfg, self.eval_envs[0], self.work_dir)
-        self.closes(self.video_recorder)
+        self.owns(self.video_recorder)
         self.agent = factory.make_agent(cfg, self.vector, self.device)
         self.require_on_policy()
         self.segments = self.make_collector()

@@ -42,19 +42,19 @@ def open_workspace(
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
-    with ExitStack() as opened:
-        opened.enter_context(files.locked(work_dir))
+    with ExitStack() as acquired:
+        acquired.enter_context(files.locked(work_dir))
         files.remove_leftovers(work_dir)
         if not files.has_snapshot(work_dir):
             _keep_foreign_episodes(work_dir)
         elif workspace.has_replay and not (work_dir / files.REPLAY).exists():
             _require_replay(cfg, work_dir)
         run = workspace(cfg, work_dir, stop)
-        run.lock = opened.pop_all()
-    with ExitStack() as opened:
-        opened.push(run)
+        run.lock = acquired.pop_all()
+    with ExitStack() as acquired:
+        acquired.push(run)
         provenance.record_start(work_dir, run.global_frame, run.device)
-        opened.pop_all()
+        acquired.pop_all()
     return run
 
 

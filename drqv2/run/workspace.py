@@ -36,8 +36,8 @@ from drqv2.system.signals import StopSignals
 class BaseWorkspace:
     """A run in its directory, new or resumed. A regime's Workspace adds its components and its loop.
 
-    A regime defines `setup`, `begin`, `loop`, `eval`, `state_dict` and `load_state_dict`, and names what it opens
-    with `closes`. Usable as a context, which closes it.
+    A regime defines `setup`, `begin`, `loop`, `eval`, `state_dict` and `load_state_dict`, and registers what it opens
+    with `owns`. Usable as a context, which closes it.
 
     Args:
         cfg: the checked configuration, see docs/configuration.md.
@@ -49,7 +49,7 @@ class BaseWorkspace:
         collect_phases: those of them that collect experience.
         update_phases: those of them that learn from it.
         length_key: the key that sets the length of the run.
-        opened: what `close` closes, the last first.
+        resources: what `close` closes, the last first; `owns` adds to them.
         closed: whether it has.
         progress: what the loop counts.
         epoch: ends epochs and calls hooks.
@@ -85,7 +85,7 @@ class BaseWorkspace:
         self.time_shares = TimeShares(*self.phases)
         self.console = factory.make_console(cfg, self.device, self.status)
         self.epoch, self.turns = Epochs(self), Turns(self)
-        self.opened, self.closed = ExitStack(), False
+        self.resources, self.closed = ExitStack(), False
         self.lock = ExitStack()  # of the directory, released after `close`
         try:
             with self.turns.random_numbers():
@@ -93,7 +93,7 @@ class BaseWorkspace:
                 self.setup()
                 self._start_or_resume()
         except BaseException:
-            self.opened.close()
+            self.resources.close()
             raise
         self.timer.pause()
         self.time_shares.pause()
@@ -101,10 +101,10 @@ class BaseWorkspace:
     def _start_or_resume(self) -> None:
         cfg, work_dir = self.cfg, self.work_dir
         self.logger = factory.make_logger(cfg, work_dir, self.console)  # its hyperparameters may refer to the shapes
-        self.closes(self.logger)
+        self.owns(self.logger)
         self.timer = utils.Timer()
         self.checkpoints = Checkpoints(work_dir)
-        self.closes(self.checkpoints)
+        self.owns(self.checkpoints)
         self.snapshots = Snapshots(self)
         if cfg.save_snapshot:
             agent_state.capture(self.agent, warn=True)
@@ -368,15 +368,15 @@ class BaseWorkspace:
             metrics["success"] = float(np.mean(success))
         return metrics | {f"episode_reward/{episode}": value for episode, value in enumerate(returns)}
 
-    def closes(self, *opened: Any) -> None:
-        """Have `close` close these, before what was opened earlier."""
-        for one in opened:
-            self.opened.callback(one.close)
+    def owns(self, *resources: Any) -> None:
+        """Have `close` close these, before those of earlier calls."""
+        for one in resources:
+            self.resources.callback(one.close)
 
     def close(self) -> None:
         """Finish the snapshot that is being written; close files, recorders, loaders and environments."""
         self.closed = True
-        self.opened.close()
+        self.resources.close()
 
     def conclude(self) -> None:
         """Print how well a finished run has done; keep or delete its replay, as configured."""
