@@ -61,8 +61,8 @@ def read(path: Path, last: int) -> list[Row]:
         "agent": agent_name(cfg.agent._target_),
         "seed": cfg.seed,
     }
-    row |= {"updates": int(evaluations[-1]["step"]), "of_data": mean_return(cfg.data)}
-    return [row | {"return": float(np.mean([float(one["episode_reward"]) for one in evaluations]))}]
+    row |= {"updates": int(evaluations[-1]["step"]), "of_data": round(mean_return(cfg.data), 1)}
+    return [row | {"return": round(float(np.mean([float(one["episode_reward"]) for one in evaluations])), 1)}]
 
 
 def main() -> None:
