@@ -128,7 +128,8 @@ class NaiveReplay:
         return episode[t].observation, episode[t + 1].action, reward, discount, episode[after].observation
 
     def check(self, batch: Batch) -> None:
-        """Compare every sample of a batch with the transition that its action names."""
+        """Compare every sample of a batch, on any device, with the transition that its action names."""
+        batch = on_cpu(batch)
         expected = [self.transition(number, t) for number, t in samples(batch)]
         obs, action, reward, discount, next_obs = zip(*expected, strict=True)
         np.testing.assert_equal(as_numpy(batch[0]), stacked(obs))
@@ -136,6 +137,10 @@ class NaiveReplay:
         np.testing.assert_allclose(batch[2][:, 0].numpy(), reward, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(batch[3][:, 0].numpy(), discount, rtol=1e-5, atol=1e-7)
         np.testing.assert_equal(as_numpy(batch[4]), stacked(next_obs))
+
+
+def on_cpu(batch: Batch) -> Batch:
+    return tuple({k: x.cpu() for k, x in part.items()} if isinstance(part, dict) else part.cpu() for part in batch)
 
 
 def as_numpy(obs: Any) -> Any:

@@ -238,6 +238,7 @@ def test_losses_of_bf16_follow_those_of_fp32(replay: Path) -> None:
 def test_graphed_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch, precision: str, bound: float) -> None:
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False)  # as in runs
     agent, _ = golden_agent(monkeypatch, "cuda", precision=precision, compile=True)
     assert worst(agent) < bound
 
@@ -289,7 +290,8 @@ def test_a_graph_continues_after_a_restore() -> None:
 def test_emulated_bf16_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for native, warned in ((False, True), (True, False)):
         monkeypatch.setattr(machine, "processor", lambda native=native: ("CPU", native))
-        factory.prepare_machine(OmegaConf.create({"device": "cpu", "precision": "bf16", "compile": False}))
+        how = {"regime": "drqv2", "device": "cpu", "precision": "bf16", "compile": False}
+        factory.prepare_machine(OmegaConf.create(how))
         assert ("emulates bf16" in capsys.readouterr().out) is warned
 
 

@@ -17,6 +17,7 @@ from drqv2.config.schema import CFGS, GROUPS, agent_arguments, defaults, groups,
 from drqv2.config.tables.shared import REGIMES, SMALLEST_IMAGE
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
+from drqv2.run import factory
 
 ROOT = Path(__file__).resolve().parents[2]
 FRAMES = {"easy": 1_100_000, "medium": 3_100_000, "hard": 30_100_000}
@@ -206,6 +207,16 @@ def test_missing_keys(plain):
     validate(composed("~agent.stddev_clip"))
     before = checked({name: value for name, value in plain.items() if name not in ("regime", "obs_type")})
     assert before == checked(plain), "a configuration from before these keys means DrQ-v2 from pixels"
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_a_run_that_began_on_a_gpu_can_be_resumed(regime):
+    data = ["data=there"] if regime == "offline" else []
+    cfg = composed(f"regime={regime}", *data, "device=cuda", "precision=bf16", "compile=auto")
+    factory.prepare_machine(cfg)
+    assert cfg.compile is (regime in ("drqv2", "offline"))
+    cfg.device = "cpu"  # a check of cuda needs a GPU
+    validate(cfg)
 
 
 def test_smallest_image_is_the_smallest_that_the_encoder_takes():

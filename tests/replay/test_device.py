@@ -15,8 +15,8 @@ from drqv2.errors import UserError
 from drqv2.replay import device as device_replay
 from drqv2.replay import gather as replay_files
 from drqv2.replay.device import choose_replay_device, needed_bytes
-from replay_buffer import LOOKAHEAD, Batch, ReplayBufferStorage, episode_path, make_replay_loader
-from tests.naive_replay import ACTIONS, OBSERVATIONS, NaiveReplay, data_specs, make_episode, memory_dir, same
+from replay_buffer import LOOKAHEAD, ReplayBufferStorage, episode_path, make_replay_loader
+from tests.naive_replay import ACTIONS, OBSERVATIONS, NaiveReplay, data_specs, make_episode, memory_dir, on_cpu, same
 from tests.replay_run import SCHEDULE, Run
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -26,10 +26,6 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 def replay_dir() -> Iterator[Path]:
     with memory_dir() as folder:
         yield folder
-
-
-def on_cpu(batches: list[Batch]) -> list[Batch]:
-    return [tuple(x.cpu() for x in batch) for batch in batches]
 
 
 def rows(loader: Any) -> int:
@@ -49,7 +45,7 @@ def test_hundreds_of_batches_equal_those_from_disk(replay_dir, device):
             assert all(x.is_contiguous() for x in batch)
             drawn.append(batch)
         assert run.storage.window.first > 100
-    assert same(on_cpu(drawn[300:]), drawn[:300])
+    assert same([on_cpu(batch) for batch in drawn[300:]], drawn[:300])
     assert [(x.dtype, x.shape) for x in drawn[0]] == [(x.dtype, x.shape) for x in drawn[-1]]
 
 
@@ -97,12 +93,12 @@ def test_resumed_from_the_files(replay_dir, device, cut, before):
     run = Run(replay_dir, replay_device="disk" if before == "disk" else device)
     run.follow(SCHEDULE[:cut])
     state = run.state()
-    expected = on_cpu(run.follow(SCHEDULE[cut:]))
+    expected = [on_cpu(batch) for batch in run.follow(SCHEDULE[cut:])]
 
     run = Run(replay_dir, replay_device=device)
     for world in (5, 0):
         run.load(state, history=0, world=world)
-        batches = on_cpu(run.follow(SCHEDULE[cut:]))
+        batches = [on_cpu(batch) for batch in run.follow(SCHEDULE[cut:])]
     assert same(batches, expected)
 
 

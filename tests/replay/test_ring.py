@@ -108,7 +108,8 @@ def test_places_are_used_again(replay_dir, num_workers):
         batch = next(run.loader)
         run.naive.check(batch)
         places.add(batch[0].data_ptr())
-    assert len(places) <= 2 * num_workers + 3
+    kept = 6 if torch.cuda.is_available() else 3  # a GPU may still have to copy some
+    assert len(places) <= 2 * num_workers + kept
     assert not any(place % mmap.PAGESIZE for place in places)  # of the ring; not merely what was freed and got again
     run.loader.close()
 
