@@ -72,7 +72,7 @@ class Workspace(BaseWorkspace):
         self.multitask = cfg.regime == "multitask"
         self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
         self.repeats, self.gammas = action_repeats(cfg), discounts(cfg)
-        self.suffixes = task_suffixes(cfg) if self.multitask else []
+        self.suffixes = task_suffixes(cfg) if self.multitask else [""]
         self.steps_per_collect, self.episodes_per_collect = cfg.steps_per_collect or 0, cfg.episodes_per_collect or 0
         self.updates_per_step = Fraction(str(cfg.updates_per_step))  # 0.1 is a tenth, not the nearest float
         self.unstored = {self.tasks.index(name) for name in cfg.get("exclude_tasks", ())}
@@ -264,22 +264,17 @@ class Workspace(BaseWorkspace):
         return EpisodeStats(self.global_step, task, made.episode_rewards[i], length, made.episode_success[i])
 
     def diagnostics(self) -> dict[str, float]:
-        """Return what the newest episode says of the learner; of several tasks, that of each, and their mean."""
+        """Return what the newest episode of each task says of the learner, and the mean over tasks."""
         found: dict[int, dict[str, float]] = {}
         for task, episode in self.replay_storage.newest_of_tasks().items():
             arrays = self.replay_storage.load_episode(episode)
             found[task] = diagnose(self.agent, arrays, self.cfg.frame_stack, self.gammas[task], self.device)
-        return tasks.with_means(found, self.suffixes) if self.multitask else found[0]
+        return tasks.with_means(found, self.suffixes)
 
     def episode_metrics(self, ended: Sequence[int], seconds: float) -> dict[str, float]:
         """Return what a row says of the episodes that have ended in these environments since the row before."""
         made = self.progress
         totals, steps, success = made.episode_rewards, made.episode_steps, made.episode_success
-        if not self.multitask:
-            (i,) = ended
-            own = {"episode_reward": totals[i], "episode_length": steps[i] * self.action_repeat}
-            known = success[i]
-            return own if known is None else own | {"success": known}
         results = [EpisodeResult(totals[i], steps[i], success[i]) for i in ended]
         return self.task_metrics([self.task_of[i] for i in ended], results, seconds)
 
@@ -290,8 +285,9 @@ class Workspace(BaseWorkspace):
         return self.task_metrics([i // self.cfg.num_eval_episodes for i in range(len(results))], results, seconds)
 
     def task_metrics(self, played: Sequence[int], results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
-        """Return the metrics of several tasks, and the seconds that the episodes took."""
-        return tasks.metrics(played, results, self.repeats, self.suffixes, self.unstored) | {"duration": seconds}
+        """Return each task's metrics and their means; of several tasks also the seconds that the episodes took."""
+        found = tasks.metrics(played, results, self.repeats, self.suffixes, self.unstored)
+        return found | {"duration": seconds} if self.multitask else found
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of environments and replay; `needs` is the first episode that it refers to."""

@@ -13,7 +13,7 @@ from drqv2.envs.handles import EnvHandle
 from drqv2.errors import NotFiniteError
 from drqv2.evaluation.films import FirstEpisode, FirstEpisodes
 from drqv2.logging.video import VideoRecorder
-from drqv2.run.stats import EvalStats
+from drqv2.run.stats import EvalStats, eval_stats
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.utils import eval_mode
 
@@ -118,11 +118,27 @@ def evaluate(
     with run.timer.paused(), run.time_shares.spent_on("evaluation"), eval_mode(run.agent):
         results = play(envs, run.progress.evaluations, episodes, act, watch, len(run.tasks))
     run.progress.evaluations += 1
-    stats = run.log_evaluation(results, time.perf_counter() - began)
+    stats = _log(run, results, time.perf_counter() - began)
     with run.timer.paused(), run.time_shares.spent_on("evaluation"):
         if run.cfg.save_video and video.exists():
             run.logger.log_video("eval/video", video, run.global_frame)
     return stats
+
+
+def _log(run: BaseWorkspace, results: Sequence[EpisodeResult], seconds: float) -> EvalStats:
+    """Write the row of an evaluation that took so many seconds."""
+    progress, metrics = run.progress, run.evaluation_metrics(results, seconds)
+    progress.last_eval_step = run.global_step
+    progress.last_return = metrics["episode_reward"]
+    progress.best_return = max(progress.best_return, progress.last_return)
+    with run.logger.log_and_dump_ctx(run.global_frame, ty="eval") as log:
+        log("total_time", run.timer.total_time())
+        log("episode", run.global_episode)
+        log("step", run.global_step)
+        for name, value in metrics.items():
+            log(name, value)
+    totals = [result.total for result in results]
+    return eval_stats(run.global_step, run.global_frame, totals, metrics, seconds)
 
 
 def require_finite(time_step: Any, where: str) -> None:

@@ -61,11 +61,11 @@ class OfflineWorkspace(BaseWorkspace):
         batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
 
-    def specs_of_data(self) -> _Specs:
+    def specs_of_data(self) -> DataSpecs:
         """Return the specs of the data; those of a resumed run are in its replay."""
         replay_dir = self.work_dir / REPLAY
         place = str(self.work_dir) if any(replay_dir.glob("episode_*")) else self.cfg.data
-        return _Specs(first_episode(place).arrays, self.cfg.frame_stack)
+        return DataSpecs(first_episode(place).arrays, self.cfg.frame_stack)
 
     def begin(self) -> None:
         """Fill the replay with the data.
@@ -161,15 +161,14 @@ class OfflineWorkspace(BaseWorkspace):
         self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         self.replay_loader.load_state_dict(saved["replay_loader"])
 
-    def conclude(self) -> None:
-        """Print how well a finished run has done; its replay is kept where the run continues."""
+    def next_part(self) -> str:
+        """Return what is said before another regime continues the run."""
         if self.cfg.then is None or self.epoch.stopped:
-            super().conclude()
-        else:
-            print(f"learnt from stored data until frame {self.global_frame}; then={self.cfg.then} continues")
+            return ""
+        return f"learnt from stored data until frame {self.global_frame}; then={self.cfg.then} continues"
 
 
-class _Specs:
+class DataSpecs:
     """The specs of a data set's episodes, in place of an environment's."""
 
     step_seconds: float | None = None
@@ -185,9 +184,11 @@ class _Specs:
             self._observation = specs.Array(arrays["observation"].shape[1:], np.float32, "observation")
 
     def observation_spec(self) -> Any:
+        """Return the spec of a stack of images, or of a vector."""
         return self._observation
 
     def action_spec(self) -> Any:
+        """Return the spec of an action, in [-1, 1]."""
         return self._action
 
 

@@ -24,7 +24,7 @@ from drqv2.run.epochs import Epochs
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
 from drqv2.run.snapshots import Snapshots
-from drqv2.run.stats import EpochStats, EvalStats, RunSummary, eval_stats
+from drqv2.run.stats import EpochStats, EvalStats, RunSummary
 from drqv2.run.turns import Turns
 from drqv2.snapshot import agent_state, agent_weights
 from drqv2.snapshot.agent_weights import not_finite
@@ -337,21 +337,6 @@ class BaseWorkspace:
 
     # --- evaluation, end ----------------------------------------------------------------------------------------
 
-    def log_evaluation(self, results: Sequence[Any], seconds: float) -> EvalStats:
-        """Write the row of an evaluation from the `EpisodeResult` of each episode and the seconds it took."""
-        progress, metrics = self.progress, self.evaluation_metrics(results, seconds)
-        progress.last_eval_step = self.global_step
-        progress.last_return = metrics["episode_reward"]
-        progress.best_return = max(progress.best_return, progress.last_return)
-        with self.logger.log_and_dump_ctx(self.global_frame, ty="eval") as log:
-            log("total_time", self.timer.total_time())
-            log("episode", self.global_episode)
-            log("step", self.global_step)
-            for name, value in metrics.items():
-                log(name, value)
-        totals = [result.total for result in results]
-        return eval_stats(self.global_step, self.global_frame, totals, metrics, seconds)
-
     def save_best(self) -> None:
         """Write the agent's weights to best.pt, in the form of weights_FRAME.pt."""
         config: Any = OmegaConf.to_container(self.cfg, resolve=True)
@@ -373,25 +358,11 @@ class BaseWorkspace:
         for one in resources:
             self.resources.callback(one.close)
 
+    def next_part(self) -> str:
+        """Return what is said at the end of a part of the run that another regime continues; empty otherwise."""
+        return ""
+
     def close(self) -> None:
         """Finish the snapshot that is being written; close files, recorders, loaders and environments."""
         self.closed = True
         self.resources.close()
-
-    def conclude(self) -> None:
-        """Print how well a finished run has done; keep or delete its replay, as configured."""
-        if self.progress.evaluations:
-            last, best = self.progress.last_return, self.progress.best_return
-            print(f"evaluation return: {last:.1f} at the end, {best:.1f} at best")
-        made = {"curves": "eval.csv", "TensorBoard": "tb", "videos": "eval_video", "snapshot": "snapshot.pt"}
-        made |= {"best weights": "best.pt"} if self.cfg.save_best else {}
-        found = [f"{what}: {self.work_dir / name}" for what, name in made.items() if (self.work_dir / name).exists()]
-        print("\n".join(found))
-        if self.replay_storage is None:
-            return
-        size = f"{self.replay_storage.nbytes() / 1e9:.2f} GB of replay in {self.replay_storage.replay_dir}"
-        if self.cfg.keep_replay:
-            print(f"kept {size} (keep_replay=false deletes it at the end)")
-        else:
-            files.discard(self.replay_storage.replay_dir)
-            print(f"deleted {size}; init_from=snapshot.pt still starts a run with its weights, resume= does not")
