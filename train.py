@@ -72,7 +72,7 @@ class Workspace(BaseWorkspace):
         self.multitask = cfg.regime == "multitask"
         self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
         self.repeats, self.gammas = action_repeats(cfg), discounts(cfg)
-        self.suffixes = task_suffixes(cfg) if self.multitask else [""]
+        self.suffixes = task_suffixes(cfg) if self.multitask else [""]  # one task's metrics are their own means
         self.steps_per_collect, self.episodes_per_collect = cfg.steps_per_collect or 0, cfg.episodes_per_collect or 0
         self.updates_per_step = Fraction(str(cfg.updates_per_step))  # 0.1 is a tenth, not the nearest float
         self.unstored = {self.tasks.index(name) for name in cfg.get("exclude_tasks", ())}

@@ -79,9 +79,15 @@ def plain_updates(shapes: Shapes, device: str) -> Iterator[float]:
 
 def updates_in(shapes: Shapes, device: str, precision: str, compile: bool) -> Iterator[float]:
     """Yield the times of this project's updates in a precision."""
+    yield from _times(make_agent(shapes, device, precision, compile).update, shapes, device)
+
+
+def make_agent(shapes: Shapes, device: str, precision: str, compile: bool) -> DrQV2Agent:
+    """Return an agent of these shapes, torch being set as in runs."""
+    utils.set_numerics()
     if device == "cpu":
-        utils.keep_freed_memory()  # as train.py does
-    agent = DrQV2Agent(
+        utils.keep_freed_memory()
+    return DrQV2Agent(
         obs_shape=_obs_shape(shapes),
         action_shape=(shapes.actions,),
         device=device,
@@ -97,7 +103,6 @@ def updates_in(shapes: Shapes, device: str, precision: str, compile: bool) -> It
         precision=precision,
         compile=compile,
     )
-    yield from _times(agent.update, shapes, device)
 
 
 def product(device: str, dtype: torch.dtype) -> Iterator[float]:

@@ -35,7 +35,8 @@ STEPS = 10  # agent steps per measurement
 def measure(quick: bool = False) -> list[Row]:
     """Return a row for the baseline and one for train.py with precision=auto."""
     sides = {"baseline": partial(plain_fps, quick), "train.py": partial(own_fps, quick)}
-    fps = alternate(sides, seconds=0.0 if quick else 30.0 if torch.cuda.is_available() else 60.0)
+    seconds = 30.0 if torch.cuda.is_available() else 60.0
+    fps = alternate(sides, seconds=0.0 if quick else seconds)
     rows = []
     for name, values in fps.items():
         ratios = [own / slow for slow, own in zip(fps["baseline"], values, strict=True)]

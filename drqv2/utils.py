@@ -54,6 +54,17 @@ def keep_freed_memory() -> None:
         mallopt(m_trim_threshold, 2**31 - 1)
 
 
+def set_numerics() -> None:
+    """Set how a GPU computes: the same seed gives the same bits, fp32 is fp32, and bf16 products are summed in fp32.
+
+    With torch's default, sums in bf16, three updates of the golden test end four times as far from those in fp32
+    (results/gpu/README.md).
+    """
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
 class eval_mode:
     """Put `models` (anything with `training` and `train(mode)`) into evaluation mode within the context."""
 

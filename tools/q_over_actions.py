@@ -3,14 +3,17 @@
 python tools/q_over_actions.py RUN... --weights weights_40000.pt
 
 A RUN is one of `regime=offline`. For 256 states of its data, prints the mean of |Q|, and as shares of it: the mean over
-states of the standard deviation of Q over 32 uniformly random actions; the same over actions that the data has in other
+states of the standard deviation of Q over 32 uniformly random actions; the same over actions that the data has in such
 states; the standard deviation over states of Q at the data's actions; and by how much the policy's actions are valued
-above the data's. Q is the lesser of the two. DrQ+BC weights Q by 2.5 over the mean of |Q|.
+above the data's. Q is the lesser of the two, |Q| that of the data's actions. DrQ+BC weights Q by 2.5 over the mean of
+|Q| of the policy's.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +40,16 @@ def main() -> None:
     print("| run | mean of abs(Q) | over random actions | over the data's actions | over states | policy - data |")
     print("|---|---|---|---|---|---|")
     for run in args.runs:
+        if not (run / args.weights).is_file():
+            raise SystemExit(f"{run / args.weights}: there is no such file; --weights names one of the run's")
         cfg: Any = OmegaConf.load(run / "config.yaml")
         cfg.device, cfg.compile = "cpu", False
         specs: Any = DataSpecs(first_episode(cfg.data).arrays, cfg.frame_stack)
-        agent = factory.make_agent(cfg, specs, torch.device("cpu"))
-        agent_weights.init_weights(agent, run / args.weights)
+        with redirect_stdout(sys.stderr):
+            agent = factory.make_agent(cfg, specs, torch.device("cpu"))
+            agent_weights.init_weights(agent, run / args.weights)
+        if not getattr(agent, "learns_values", True):
+            raise SystemExit(f"{run}: {type(agent).__name__} learns no values")
         figures = measure(agent, *states(cfg.data, cfg.frame_stack))
         shares = " | ".join(f"{value / figures[0]:.4f}" for value in figures[1:])
         print(f"| {run.name} | {figures[0]:.2f} | {shares} |", flush=True)
@@ -49,7 +57,7 @@ def main() -> None:
 
 def states(data: str, frame_stack: int) -> tuple[Tensor, Tensor]:
     """Return stacked images of states of the data, uint8 [N, C, H, W], and the actions taken there, [N, A]."""
-    episodes = [episode.arrays for episode in read(data, print)]
+    episodes = [episode.arrays for episode in read(data, sys.exit)]
     rng, obs, actions = np.random.default_rng(0), [], []
     for _ in range(STATES):
         arrays = episodes[rng.integers(len(episodes))]

@@ -1,4 +1,4 @@
-"""Metrics of several tasks: each task's own, and the mean over tasks."""
+"""Metrics of one task or several: each task's own, and the mean over tasks."""
 
 from __future__ import annotations
 

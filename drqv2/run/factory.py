@@ -51,24 +51,16 @@ def prepare_machine(cfg: DictConfig) -> None:
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     if cfg.precision == "bf16" and cfg.device == "cpu" and not machine.processor()[1]:
         print("warning: this CPU emulates bf16, which is many times slower; precision=fp32 is the choice of auto here")
-    if not _can_compile(cfg):
+    if cfg.device.startswith("cuda") and str(cfg.agent._target_).endswith(".MultiTaskAgent"):
         if cfg.compile is True:
-            raise UserError(f"compile=true: {cfg.agent._target_} has nothing to compile on {cfg.device}; use auto")
+            raise UserError("compile=true: MultiTaskAgent uses no CUDA graphs yet; use compile=auto")
         cfg.compile = False
+    if cfg.regime in ("ppo", "impala"):
+        cfg.compile = False  # nothing to compile: `config.rules` refuses compile=true
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
         utils.keep_freed_memory()
-    # The same seed gives the same bits, and fp32 is fp32 in convolutions too.
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    torch.backends.cudnn.allow_tf32 = False
-    # Sums of bf16 products are fp32: in bf16, an update is four times as far from one in fp32 (results/performance.md).
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-
-
-def _can_compile(cfg: DictConfig) -> bool:
-    """Return whether the agent has something to compile there; `config.rules` refuses compile=true for some regimes."""
-    multitask = str(OmegaConf.select(cfg, "agent._target_")).endswith(".MultiTaskAgent")
-    return cfg.regime not in ("ppo", "impala") and not (multitask and cfg.device.startswith("cuda"))
+    utils.set_numerics()
 
 
 def _assign_gpu() -> None:

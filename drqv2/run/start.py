@@ -92,12 +92,15 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
                 otherwise = " resume_force=true, for example with a smaller lr" if files.has_snapshot(work_dir) else ""
                 raise NotFiniteError(f"{e}\nNo snapshot holds that value: {resume_hint(work_dir)}{otherwise}") from e
             run.close()
-            print(run.next_part() or outcome(run))
+            if part := run.next_part():
+                print(part)
+            else:
+                conclude(run)
         return run.objective()
 
 
-def outcome(run: BaseWorkspace) -> str:
-    """Return how well a finished run has done and where its files are; delete its replay, if so configured."""
+def conclude(run: BaseWorkspace) -> None:
+    """Print how well a finished run has done and where its files are; keep or delete its replay, as configured."""
     lines, folder, storage = [], run.work_dir, run.replay_storage
     if run.progress.evaluations:
         last, best = run.progress.last_return, run.progress.best_return
@@ -105,15 +108,16 @@ def outcome(run: BaseWorkspace) -> str:
     made = {"curves": "eval.csv", "TensorBoard": "tb", "videos": "eval_video", "snapshot": "snapshot.pt"}
     made |= {"best weights": "best.pt"} if run.cfg.save_best else {}
     lines += [f"{what}: {folder / name}" for what, name in made.items() if (folder / name).exists()]
+    if lines:
+        print("\n".join(lines))
     if storage is None:
-        return "\n".join(lines)
+        return
     size = f"{storage.nbytes() / 1e9:.2f} GB of replay in {storage.replay_dir}"
     if run.cfg.keep_replay:
-        lines.append(f"kept {size} (keep_replay=false deletes it at the end)")
+        print(f"kept {size} (keep_replay=false deletes it at the end)")
     else:
         files.discard(storage.replay_dir)
-        lines.append(f"deleted {size}; init_from=snapshot.pt still starts a run with its weights, resume= does not")
-    return "\n".join(lines)
+        print(f"deleted {size}; init_from=snapshot.pt still starts a run with its weights, resume= does not")
 
 
 class RunFinished(UserError):

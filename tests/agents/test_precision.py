@@ -13,7 +13,7 @@ import torch
 from dm_env import specs
 from omegaconf import OmegaConf
 
-from drqv2 import envs
+from drqv2 import envs, utils
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
@@ -236,9 +236,7 @@ def test_losses_of_bf16_follow_those_of_fp32(replay: Path) -> None:
 @needs_cuda
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 2e-2)])
 def test_graphed_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch, precision: str, bound: float) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False)  # as in runs
+    utils.set_numerics()
     agent, _ = golden_agent(monkeypatch, "cuda", precision=precision, compile=True)
     assert worst(agent) < bound
 

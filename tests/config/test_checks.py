@@ -219,6 +219,12 @@ def test_a_run_that_began_on_a_gpu_can_be_resumed(regime):
     validate(cfg)
 
 
+def test_what_has_no_graph_on_a_gpu_is_said():
+    cfg = composed("regime=multitask", "device=cuda", "precision=bf16", "compile=true")
+    with pytest.raises(UserError, match="uses no CUDA graphs"):
+        factory.prepare_machine(cfg)
+
+
 def test_smallest_image_is_the_smallest_that_the_encoder_takes():
     assert Encoder((9, SMALLEST_IMAGE, SMALLEST_IMAGE)).repr_dim == 32
     with pytest.raises(RuntimeError):

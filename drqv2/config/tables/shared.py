@@ -107,7 +107,8 @@ RUN = (
         "compile",
         Choice("auto", True, False),
         "On a GPU, replay updates as one CUDA graph; on a CPU, compile the networks, which needs a C++ compiler. "
-        "auto: true on a GPU, false on a CPU, where it was measured to gain nothing.",
+        "auto: true on a GPU, except with regime=ppo, impala and multitask, which compile nothing there; false on a "
+        "CPU, where it was measured to gain nothing.",
     ),
     free("experiment", Text(), "A label of your own, stored with the run."),
     free("agent_dir", Folder(), "Directory of your agent files; agent._target_ is looked up there first.", null="none"),
