@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 envs.choose_backend()  # before a test imports dm_control; the processes it starts inherit the choice
+
+
+@pytest.fixture(autouse=True)
+def _sigterm() -> Iterator[None]:
+    """Take back Ray's handler, which later tests' runs would take for a scheduler's."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")
