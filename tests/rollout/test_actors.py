@@ -276,7 +276,7 @@ def test_a_learner_that_is_asked_to_stop_does_not_wait_for_a_rollout() -> None:
 def test_the_seconds_of_waiting_are_those_without_a_free_rollout() -> None:
     with running() as actors:
         taken = [take(actors) for _ in range(BUFFERS)]  # none is free
-        before, begin = actors.waited(), time.monotonic()
+        begin, before = time.monotonic(), actors.waited()
         time.sleep(2.0)
         waited, seconds = actors.waited() - before, time.monotonic() - begin
         assert 0 < waited <= 2 * seconds  # of two actors, also while they wait
