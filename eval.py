@@ -217,7 +217,12 @@ def _store_episodes(
     envs: Sequence[Any], act: Policy, args: SimpleNamespace, cfg: DictConfig, about: dict[str, Any]
 ) -> None:
     """Play the episodes, maybe with noise, into a data set; print their returns."""
-    about |= {"seed": cfg.seed, "noise": args.noise, "random_share": args.random_share}
+    about |= {
+        "action_repeat": cfg.action_repeat,
+        "seed": cfg.seed,
+        "noise": args.noise,
+        "random_share": args.random_share,
+    }
     explore = with_noise(act, envs[0].action_spec(), args.noise, args.random_share, cfg.seed)
     with EpisodeStore(Path(args.store), envs[0], cfg.frame_stack, about) as store:
         results = play(envs, _EVALUATION, args.episodes, explore, store.watch)
@@ -240,11 +245,12 @@ def _export(
     time_steps = [step for env in envs for step in observed(env, _EVALUATION, act, math.ceil(100 / len(envs)))]
     difference, inputs = export(agent, path, time_steps, envs[0].action_spec().shape)
     card = model_card(path, cfg, source if source.is_dir() else None, frame, inputs, table, difference)
+    written = path.with_name(f"{path.name}.md")
     try:
-        files.write_atomically(path.with_suffix(".md"), card.encode())
+        files.write_atomically(written, card.encode())
     except OSError as e:
         raise files.cannot_write(path, e, "give export=FILE elsewhere") from e
-    print(f"policy: {path}, checked on {len(time_steps)} observations; model card: {path.with_suffix('.md')}")
+    print(f"policy: {path}, checked on {len(time_steps)} observations; model card: {written}")
 
 
 def _table(

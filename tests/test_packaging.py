@@ -92,7 +92,7 @@ MAY_USE: dict[str, set[str]] = {
     "snapshot/__main__": {"system", "replay", "launch"},
     "run": {"system", "config", "envs", "agents", "replay", "logging", "snapshot"},
     "rollout": {"system", "nn", "envs"},
-    "evaluation": {"system", "config", "envs", "agents", "replay", "logging", "snapshot", "run"},
+    "evaluation": {"system", "config", "envs", "agents", "replay", "logging", "snapshot", "datasets", "run"},
     "regimes": {
         "system",
         "config",

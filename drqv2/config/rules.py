@@ -25,7 +25,7 @@ def check_together(cfg: Mapping[str, Any]) -> None:
     """
     task, repeat = cfg["task_name"], cfg["action_repeat"]
     for name, value in cfg.items():
-        shortest = name.endswith("_every_frames") or name in ("num_train_frames", "epoch_frames")
+        shortest = name.endswith("_every_frames") or name in ("num_train_frames", "offline_frames", "epoch_frames")
         if shortest and value is not None and value < repeat:
             raise UserError(
                 f"{name}={value}: shorter than one agent step of action_repeat={repeat} frames; "
@@ -66,6 +66,18 @@ def _check_epochs(cfg: Mapping[str, Any]) -> None:
     steps, episodes = cfg.get("steps_per_collect"), cfg.get("episodes_per_collect")
     if steps is not None and episodes is not None:
         raise UserError(f"steps_per_collect={steps} and episodes_per_collect={episodes}: give only one of them")
+    if "updates_per_step" in cfg:
+        _check_learning(cfg)
+
+
+def _check_learning(cfg: Mapping[str, Any]) -> None:
+    """Check that a run which is long enough to learn ever does."""
+    steps, rate = cfg["steps_per_collect"], cfg["updates_per_step"]
+    learning = (cfg["num_train_frames"] - cfg["num_seed_frames"]) // cfg["action_repeat"]  # agent steps
+    if steps is not None and 0 < learning < steps:
+        raise UserError(f"steps_per_collect={steps}: must be at most {learning}, the agent steps after num_seed_frames")
+    if learning > 0 and learning * rate < 1 and not cfg["seed_updates"]:
+        raise UserError(f"updates_per_step={rate}: gives no update in the {learning} agent steps after num_seed_frames")
 
 
 def _check_data(cfg: Mapping[str, Any]) -> None:

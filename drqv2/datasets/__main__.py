@@ -5,6 +5,7 @@ python -m drqv2.datasets card DIR                       # all of its numbers, wi
 python -m drqv2.datasets check DIR ...                  # names every file and row that cannot be used
 python -m drqv2.datasets convert DIR NEW                # into this project's format
 python -m drqv2.datasets filter DIR NEW min_return=500  # those with such returns
+python -m drqv2.datasets filter RUN NEW task=0          # those of the first task of a run of several
 python -m drqv2.datasets merge DIR ... NEW              # all of several
 python -m drqv2.datasets split DIR NEW OTHER share=0.9  # at random, whole episodes
 
@@ -26,18 +27,18 @@ from safetensors.numpy import save as to_safetensors
 
 from drqv2.config.kinds import Bool, Float, Int, Key
 from drqv2.datasets.episodes import Episode
-from drqv2.datasets.formats import format_of, read
+from drqv2.datasets.formats import disk_bytes, format_of, read
+from drqv2.datasets.origin import ABOUT, common_origin
 from drqv2.datasets.statistics import Summary, summarize
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 from drqv2.replay.storage import episode_path
 from drqv2.system import files
 
-ABOUT = "dataset.json"  # in a data set that was written here: where its episodes are from
-
 KEYS = {
     Key("min_return", Float(-1e9), "Of filter: least return of an episode.", null="no bound"): None,
     Key("max_return", Float(-1e9), "Of filter: greatest return of an episode.", null="no bound"): None,
+    Key("task", Int(0), "Of filter: number, from 0, of a task of a run of several.", null="all"): None,
     Key("share", Float(0, 1, above=True), "Of split: share of the episodes that the first gets."): 0.9,
     Key("seed", Int(0, 2**32 - 1), "Of split: seed of the choice."): 0,
     Key("skip_bad", Bool(), "Leave out what cannot be used, instead of stopping."): False,
@@ -78,6 +79,8 @@ def _card(places: list[str], values: dict[str, Any]) -> None:
     (place,) = places
     print(f"{place}: {format_of(place)}")
     print("\n".join(summarize(read(place, _warn)).card()))
+    if (size := disk_bytes(place)) is not None:
+        print(f"on disk: {size / 1e6:,.1f} MB")
 
 
 def _check(places: list[str], values: dict[str, Any]) -> None:
@@ -90,14 +93,17 @@ def _check(places: list[str], values: dict[str, Any]) -> None:
 
 
 def _convert(places: list[str], values: dict[str, Any]) -> None:
-    """Write the chosen episodes of all but the last place to the last."""
+    """Write the chosen episodes of all but the last place to the last; of a task alone, without its number."""
     *sources, target = places
-    low, high = values["min_return"], values["max_return"]
+    low, high, task = values["min_return"], values["max_return"], values["task"]
 
     def wanted(episode: Episode) -> bool:
-        return (low is None or episode.total >= low) and (high is None or episode.total <= high)
+        of_task = task is None or bool(np.all(episode.arrays.get("task", np.array(0)) == task))
+        return of_task and (low is None or episode.total >= low) and (high is None or episode.total <= high)
 
     episodes = (episode for episode in _read_all(sources, values) if wanted(episode))
+    if task is not None:
+        episodes = (e._replace(arrays={n: a for n, a in e.arrays.items() if n != "task"}) for e in episodes)
     print(f"{target}: {write(episodes, Path(target), sources).line()}")
 
 
@@ -106,6 +112,10 @@ def _split(places: list[str], values: dict[str, Any]) -> None:
     number = sum(1 for _ in _read_all([source], values))
     order = np.random.default_rng(values["seed"]).permutation(number)
     first = set(order[: round(values["share"] * number)].tolist())
+    if not 0 < len(first) < number:
+        raise UserError(
+            f"share={values['share']:g}: gives {targets[0]} {len(first)} of {number} episodes; each needs one"
+        )
     for target, chosen in zip(targets, (first, set(range(number)) - first), strict=True):
         episodes = (e for i, e in enumerate(_read_all([source], values)) if i in chosen)
         print(f"{target}: {write(episodes, Path(target), [source]).line()}")
@@ -138,6 +148,9 @@ def write(episodes: Iterable[Episode], target: Path, sources: Sequence[str]) -> 
     """
     if target.exists():
         raise UserError(f"{target}: exists; give another directory")
+    for source in sources:
+        if Path(source).resolve() in target.resolve().parents:
+            raise UserError(f"{target}: is inside {source}, which would change; give a directory elsewhere")
     unfinished = target.with_name(f".{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     summary = Summary()
@@ -150,6 +163,7 @@ def write(episodes: Iterable[Episode], target: Path, sources: Sequence[str]) -> 
         if not summary.returns:
             raise UserError(f"{target}: there is no episode to write")
         about = {"sources": list(sources), "episodes": len(summary.returns), "transitions": sum(summary.lengths)}
+        about |= common_origin(sources)
         files.write_atomically(unfinished / ABOUT, json.dumps(about, indent=1).encode())
         unfinished.rename(target)
     except OSError as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from safetensors.numpy import save as to_safetensors
 
 from drqv2.datasets.episodes import Episode
@@ -17,7 +18,6 @@ from drqv2.system import files
 
 _SHOWN = 3  # problems in a message
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)  # another file system, or one without them
-_FIT = "that of the run"
 
 
 def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...]], size: int) -> int:
@@ -38,11 +38,12 @@ def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...
     """
     replay_dir.mkdir(parents=True, exist_ok=True)
     wrong: list[str] = []
+    misfits: list[str] = []
     linked = format_of(data) == "this project's"
     number = transitions = 0
     for episode in read(data, wrong.append):
-        wrong += _misfits(episode, shapes)
-        if wrong:
+        misfits += _misfits(data, episode, shapes)
+        if wrong or misfits:
             continue  # to find the others
         number, transitions = number + 1, transitions + episode.length
         if transitions > size:
@@ -53,11 +54,10 @@ def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...
         else:
             _write(path, to_safetensors(dict(episode.arrays)))
     if wrong:
-        more = f"\nand {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        if any(_FIT in line for line in wrong):
-            more += "\nSet obs_type, image_size, frame_stack or the task as the data has them."
-        advice = f"python -m drqv2.datasets convert {data} NEW skip_bad=true makes a data set without them."
-        raise UserError("\n".join(wrong[:_SHOWN]) + f"{more}\n{advice}")
+        without = f"python -m drqv2.datasets convert {data} NEW skip_bad=true"
+        raise _refusal(wrong, f"{without} makes a data set without them.")
+    if misfits:
+        raise _refusal(misfits, "Set obs_type, image_size, frame_stack or the task as the data has them.")
     if transitions > size:
         raise UserError(
             f"replay_buffer_size={size}: smaller than data={data}; must be at least {transitions} (transitions)"
@@ -67,17 +67,31 @@ def fill_replay(data: str, replay_dir: Path, shapes: Mapping[str, tuple[int, ...
     return transitions
 
 
-def _misfits(episode: Episode, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    """Yield what of an episode's shapes differs from those of the run."""
+def _refusal(lines: Sequence[str], advice: str) -> UserError:
+    more = f"\nand {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return UserError("\n".join(lines[:_SHOWN]) + f"{more}\n{advice}")
+
+
+def _misfits(data: str, episode: Episode, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """Yield what of an episode's shapes differs from those of the run.
+
+    Raises:
+        UserError: it is one of several tasks.
+    """
     if "task" in episode.arrays:
-        yield f"{episode.where}: is of a run of several tasks, whose replay cannot be learnt from without them"
-        return
+        raise UserError(
+            f"data={data}: is of a run of several tasks, and this one has one\n"
+            f"python -m drqv2.datasets filter {data} NEW task=N makes a data set of the task N, from 0."
+        )
     for name, shape in shapes.items():
         if name not in episode.arrays:
-            yield f"{episode.where}: has no {name}, and {_FIT} is such; it has {', '.join(sorted(episode.arrays))}"
+            found = ", ".join(sorted(episode.arrays))
+            yield f"{episode.where}: has no {name}, and that of the run is such; it has {found}"
         elif episode.arrays[name].shape[1:] != shape:
             found = "x".join(map(str, episode.arrays[name].shape[1:]))
-            yield f"{episode.where}: {name} {found}: {_FIT} is {'x'.join(map(str, shape))}"
+            yield f"{episode.where}: {name} {found}: that of the run is {'x'.join(map(str, shape))}"
+    if np.issubdtype(episode.arrays["action"].dtype, np.integer):
+        yield f"{episode.where}: its actions are discrete, and those of the run are in [-1, 1]"
 
 
 def _link(source: Path, path: Path) -> None:

@@ -42,6 +42,9 @@ def problems(arrays: Arrays) -> Iterator[str]:
     if missing:
         yield f"{' and '.join(missing)} missing; it has {', '.join(sorted(arrays)) or 'nothing'}"
         return
+    if odd := [_odd_form(name, array) for name, array in sorted(arrays.items()) if _odd_form(name, array)]:
+        yield from odd
+        return
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         yield "rows differ in number: " + ", ".join(f"{name} {n}" for name, n in sorted(lengths.items()))
@@ -56,6 +59,20 @@ def problems(arrays: Arrays) -> Iterator[str]:
         values = arrays[name]
         if np.issubdtype(values.dtype, np.floating) and len(bad := _rows((values < low) | (values > 1.0))):
             yield f"row {bad[0]}: {name} {np.array2string(values[bad[0]], precision=3)} is not within [{low:g}, 1]"
+
+
+def _odd_form(name: str, array: np.ndarray) -> str:
+    """Return what is wrong with the dtype or the shape of an array; empty if nothing is."""
+    found = f"{name} is {array.dtype} {list(array.shape)}"
+    if array.ndim == 0:
+        return f"{found}: must have a row for each step"
+    if name in ("reward", "discount") and (array.dtype != np.float32 or array.shape[1:] != (1,)):
+        return f"{found}: must be float32 [rows, 1]"
+    if name.partition(".")[0] == "frame" and (array.dtype != np.uint8 or array.ndim != 4):
+        return f"{found}: must be uint8 [rows, channels, height, width]"
+    if name in ("action", "observation") and array.dtype == np.float64:
+        return f"{found}: must be float32"
+    return ""
 
 
 def _rows(wrong: np.ndarray) -> np.ndarray:

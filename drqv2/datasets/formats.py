@@ -6,7 +6,9 @@ they are, but for their order: one image a row, channels first.
 
 from __future__ import annotations
 
+import itertools
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,10 @@ from drqv2.errors import UserError, not_installed
 MINARI = "minari:"
 _STEP_TYPES = {0: "first", 1: "mid", 2: "last"}
 Report = Callable[[str], None]  # is told of an episode that cannot be used: file, row, reason
+_DAMAGE = (  # what the readers raise for a file that is damaged, or something else than its name says
+    *(OSError, ValueError, KeyError, IndexError, TypeError, EOFError),
+    *(SafetensorError, zipfile.BadZipFile, zlib.error),
+)
 
 
 def read(place: str, report: Report) -> Iterator[Episode]:
@@ -74,9 +80,12 @@ def _found(folder: Path) -> tuple[list[Path], str]:
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such directory; give a run's, one of episode files, or minari:NAME")
     for inner in (folder / "buffer", folder):
-        for pattern in _FORMATS:
-            if paths := sorted(inner.glob(pattern)):
-                return paths, pattern
+        found = {pattern: paths for pattern in _FORMATS if (paths := sorted(inner.glob(pattern)))}
+        if len(found) > 1:
+            names = " and ".join(found)
+            raise UserError(f"{inner}: holds {names}; give the files of each format a directory of their own")
+        for pattern, paths in found.items():
+            return paths, pattern
     raise UserError(f"{folder}: holds no episodes; looked for {', '.join(_FORMATS)}, also in buffer/")
 
 
@@ -84,19 +93,24 @@ def _files(folder: Path, report: Report) -> Iterator[Episode]:
     paths, pattern = _found(folder)
     for path in paths:
         try:
-            yield from _FORMATS[pattern][1](path)
+            yield from _FORMATS[pattern][1](path, report)
         except ModuleNotFoundError as error:
             raise UserError(not_installed(str(error.name), "offline")) from error
-        except (OSError, ValueError, KeyError, EOFError, SafetensorError, zipfile.BadZipFile) as error:
+        except _DAMAGE as error:
             report(f"{path}: damaged or of another format ({' '.join(str(error).split())[:150]})")
 
 
-def _own(path: Path) -> Iterator[Episode]:
+def disk_bytes(place: str) -> int | None:
+    """Return how much space the files of a data set take; None for Minari's."""
+    return None if place.startswith(MINARI) else sum(path.stat().st_size for path in _found(Path(place))[0])
+
+
+def _own(path: Path, report: Report) -> Iterator[Episode]:
     with safe_open(path, framework="numpy") as f:
         yield Episode(str(path), {name: f.get_tensor(name) for name in f.keys()})  # noqa: SIM118 (not a mapping)
 
 
-def _npz(path: Path) -> Iterator[Episode]:
+def _npz(path: Path, report: Report) -> Iterator[Episode]:
     """The public DrQ-v2's, with stacked images in `observation`; or V-D4RL's, with single ones in `image`."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
@@ -106,10 +120,13 @@ def _npz(path: Path) -> Iterator[Episode]:
     discount = arrays.get("discount")
     if discount is None:
         discount = 1.0 - arrays["is_terminal"].astype(np.float32)
+    for name, inner in (("is_first", slice(1, None)), ("is_last", slice(None, -1))):
+        if name in arrays and len(rows := np.flatnonzero(arrays[name][inner])):
+            raise ValueError(f"row {rows[0] + (inner.start or 0)}: {name} within the episode; a file must hold one")
     yield Episode(str(path), _episode(observed, arrays["action"], arrays["reward"], discount))
 
 
-def _hdf5(path: Path) -> Iterator[Episode]:
+def _hdf5(path: Path, report: Report) -> Iterator[Episode]:
     """V-D4RL's: rows of many episodes, one after another; `step_type` says where each begins and ends."""
     import h5py
 
@@ -117,11 +134,16 @@ def _hdf5(path: Path) -> Iterator[Episode]:
         kinds = file["step_type"][:].astype(int)
         if odd := set(kinds.tolist()) - set(_STEP_TYPES):
             raise ValueError(f"row {int(np.flatnonzero(np.isin(kinds, list(odd)))[0])}: step_type {odd.pop()}")
-        starts = np.flatnonzero(kinds == 0)
-        for start, end in zip(starts, [*starts[1:], len(kinds)], strict=True):
-            rows = slice(int(start), int(end))
-            columns = (file[name][rows] for name in ("observation", "action", "reward", "discount"))
-            yield Episode(f"{path}, rows {start} to {end - 1}", _episode(*columns))
+        starts = [*np.flatnonzero(kinds == 0).tolist(), len(kinds)]
+        if starts[0]:
+            report(f"{path}, rows 0 to {starts[0] - 1}: an episode without its beginning (step_type 0)")
+        for start, end in itertools.pairwise(starts):
+            where = f"{path}, rows {start} to {end - 1}"
+            if len(last := np.flatnonzero(kinds[start : end - 1] == 2)):
+                report(f"{where}: row {last[0]}: step_type 2 (last) within the episode")
+                continue
+            columns = (file[name][start:end] for name in ("observation", "action", "reward", "discount"))
+            yield Episode(where, _episode(*columns))
 
 
 def _minari(name: str) -> Iterator[Episode]:
@@ -168,13 +190,14 @@ def _observed(observed: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     if observed.dtype != np.uint8 or observed.ndim != 4:
         yield "observation", observed.astype(np.float32)
         return
-    if observed.shape[-1] in (1, 3) and observed.shape[1] not in (1, 3):  # [T, H, W, C]
+    first, second, last = observed.shape[1:]
+    if first == second != last or (last in (1, 3) and first not in (1, 3)):  # [T, H, W, C]
         observed = observed.transpose(0, 3, 1, 2)
     channels = 3 if observed.shape[1] % 3 == 0 else 1  # of stacked images the newest, which is the last
     yield "frame", np.ascontiguousarray(observed[:, -channels:])
 
 
-_FORMATS: dict[str, tuple[str, Callable[[Path], Iterator[Episode]]]] = {
+_FORMATS: dict[str, tuple[str, Callable[[Path, Report], Iterator[Episode]]]] = {
     "episode_*.safetensors": ("this project's", _own),
     "*.npz": ("npz", _npz),
     "*.hdf5": ("hdf5", _hdf5),

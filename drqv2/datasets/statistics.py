@@ -21,7 +21,7 @@ class Summary:
         lengths: transitions of each.
         shapes: dtype and shape of a row of each array, by name.
         terminated: episodes that end in a terminal state.
-        nbytes: of the arrays.
+        nbytes: of the arrays in memory.
     """
 
     returns: list[float] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Summary:
         returns = np.array(self.returns)
         return (
             f"{len(returns):,} episodes, {sum(self.lengths):,} transitions, return {returns.mean():.1f} "
-            f"({returns.min():.1f} to {returns.max():.1f}), {self.nbytes / 1e6:,.1f} MB"
+            f"({returns.min():.1f} to {returns.max():.1f}), {self.nbytes / 1e6:,.1f} MB in memory"
         )
 
     def card(self) -> list[str]:

@@ -44,7 +44,7 @@ class DrQV2Env(gymnasium.Env[np.ndarray, np.ndarray]):
         render_size: height and width of what `render()` returns, pixels.
 
     Raises:
-        UserError: there is no such task, camera or `render_mode`, or no OpenGL to draw with.
+        UserError: there is no such task, camera or `render_mode`.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 (gymnasium's own form)
@@ -80,7 +80,11 @@ class DrQV2Env(gymnasium.Env[np.ndarray, np.ndarray]):
         self._seeded = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
-        """Begin an episode: the first of the environment that `seed` names, or else the next."""
+        """Begin an episode: the first of the environment that `seed` names, or else the next.
+
+        Raises:
+            UserError: there is no OpenGL to draw with.
+        """
         super().reset(seed=seed)
         if seed is not None or not self._seeded:
             time_step = self._env.begin(int(self.np_random.integers(2**31)), 0)

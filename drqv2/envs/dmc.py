@@ -16,7 +16,7 @@ from dm_env import specs
 
 from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera, has_pixels
 from drqv2.envs.episode import Environment
-from drqv2.envs.render import choose_backend, require_backend
+from drqv2.envs.render import choose_backend
 from drqv2.errors import UserError, nearest, not_installed
 from drqv2.utils import TRAIN_ENV, spawn_seed
 
@@ -147,15 +147,14 @@ def make(
         frame last, or float32 [N]; actions float32 [A] in [-1, 1], or discrete, int64 [] or [A].
 
     Raises:
-        UserError: unknown task or camera, no OpenGL for pixels, or an environment that cannot be used.
+        UserError: unknown task or camera, or an environment that cannot be used. Where there is no OpenGL, the first
+            episode of pixels raises it: a process that has opened OpenGL cannot be forked into others that render.
     """
     for key, choice, choices in (("render", render, ("exact", "fast")), ("obs_type", obs_type, ("pixels", "state"))):
         if choice not in choices:
             raise UserError(f"{key}={choice!r}: must be one of {', '.join(choices)}")
     choose_backend()  # in case the program has not
     if factory is None:
-        if obs_type == "pixels":
-            require_backend()
         env, own_camera = load(name, spawn_seed(seed), obs_type)
         camera = own_camera if camera is None else camera
     else:

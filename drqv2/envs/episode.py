@@ -14,6 +14,7 @@ import torch
 from dm_env import specs
 
 from drqv2.envs.cameras import Camera, PhysicsCamera
+from drqv2.envs.render import require_backend
 from drqv2.envs.wrappers import (
     ActionDTypeWrapper,
     ActionRepeatWrapper,
@@ -139,7 +140,13 @@ class Environment(Wrapper):
         return self.begin(self.index, self.episode + 1)
 
     def begin(self, index: int, episode: int) -> ExtendedTimeStep:
-        """Start episode `episode` of environment `index` and become that environment."""
+        """Start episode `episode` of environment `index` and become that environment.
+
+        Raises:
+            UserError: there is no OpenGL for pixels.
+        """
+        if self._pixels is not None and hasattr(self._base, "physics"):
+            require_backend()  # only now, see `make`
         self.index, self.episode, self._over = int(index), int(episode), False
         self._actions = []
         if self._seeder is not None:

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import itertools
 import logging
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,14 +86,20 @@ def export(agent: Any, path: Path, time_steps: Sequence[Any], action_shape: Sequ
             module.bf16 = False  # the file multiplies in fp32
     policy = copy.deepcopy(agent.deterministic_policy()).cpu().eval()
     inputs = inputs_of(policy, time_steps[:2])
+    unchecked = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        _write(policy, inputs, path)
+        _write(policy, inputs, unchecked)
+        worst = _difference(agent, policy, _loaded(unchecked), time_steps, action_shape)
+        if not worst <= TOLERANCE:
+            raise UserError(f"{path}: its actions differ from the agent's by {worst:.2g}, more than {TOLERANCE:g}")
+        os.replace(unchecked, path)
+    except UserError:
+        raise
     except Exception as error:  # what the exporters raise for what they cannot express
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(f"{path}: {type(agent).__name__} cannot be exported ({reason})") from error
-    worst = _difference(agent, policy, _loaded(path), time_steps, action_shape)
-    if not worst <= TOLERANCE:
-        raise UserError(f"{path}: its actions differ from the agent's by {worst:.2g}, more than {TOLERANCE:g}")
+    finally:
+        unchecked.unlink(missing_ok=True)
     return worst, inputs_of(policy, time_steps[:1])
 
 
@@ -158,6 +165,8 @@ def _difference(
             inputs |= {name: before[name] for name in ("h", "c") if name in before}
         with torch.no_grad():
             wanted = act(time_step, 0)
+        if np.issubdtype(wanted.dtype, np.floating):
+            wanted = wanted.clip(-1, 1)  # as the environment does
         action, *state = run(inputs)
         inputs |= dict(zip(("h", "c"), state, strict=False))
         worst = max(worst, float(np.abs(action[0].astype(np.float64) - wanted).max()))

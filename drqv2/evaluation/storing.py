@@ -14,12 +14,12 @@ import numpy as np
 from dm_env import specs
 
 from drqv2 import utils
+from drqv2.datasets.origin import ABOUT
 from drqv2.errors import UserError
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.system import files
 
 Act = Callable[[Any, int], np.ndarray]
-ABOUT = "dataset.json"
 
 
 class EpisodeStore:
@@ -63,10 +63,12 @@ class EpisodeStore:
 
 
 def with_noise(act: Act, spec: Any, noise: float, random_share: float, seed: int) -> Act:
-    """Return a policy that explores; its draws in an episode depend on the seed and the episode's number alone.
+    """Return a policy that explores, inside [-1, 1] as the environment acts.
+
+    Its draws in an episode depend on the seed and the episode's number alone.
 
     Args:
-        act: maps a time step and the number of its episode to an action in [-1, 1].
+        act: maps a time step and the number of its episode to an action.
         spec: of actions, floats or integers.
         noise: standard deviation of Gaussian noise, clipped to [-1, 1] with the action.
         random_share: probability of a uniform action instead, at each step.
@@ -88,9 +90,9 @@ def with_noise(act: Act, spec: Any, noise: float, random_share: float, seed: int
             if discrete:
                 return np.asarray(generator.integers(spec.num_values), spec.dtype)
             return generator.uniform(-1, 1, spec.shape).astype(action.dtype)
-        if not noise:
+        if discrete:
             return action
-        noisy = action + noise * generator.standard_normal(spec.shape)
+        noisy = action + noise * generator.standard_normal(spec.shape) if noise else action
         return np.asarray(noisy.clip(-1, 1), action.dtype)
 
     return explore

@@ -48,6 +48,13 @@ class MeanActionOfTask(nn.Module):
         return action if self.mask is None else action * self.mask[task]
 
 
+def _mode(policy: Any, features: Tensor) -> Tensor:
+    """Return the most probable actions for features, of vectors the means, inside [-1, 1] as the environment acts."""
+    action: Tensor = policy.distribution(features).mode()
+    action = action.clamp(-1, 1) if action.is_floating_point() else action
+    return action.reshape(-1, *policy.action_shape)
+
+
 class MostProbableAction(nn.Module):
     """A policy of regime=ppo or regime=impala without an LSTM: the most probable action, of a vector the mean.
 
@@ -60,9 +67,8 @@ class MostProbableAction(nn.Module):
         self.net = policy
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return actions, float32 [B, A], or discrete ones, int64 [B] or [B, A]."""
-        action: Tensor = self.net.distribution(self.net.features(obs)).mode()
-        return action.reshape(-1, *self.net.action_shape)
+        """Return actions, float32 [B, A] in [-1, 1], or discrete ones, int64 [B] or [B, A]."""
+        return _mode(self.net, self.net.features(obs))
 
 
 class MostProbableActionFrom(nn.Module):
@@ -79,8 +85,7 @@ class MostProbableActionFrom(nn.Module):
     def forward(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions and the next state, for observations and the state before them, float32 [B, hidden] each."""
         features, (h, c) = self.net.lstm(self.net.features(obs)[:, None], (h[None], c[None]))
-        action: Tensor = self.net.distribution(features).mode()
-        return action.reshape(-1, *self.net.action_shape), h[0], c[0]
+        return _mode(self.net, features), h[0], c[0]
 
 
 def most_probable_action(policy: Any) -> nn.Module:

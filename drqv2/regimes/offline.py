@@ -14,6 +14,7 @@ from drqv2 import utils
 from drqv2.datasets.copying import fill_replay
 from drqv2.datasets.episodes import Arrays
 from drqv2.datasets.formats import MINARI, first_episode
+from drqv2.datasets.origin import require_fit
 from drqv2.logging.diagnostics import diagnose
 from drqv2.regimes.evaluation import evaluate_policy
 from drqv2.replay.storage import ReplayBufferStorage
@@ -74,6 +75,7 @@ class OfflineWorkspace(BaseWorkspace):
             UserError: some of it cannot be used, does not fit the environment, or is more than replay_buffer_size.
         """
         self.replay_storage.delete()
+        require_fit(self.cfg.data, self.cfg)
         try:
             transitions = fill_replay(
                 self.cfg.data, self.replay_storage.replay_dir, self.shapes, self.cfg.replay_buffer_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,10 @@ class Epochs:
         self.hooks, self.stopped = hooks, False
         self._require_sense()
         if not run.train_until_step(p.step):
-            print(f"nothing left to do: {run.length_key}={run.cfg[run.length_key]} reached; increase it to continue")
+            reason = f"{run.length_key}={run.cfg[run.length_key]} reached; increase it to continue"
+            if part := run.next_part():
+                reason = f"{part}: make_workspace(compose(resume={str(run.work_dir)!r}))"
+            print(f"nothing left to do: {reason}")
         elif reached(p, self._stop_return):
             print(f"nothing left to do: stop_return={self._stop_return} reached; set another, or null, to continue")
         elif p.step == 0 and p.last_eval_step < 0 and self._interval is not None and run.cfg.eval_at_start:
@@ -140,6 +144,8 @@ class Epochs:
         stats = run.eval()
         self._evaluated = True
         score = float(self.call("score", stats, default=stats.return_mean))
+        if math.isnan(score):
+            raise UserError(f"the hook score returned nan at frame {stats.frame}: must be a number, greater is better")
         improved = score > p.best_score
         if improved:
             p.best_score, p.best_frame = score, stats.frame

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from drqv2.datasets import __main__ as tool
 from drqv2.datasets import formats
 from drqv2.datasets.episodes import Episode, problems
+from drqv2.datasets.origin import origin
 from drqv2.errors import UserError
 
 T, SIDE = 6, 8
@@ -332,3 +333,157 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "must be list, card, check" in refused(capsys, "describe", tmp_path)
     assert "convert takes 2 places, got 1" in refused(capsys, "convert", tmp_path)
     assert "no command" in refused(capsys)
+
+
+def test_split_refuses_to_write_an_empty_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = own(tmp_path / "data")
+    said = refused(capsys, "split", folder, tmp_path / "train", tmp_path / "test", "share=1")
+    assert f"share=1: gives {tmp_path / 'train'} 3 of 3 episodes; each needs one" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_nothing_is_written_into_a_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = own(tmp_path / "run" / "buffer")
+    assert "which would change" in refused(capsys, "convert", tmp_path / "run", folder / "new")
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_the_card_says_how_much_space_the_files_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    episode: dict[str, Any] = {**arrays(), "frame": np.zeros((T + 1, 3, 512, 512), np.uint8)}
+    episode["observation"] = episode.pop("frame")
+    np.savez_compressed(folder / "episode.npz", **episode)
+    card = run(capsys, "card", folder)
+    assert "5.5 MB in memory" in card
+    assert "on disk: 0.0 MB" in card
+
+
+def changed_npz(folder: Path, **columns: Any) -> Path:
+    """The first file of V-D4RL's layout with some columns changed; returns its path."""
+    path = sorted(vd4rl_npz(folder).glob("*.npz"))[0]
+    with np.load(path) as file:
+        np.savez(path, **{**dict(file.items()), **columns})
+    return path
+
+
+@pytest.mark.parametrize(("column", "row"), [("is_first", 3), ("is_last", 2)], ids=["another beginning", "an end"])
+def test_a_file_of_two_episodes_is_named(tmp_path: Path, column: str, row: int) -> None:
+    path = changed_npz(tmp_path / "data", **{column: np.arange(T + 1) == row})
+    found, bad = read(path.parent)
+    assert len(found) == 2
+    assert bad == [
+        f"{path}: damaged or of another format (row {row}: {column} within the episode; a file must hold one)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a zip file", b"", None], ids=["text", "nothing", "an array instead of an archive"]
+)
+def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = sorted(drqv2_npz(tmp_path / "data").glob("*.npz"))[1]
+    if content is None:
+        with path.open("wb") as file:
+            np.save(file, np.zeros(3))
+    else:
+        path.write_bytes(content)
+    found, bad = read(path.parent)
+    assert len(found) == 2
+    assert len(bad) == 1
+    assert bad[0].startswith(f"{path}: damaged or of another format (")
+
+
+def test_a_damaged_compressed_file_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for i in range(2):
+        episode: dict[str, Any] = {**arrays(i), "observation": arrays(i)["frame"]}
+        np.savez_compressed(folder / f"{i}.npz", **{k: v for k, v in episode.items() if k != "frame"})
+    content = bytearray((folder / "0.npz").read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 60] = bytes(255 - byte for byte in content[middle : middle + 60])
+    (folder / "0.npz").write_bytes(content)
+    found, bad = read(folder)
+    assert [episode.where for episode in found] == [str(folder / "1.npz")]
+    assert bad[0].startswith(f"{folder / '0.npz'}: damaged or of another format (")
+
+
+@pytest.mark.parametrize(
+    ("step_types", "episodes", "said"),
+    [
+        ([1, 1, 2, 0, 1, 1, 2], 1, ", rows 0 to 2: an episode without its beginning (step_type 0)"),
+        ([1, 1, 1, 1, 1, 1, 2], 0, ", rows 0 to 6: an episode without its beginning (step_type 0)"),
+        ([0, 1, 2, 1, 1, 1, 2], 0, ", rows 0 to 6: row 2: step_type 2 (last) within the episode"),
+    ],
+)
+def test_no_row_of_an_hdf5_file_is_lost_in_silence(
+    tmp_path: Path, step_types: list[int], episodes: int, said: str
+) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "shard.hdf5", "w") as file:
+        for name, array in arrays().items():
+            file[name.replace("frame", "observation")] = array if array.ndim > 2 or name == "action" else array[:, 0]
+        file["step_type"] = np.array(step_types, float)
+    found, bad = read(tmp_path)
+    assert len(found) == episodes
+    assert bad == [f"{tmp_path / 'shard.hdf5'}{said}"]
+
+
+def test_files_of_two_formats_are_refused(tmp_path: Path) -> None:
+    folder = drqv2_npz(tmp_path / "data")
+    save_file(arrays(), folder / "episode_00000000.safetensors")
+    with pytest.raises(UserError, match=r"holds episode_\*.safetensors and \*.npz; give the files of each"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("reward", lambda array: array[:, 0], "reward is float32 [7]: must be float32 [rows, 1]"),
+        ("discount", lambda array: array.astype(np.float64), "discount is float64 [7, 1]: must be float32 [rows, 1]"),
+        ("action", lambda array: array.astype(np.float64), "action is float64 [7, 2]: must be float32"),
+        ("frame", lambda array: array.astype(np.float32), "frame is float32 [7, 3, 8, 8]: must be uint8"),
+        ("reward", lambda array: np.float32(1.0), "reward is float32 []: must have a row for each step"),
+    ],
+)
+def test_an_array_of_another_form_is_named(name: str, change: Any, said: str) -> None:
+    (line,) = problems({**arrays(), name: np.asarray(change(arrays()[name]))})
+    assert line.startswith(said)
+
+
+def test_stacked_images_with_the_channels_last(tmp_path: Path) -> None:
+    episode: dict[str, Any] = arrays()
+    frames = episode.pop("frame")
+    np.savez(tmp_path / "0.npz", observation=stacked(frames).transpose(0, 2, 3, 1), **episode)
+    ((read_one,), bad) = read(tmp_path)
+    assert not bad
+    np.testing.assert_array_equal(read_one.arrays["frame"], frames)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("config.yaml", "task_name: cup_catch\naction_repeat: 4\n", {"task": "cup_catch", "action_repeat": 4}),
+        ("config.yaml", "task_name: a+b\ntasks: [a, b]\naction_repeat: 4\n", {"action_repeat": 4}),
+        ("dataset.json", '{"task": "cup_catch", "seed": 1}', {"task": "cup_catch"}),
+        ("dataset.json", "[1, 2]", {}),
+    ],
+)
+def test_what_a_data_set_says_of_its_origin(tmp_path: Path, name: str, content: str, told: dict[str, Any]) -> None:
+    (tmp_path / name).write_text(content)
+    assert origin(str(tmp_path)) == told
+    assert origin("minari:drqv2/made-v0") == {}
+
+
+def test_a_damaged_origin_is_named(tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").write_text('{"task": ')
+    with pytest.raises(UserError, match=r"dataset.json: cannot be read"):
+        origin(str(tmp_path))
+
+
+def test_a_merged_set_says_what_its_sources_say_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = own(tmp_path / "a"), own(tmp_path / "b")
+    for folder, task in ((first, "cup_catch"), (second, "walker_walk")):
+        (folder / "dataset.json").write_text(json.dumps({"task": task, "action_repeat": 4}))
+    run(capsys, "merge", first, second, tmp_path / "both")
+    assert origin(str(tmp_path / "both")) == {"action_repeat": 4}

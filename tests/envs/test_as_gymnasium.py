@@ -15,6 +15,7 @@ import drqv2.envs.as_gymnasium
 from drqv2 import envs
 from drqv2.config.schema import tasks
 from drqv2.errors import UserError
+from tests.patience import PATIENCE
 
 
 def made(task: str = "cartpole_balance", **options: Any) -> Any:
@@ -108,3 +109,15 @@ def test_mistakes() -> None:
         drqv2.envs.as_gymnasium.DrQV2Env("cartpole_balanced")
     with pytest.raises(UserError, match="must be 'rgb_array' or None"):
         drqv2.envs.as_gymnasium.DrQV2Env("cartpole_balance", render_mode="human")
+
+
+def test_a_process_that_has_made_an_environment_can_be_forked_into_others_that_draw() -> None:
+    """As gymnasium.make_vec(..., vectorization_mode="async") does on Linux."""
+    code = (
+        "import gymnasium, drqv2.envs.as_gymnasium\n"
+        "name = 'drqv2/cartpole_balance-v0'\n"
+        "envs = gymnasium.make_vec(name, 2, 'async', {'context': 'fork'})\n"
+        "print(envs.reset(seed=1)[0].shape); envs.close()\n"
+    )
+    made = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=PATIENCE)
+    assert made.stdout == "(2, 9, 84, 84)\n"

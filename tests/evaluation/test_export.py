@@ -118,6 +118,17 @@ def test_a_file_whose_actions_differ_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(exporting, "_loaded", lambda path: lambda x: [array + 2e-4 for array in loaded(path)(x)])
     with pytest.raises(UserError, match=r"its actions differ from the agent's by 0\.0002"):
         export(agent, tmp_path / "policy.pt2", observations((7,), 5), shape)
+    assert not list(tmp_path.iterdir())
+
+
+def test_actions_of_the_file_are_those_that_the_environment_takes(tmp_path: Path) -> None:
+    agent, shape = agent_of("PPO, vector", (7,))
+    agent.policy.actor.bias.data.fill_(5.0)
+    export(agent, tmp_path / "policy.pt2", (steps := observations((7,), 5)), shape)
+    action = torch.export.load(tmp_path / "policy.pt2").module()(
+        torch.from_numpy(np.stack([s.observation for s in steps]))
+    )
+    assert action.max() == 1.0
 
 
 def test_an_agent_that_says_nothing_of_its_policy_is_refused(tmp_path: Path) -> None:
@@ -145,8 +156,9 @@ def test_eval_py_writes_the_policy_and_a_model_card(
     argv = [str(reference), "episodes=2", "film=none", f"export={file}", f"out={tmp_path}"]
     evaluation.main(argv)
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said == f"policy: {file}, checked on 100 observations; model card: {file.with_suffix('.md')}"
-    card = file.with_suffix(".md").read_text()
+    assert said == f"policy: {file}, checked on 100 observations; model card: {file}.md"
+    assert sorted(path.name for path in file.parent.iterdir()) == ["policy.pt2", "policy.pt2.md"]
+    card = (file.parent / "policy.pt2.md").read_text()
     assert card.startswith("# policy.pt2\n")
     for words in (
         "regime=drqv2",
@@ -166,7 +178,7 @@ def test_eval_py_writes_the_policy_and_a_model_card(
 def test_the_example_of_an_onnx_file_runs(reference: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     evaluation.main([str(reference), "episodes=1", "film=none", f"export={tmp_path}/policy.onnx", f"out={tmp_path}"])
-    example = (tmp_path / "policy.md").read_text().partition("```python\n")[2].partition("```")[0]
+    example = (tmp_path / "policy.onnx.md").read_text().partition("```python\n")[2].partition("```")[0]
     ran = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ran.stdout == "(1, 1) float32\n"
 

@@ -64,6 +64,12 @@ def test_noise_changes_actions_and_does_not_depend_on_the_number_of_environments
     assert totals(again) == totals(noisy)
 
 
+def test_stored_actions_are_those_that_the_environment_takes() -> None:
+    spec: Any = type("Spec", (), {"dtype": np.dtype(np.float32), "shape": (2,)})
+    act = with_noise(lambda *_: np.array([1.5, -20.0], np.float32), spec, 0.0, 0.0, seed=1)
+    np.testing.assert_array_equal(act(None, 0), np.array([1.0, -1.0], np.float32))
+
+
 def test_random_share_is_the_share_of_uniform_actions() -> None:
     spec: Any = type("Spec", (), {"dtype": np.dtype(np.float32), "shape": (2,)})
     act = with_noise(lambda *_: np.zeros(2, np.float32), spec, 0.0, 0.3, seed=1)

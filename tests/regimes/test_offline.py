@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 import train
 from drqv2.agents import offline
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.datasets import __main__ as datasets
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.regimes.offline import OfflineWorkspace
@@ -214,6 +215,20 @@ def test_then_collects_in_the_same_run(data: Path, tmp_path: Path, capsys: pytes
     assert OmegaConf.load(done / "config.yaml").regime == "offline"
 
 
+def test_from_python_the_next_part_is_another_workspace(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg = train.compose(*OFFLINE, data=data, then="drqv2", offline_frames=40, eval_every_frames=None)
+    with train.make_workspace(cfg, tmp_path / "run") as workspace:
+        workspace.run()
+        workspace.run()
+    hint = f"then=drqv2 continues: make_workspace(compose(resume={str(tmp_path / 'run')!r}))"
+    assert hint in capsys.readouterr().out
+    with train.make_workspace(train.compose(resume=str(tmp_path / "run"))) as workspace:
+        assert isinstance(workspace, train.Workspace)
+        assert workspace.global_frame == 40
+
+
 def test_an_interrupted_second_part_ends_in_the_same_bits(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,8 +286,31 @@ def test_reset_needs_the_data(data: Path, tmp_path: Path) -> None:
 
 def test_the_replay_of_several_tasks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     several = run_tasks(tmp_path / "several", RECORDER)
-    state = "obs_type=state", "env._target_=null", "env_id=gymnasium:tests.task_envs:Long-v0"
-    assert "of a run of several tasks" in refusal(capsys, tmp_path / "run", several, *state)
+    state = "obs_type=state", "env._target_=null", "env_id=gymnasium:tests.task_envs:Long-v0", "action_repeat=1"
+    told = refusal(capsys, tmp_path / "run", several, *state)
+    assert f"python -m drqv2.datasets filter {several} NEW task=N" in told
+    datasets.main(["filter", str(several), str(tmp_path / "second"), "task=1"])
+    run(tmp_path / "run", tmp_path / "second", *state, "eval_every_frames=null")
+    kept = load_file(min((tmp_path / "second").glob("episode_*")))
+    assert "task" not in kept
+    for path in sorted((several / "buffer").glob("episode_*")):
+        if ((episode := load_file(path))["task"] == 1).all():
+            np.testing.assert_array_equal(kept["reward"], episode["reward"])
+            break
+
+
+def test_data_of_another_action_repeat_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refusal(capsys, tmp_path / "run", data, "action_repeat=4")
+    assert f"data={data}: its actions were held for 2 frames, those of the run are for 4; set action_repeat=2" in told
+    datasets.main(["convert", str(data), str(tmp_path / "new")])
+    assert "set action_repeat=2" in refusal(capsys, tmp_path / "run", tmp_path / "new", "action_repeat=4")
+
+
+def test_data_of_another_task_are_announced(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path / "run", data, "task_name=another", "eval_every_frames=null")
+    assert "warning: the data are of " in capsys.readouterr().out
 
 
 def test_hooks_work(data: Path, tmp_path: Path) -> None:
@@ -340,6 +378,7 @@ def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pyte
         (["agent=dqn"], "agent=dqn"),
         (["agent.update_every_steps=2"], "must be 1 with regime=offline"),
         (["offline_frames=20"], "is for then=drqv2"),
+        (["then=drqv2", "offline_frames=1"], "offline_frames=1: shorter than one agent step"),
         (["then=drqv2"], "needs offline_frames below"),
         (["then=drqv2", "offline_frames=20", "save_snapshot=false"], "resumes from a snapshot"),
         (["agent=cql", "agent.cql_samples=0"], "at least 1"),

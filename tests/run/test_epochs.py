@@ -575,6 +575,11 @@ def test_the_best_evaluation_is_a_strict_increase_of_the_score(tmp_path: Path) -
     assert set(kept) == set(snapshot.load(tmp_path / "run/weights_0.pt"))
 
 
+def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "run", "drqv2") as run, pytest.raises(UserError, match="score returned nan at frame 0"):
+        run.run(Hooks(score=lambda _: float("nan")))
+
+
 # Keys
 
 
@@ -626,6 +631,8 @@ def test_ppo_collects_and_repeats_as_told(tmp_path: Path) -> None:
         ("drqv2", ["stop_return=5", "eval_every_frames=null"], "stop_return=5.0 with eval_every_frames=null"),
         ("drqv2", ["save_best=true", "eval_every_frames=null"], "needs evaluations"),
         ("drqv2", ["steps_per_collect=4", "episodes_per_collect=1"], "give only one"),
+        ("drqv2", ["steps_per_collect=1000"], "steps_per_collect=1000: must be at most"),
+        ("drqv2", ["updates_per_step=1e-6"], "updates_per_step=1e-06: gives no update in"),
         ("drqv2", ["epoch_frames=200"], "epoch_frames=200: must be at most eval_every_frames=160"),
         ("drqv2", ["epoch_frames=1"], "epoch_frames=1: shorter than one agent step"),
         ("ppo", ["segments=null", "steps_per_collect=50"], "multiple of horizon=8"),
