@@ -27,9 +27,9 @@ def origin(place: str) -> dict[str, Any]:
         told = yaml.safe_load(path.read_text())  # JSON is YAML as well
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:150]})") from error
-    if not isinstance(told, dict):
+    if not isinstance(told, dict) or told.get("tasks"):  # each of several tasks may have its own
         return {}
-    if "task_name" in told and not told.get("tasks"):  # a run's; of several tasks each episode has its own
+    if "task_name" in told:  # a run's
         told["task"] = told["task_name"]
     return {key: told[key] for key in _KEPT if told.get(key) is not None}
 

@@ -464,7 +464,7 @@ def test_stacked_images_with_the_channels_last(tmp_path: Path) -> None:
     ("name", "content", "told"),
     [
         ("config.yaml", "task_name: cup_catch\naction_repeat: 4\n", {"task": "cup_catch", "action_repeat": 4}),
-        ("config.yaml", "task_name: a+b\ntasks: [a, b]\naction_repeat: 4\n", {"action_repeat": 4}),
+        ("config.yaml", "task_name: a+b\ntasks: [a, b]\naction_repeat: 4\n", {}),
         ("dataset.json", '{"task": "cup_catch", "seed": 1}', {"task": "cup_catch"}),
         ("dataset.json", "[1, 2]", {}),
     ],
