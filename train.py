@@ -35,7 +35,7 @@ from drqv2.agents.acting import choose_actions, evaluation_policy, takes_task
 from drqv2.envs import ExtendedTimeStep
 from drqv2.errors import UserError
 from drqv2.evaluation import tasks
-from drqv2.evaluation.episodes import EpisodeResult, evaluate, require_finite
+from drqv2.evaluation.episodes import EpisodeResult, evaluate
 from drqv2.launch.command_line import launch
 from drqv2.launch.compose import compose as compose
 from drqv2.launch.compose import new_run_dir
@@ -169,13 +169,7 @@ class Workspace(BaseWorkspace):
         return int(self.cfg.seed_updates)
 
     def record(self, i: int, time_step: ExtendedTimeStep) -> None:
-        """Store and count the time step of environment i.
-
-        Raises:
-            NotFiniteError: its reward or discount is NaN or infinite.
-        """
-        where = f"frame {self.global_frame} (environment {i}, step {self.progress.episode_steps[i]} of its episode)"
-        require_finite(time_step, where)
+        """Store and count the time step of environment i."""
         self.progress.episode_rewards[i] += time_step.reward
         self.progress.episode_steps[i] += 1
         if time_step.success is not None:

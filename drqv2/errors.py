@@ -27,6 +27,14 @@ class NotFiniteError(UserError):
     code = 76
 
 
+class EnvError(UserError):
+    """An environment returned something else than it declared, or raised an error."""
+
+
+class EnvNotFiniteError(EnvError, NotFiniteError):
+    """An environment returned an observation, a reward or a discount that is NaN or infinite."""
+
+
 class ProcessError(UserError, RuntimeError):
     """A background process keeps dying or hanging."""
 

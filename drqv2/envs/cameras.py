@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-import dm_env
 import numpy as np
 from dm_env import TimeStep
 
-from drqv2.errors import UserError
+from drqv2.envs.images import Image
+from drqv2.errors import EnvError, UserError
 
 if TYPE_CHECKING:
     from drqv2.envs.scene import Scene
@@ -82,26 +82,21 @@ class PhysicsCamera:
 
 
 class ObservationCamera:
-    """The pixels of the observation: an image, or a mapping's `pixels`; resized by area averaging if necessary.
+    """The image of the observation, resized by area averaging if necessary.
 
     Args:
-        env: its observation spec holds pixels.
-        size: height and width of the image.
-        film: the camera that films videos; None to enlarge the pixels.
-
-    Raises:
-        UserError: the pixels are not uint8 [H, W, C].
+        image: which one it is.
+        size: height and width of the camera's image.
+        film: the camera that films videos; None to enlarge the image.
     """
 
-    def __init__(self, env: dm_env.Environment, size: int, film: Camera | None = None) -> None:
-        spec = _pixels(env.observation_spec())
-        self._own_shape = image_shape(spec.shape, spec.dtype, "the environment's pixels observation")
-        self.shape = (size, size, self._own_shape[2])
-        self._seen = np.zeros(self._own_shape, np.uint8)
-        self._film = film
+    def __init__(self, image: Image, size: int, film: Camera | None = None) -> None:
+        self.shape = (size, size, image.shape[2])
+        self._image, self._film = image, film
+        self._seen = np.zeros(image.shape, np.uint8)
 
     def __call__(self, time_step: TimeStep) -> np.ndarray:
-        self._seen = np.array(_pixels(time_step.observation)).reshape(self._own_shape)
+        self._seen = np.array(self._image.read(time_step.observation))
         return fit(self._seen, *self.shape[:2])
 
     def render(self, height: int, width: int) -> np.ndarray:
@@ -135,20 +130,17 @@ class RenderCamera:
         return fit(_rgb(self._env.picture()), height, width)
 
 
-def has_pixels(env: dm_env.Environment) -> bool:
-    """Return whether observations of `env` are pixels: an image, or a mapping that has `pixels`."""
-    spec = env.observation_spec()
-    return "pixels" in spec if isinstance(spec, Mapping) else len(getattr(spec, "shape", ())) in (2, 3)
-
-
-def image_shape(shape: tuple[int, ...], dtype: Any, what: str) -> tuple[int, int, int]:
-    """Return (H, W, C) of an image's shape.
+def picture_shape(image: np.ndarray, name: str) -> tuple[int, int, int]:
+    """Return (H, W, C) of a picture that the environment `name` has rendered.
 
     Raises:
-        UserError: it is not uint8 [H, W, C] or [H, W].
+        EnvError: it is not uint8 [H, W, C] or [H, W].
     """
-    if np.dtype(dtype) != np.uint8 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] <= 4 < shape[2]):
-        raise UserError(f"{what} is {np.dtype(dtype)} {list(shape)}: must be uint8 [height, width, channels]")
+    shape = image.shape
+    if image.dtype != np.uint8 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] <= 4 < shape[2]):
+        raise EnvError(
+            f"{name}: render() returned {image.dtype} {list(shape)}: must be uint8 [height, width, channels]"
+        )
     return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1)
 
 
@@ -164,7 +156,3 @@ def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 def _rgb(image: np.ndarray) -> np.ndarray:
     return image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, axis=-1)
-
-
-def _pixels(observation: Any) -> Any:
-    return observation["pixels"] if isinstance(observation, Mapping) else observation

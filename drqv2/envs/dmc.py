@@ -14,20 +14,24 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera, has_pixels
-from drqv2.envs.episode import Environment
+from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera
+from drqv2.envs.episode import LONG_EPISODE, Environment
+from drqv2.envs.faults import explain
+from drqv2.envs.images import FORMAT, PIXELS, Image, described, find_image
+from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import choose_backend
 from drqv2.errors import UserError, nearest, not_installed
 from drqv2.utils import TRAIN_ENV, spawn_seed
 
 
-def load(name: str, seed: int, obs_type: str = "pixels") -> tuple[dm_env.Environment, int | str]:
+def load(name: str, seed: int, obs_type: str = "pixels", endless: bool = False) -> tuple[dm_env.Environment, int | str]:
     """Return dm_control's own environment for a task, and the camera to see it with.
 
     Args:
         name: reach_duplo, cup_catch, or `domain_task` of dm_control's suite.
         seed: for what is drawn once, when the task is built (such as the masses of `lqr`).
         obs_type: pixels or state.
+        endless: without the task's own time limit.
 
     Raises:
         UserError: there is no such task; names the nearest.
@@ -39,6 +43,8 @@ def load(name: str, seed: int, obs_type: str = "pixels") -> tuple[dm_env.Environ
         if obs_type == "pixels":  # then the features are unused
             for observable in env.task.observables.values():
                 observable.enabled = False
+        if endless:
+            env._time_limit = float("inf")  # `manipulation.load` takes no time limit
         return env, "front_close"
     from dm_control import suite
 
@@ -48,7 +54,8 @@ def load(name: str, seed: int, obs_type: str = "pixels") -> tuple[dm_env.Environ
         near = nearest(name, ["reach_duplo", *tasks])
         raise UserError(f"unknown task {name!r}; {'nearest' if near else 'there are'}: {', '.join(near or tasks)}")
     domain, task = tasks[name]
-    env = suite.load(domain, task, task_kwargs={"random": seed}, visualize_reward=False)
+    options = {"random": seed} | ({"time_limit": float("inf")} if endless else {})
+    env = suite.load(domain, task, task_kwargs=options, visualize_reward=False)
     return env, 2 if domain == "quadruped" else 0
 
 
@@ -59,18 +66,20 @@ def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     """
     parameters = inspect.signature(factory).parameters
     bound = getattr(factory, "keywords", {})  # functools.partial's
+    name = getattr(getattr(factory, "func", factory), "__qualname__", None) or repr(factory)
     try:
         env: Any = factory(**{key: value for key, value in offered.items() if key in parameters and key not in bound})
         if hasattr(env, "action_space") and not hasattr(env, "action_spec"):
             from drqv2.envs.gymnasium import GymnasiumEnvironment
 
             env = GymnasiumEnvironment(env)
-    except ModuleNotFoundError as error:
-        if error.name == "gymnasium":
-            raise UserError(not_installed("gymnasium", "gym")) from error
+    except UserError:
         raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "gymnasium":
+            raise UserError(not_installed("gymnasium", "gym")) from error
+        raise explain(error, f"{name}()") from error
     if not hasattr(env, "action_spec"):
-        name = getattr(factory, "__name__", None) or repr(factory)
         raise UserError(f"{name} returned {type(env).__name__}: must be a dm_env.Environment or a gymnasium.Env")
     made: dm_env.Environment = env
     return made
@@ -86,25 +95,54 @@ def _check_actions(spec: Any) -> None:
         )
 
 
-def _camera(env: Any, image_size: int, camera: int | str | None, fast: bool, own: bool, obs_type: str) -> Camera:
-    if not own and has_pixels(env):
-        if camera is None:  # dm_control's own pixels wrapper knows which camera the pixels are from
-            camera = getattr(env, "_render_kwargs", {}).get("camera_id")
-        if obs_type == "pixels":
-            film: Camera | None = None
-            if camera is not None and hasattr(env, "physics"):
-                film = PhysicsCamera(env, image_size, camera)
-            elif getattr(env, "render_mode", None) == "rgb_array":
-                film = RenderCamera(env, image_size)
-            return ObservationCamera(env, image_size, film)
+def _camera(
+    env: Any, name: str, image_size: int, camera: int | str | None, render: str, obs_type: str, image: Image | None
+) -> Camera:
+    """Return the camera of your own environment, whose observation has `image`, if any; say what the agent sees."""
+    no_image = f"the observations of {name} have no image, {FORMAT}: {described(env.observation_spec())}"
+    if image is not None and camera is None:  # dm_control's own pixels wrapper knows which camera the pixels are from
+        camera = getattr(env, "_render_kwargs", {}).get("camera_id")
+    if image is not None and obs_type == "pixels":
+        _tell_image(env, name, image)
+        film: Camera | None = None
+        if camera is not None and hasattr(env, "physics"):
+            film = PhysicsCamera(env, image_size, camera)
+        elif getattr(env, "render_mode", None) == "rgb_array":
+            film = RenderCamera(env, image_size)
+        return ObservationCamera(image, image_size, film)
     if hasattr(env, "picture"):
+        if obs_type == "pixels":
+            if render != "rgb_array":
+                raise UserError(
+                    f"obs_type=pixels: {no_image}\n"
+                    "Use obs_type=state, or render=rgb_array to learn from what its render() returns."
+                )
+            notice(f"{name}: the agent sees what render() returns; its observations have no image and are left out")
         return RenderCamera(env, image_size)
     if hasattr(env, "physics"):
-        return PhysicsCamera(env, image_size, 0 if camera is None else camera, fast, own)
-    raise UserError(
-        f"{type(env).__name__} cannot be filmed: it is neither dm_control's nor a gymnasium.Env. Its observations are "
-        f"{env.observation_spec()}: pixels must be uint8 [height, width, channels], alone or in a dict as `pixels`"
-    )
+        if obs_type == "pixels":
+            notice(f"{name}: the agent sees camera {camera or 0} of the simulation; its observations have no image")
+        return PhysicsCamera(env, image_size, 0 if camera is None else camera, render == "fast")
+    if obs_type == "pixels":
+        raise UserError(f"obs_type=pixels: {no_image}\nUse obs_type=state.")
+    raise UserError(f"{name} cannot be filmed: it is neither dm_control's nor a gymnasium.Env, and {no_image}")
+
+
+def _tell_image(env: Any, name: str, image: Image) -> None:
+    spec = env.observation_spec()
+    if image.notes or image.key not in (None, PIXELS):
+        part = "observations" if image.key is None else f"the observation {image.key!r}"
+        how = f" ({'; '.join(image.notes)})" if image.notes else ""
+        height, width, channels = image.shape
+        notice(f"{name}: the agent sees {part} as images of {height}x{width} with {channels} channels{how}")
+    others = [key for key in spec if key != image.key] if image.key is not None else []
+    tell_left_out(name, others, getattr(env, "left_out", {}))
+
+
+def _name_of(env: Any) -> str:
+    """Return the name of your own environment, for messages; the adapters of other libraries know theirs."""
+    kind = type(env)
+    return str(env.label) if hasattr(env, "picture") else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def make(
@@ -120,6 +158,10 @@ def make(
     index: int = 0,
     render: str = "exact",
     obs_type: str = "pixels",
+    image_key: str | None = None,
+    channels: str = "auto",
+    max_episode_steps: int | None = None,
+    long_episode: int = LONG_EPISODE,
 ) -> Environment:
     """Make an environment, observed as pixels (DrQ-v2, arXiv 2107.09645, section 4) or as a state vector.
 
@@ -140,7 +182,12 @@ def make(
             rendered but videos.
         render: "exact": MuJoCo's images are those of dm_control's `physics.render`, to the last bit. "fast": a shadow
             map of 3/8 the width and height, which software OpenGL renders faster. In the worst task, reach_duplo, 0.25
-            % of the pixels differ on average, 0.5 % in single images.
+            % of the pixels differ on average, 0.5 % in single images. "rgb_array": what your own gymnasium.Env's
+            `render()` returns, where its observations have no image.
+        image_key: which part of a dict of your own environment's observations is the image, see `images`.
+        channels: "first" or "last" axis of that image; "auto": what its shape tells.
+        max_episode_steps: agent steps after which an episode is truncated; None: the environment's own limit.
+        long_episode: agent steps of an episode at which a notice says that it has not ended.
 
     Returns:
         A dm_env.Environment of ExtendedTimeStep: observation uint8 [frame_stack * C, image_size, image_size], newest
@@ -150,17 +197,29 @@ def make(
         UserError: unknown task or camera, or an environment that cannot be used. Where there is no OpenGL, the first
             episode of pixels raises it: a process that has opened OpenGL cannot be forked into others that render.
     """
-    for key, choice, choices in (("render", render, ("exact", "fast")), ("obs_type", obs_type, ("pixels", "state"))):
+    allowed = {
+        "render": (render, ("exact", "fast", "rgb_array")),
+        "obs_type": (obs_type, ("pixels", "state")),
+        "channels": (channels, ("auto", "first", "last")),
+    }
+    for key, (choice, choices) in allowed.items():
         if choice not in choices:
             raise UserError(f"{key}={choice!r}: must be one of {', '.join(choices)}")
     choose_backend()  # in case the program has not
+    make_camera: Callable[[], Camera]
     if factory is None:
-        env, own_camera = load(name, spawn_seed(seed), obs_type)
-        camera = own_camera if camera is None else camera
+        if render == "rgb_array":
+            raise UserError(f"render=rgb_array: {name} is drawn by this project; use render=exact or render=fast")
+        env, own_camera = load(name, spawn_seed(seed), obs_type, max_episode_steps is not None)
+        shown = own_camera if camera is None else camera
+        make_camera = partial(PhysicsCamera, env, image_size, shown, render == "fast", own=True)
     else:
         own_seed = spawn_seed(seed, stream, index)
         env = call(factory, task_name=name, image_size=image_size, seed=own_seed, camera=camera)
+        name = _name_of(env)
+        image = find_image(env.observation_spec(), image_key, channels)
+        make_camera = partial(_camera, env, name, image_size, camera, render, obs_type, image)
     _check_actions(env.action_spec())
-    make_camera = partial(_camera, env, image_size, camera, render == "fast", factory is None, obs_type)
     stack = frame_stack if obs_type == "pixels" else None
-    return Environment(env, make_camera, stack, action_repeat, seed, stream, index)
+    own = seed, stream, index
+    return Environment(env, make_camera, stack, action_repeat, *own, name, max_episode_steps, long_episode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,8 @@ import torch
 from dm_env import specs
 
 from drqv2.envs.cameras import Camera, PhysicsCamera
+from drqv2.envs.checks import CheckedEnvironment
+from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import require_backend
 from drqv2.envs.wrappers import (
     ActionDTypeWrapper,
@@ -29,7 +30,7 @@ from drqv2.envs.wrappers import (
 from drqv2.errors import UserError
 from drqv2.utils import spawn_seed
 
-_log = logging.getLogger(__name__)
+LONG_EPISODE = 10_000  # agent steps
 
 
 def _reseed(bits: np.random.BitGenerator, seed: int) -> None:
@@ -55,15 +56,6 @@ def find_seeder(env: Any) -> Callable[[int], Any] | None:
     return None
 
 
-@functools.cache
-def _warn_unseeded(kind: str) -> None:
-    _log.warning(
-        "%s cannot be seeded: it has neither seed(int) nor a generator random_state or task.random. "
-        "Its episodes may differ from run to run, and a resumed run cannot return to where it was.",
-        kind,
-    )
-
-
 def episode_state(index: int, episode: int, actions: Sequence[np.ndarray], action_spec: Any) -> dict[str, Any]:
     """Return {"index": int, "episode": int, "actions": tensor [t, *action shape] of the episode so far}."""
     stacked = np.stack(actions) if actions else np.zeros((0, *action_spec.shape), action_spec.dtype)
@@ -84,6 +76,10 @@ class Environment(Wrapper):
         seed: the run's seed.
         stream: the stream of random numbers (drqv2.utils).
         index: the environment's number i.
+        name: of the environment, for messages.
+        max_episode_steps: agent steps after which an episode is truncated, to be bootstrapped; None: the environment's
+            own limit alone.
+        long_episode: agent steps after which a notice tells of an episode without an end.
 
     Attributes:
         index: number i of this environment.
@@ -100,18 +96,23 @@ class Environment(Wrapper):
         seed: int,
         stream: int,
         index: int,
+        name: str = "",
+        max_episode_steps: int | None = None,
+        long_episode: int = LONG_EPISODE,
     ) -> None:
         self._base: Any = env
+        self.name = name or type(env).__name__
         self._make_camera = make_camera
         self._pixels: PixelsWrapper | None = None
         discrete = np.issubdtype(env.action_spec().dtype, np.integer)
-        typed = ActionDTypeWrapper(env, np.int64 if discrete else np.float32)
+        typed = ActionDTypeWrapper(CheckedEnvironment(env, self.name), np.int64 if discrete else np.float32)
         acting: Wrapper = ActionRepeatWrapper(typed, action_repeat)
         if not discrete:
             acting = ActionScaleWrapper(acting)
         observing: Wrapper
         if frame_stack is None:
             observing = StateWrapper(acting)
+            tell_left_out(self.name, observing.left_out, getattr(env, "left_out", {}))
         else:
             self._pixels = PixelsWrapper(acting, self._camera)
             observing = FrameStackWrapper(self._pixels, frame_stack)
@@ -127,7 +128,11 @@ class Environment(Wrapper):
         self._seed = (seed, stream)
         self._seeder = find_seeder(env)
         if self._seeder is None:
-            _warn_unseeded(type(env).__name__)
+            notice(
+                f"{type(env).__name__} cannot be seeded: it has neither seed(int) nor a generator random_state or "
+                "task.random. Its episodes may differ from run to run, and a resumed run cannot return to where it was."
+            )
+        self._max_steps, self._long_episode = max_episode_steps, long_episode
         self._actions: list[np.ndarray] = []
         self._over = True
 
@@ -169,6 +174,14 @@ class Environment(Wrapper):
         self._accepted.validate(action)
         self._actions.append(action)
         time_step: ExtendedTimeStep = self._env.step(action)
+        steps = len(self._actions)
+        if steps == self._max_steps and not time_step.last():
+            time_step = time_step._replace(step_type=dm_env.StepType.LAST)
+        elif steps == self._long_episode and not time_step.last():
+            notice(
+                f"{self.name}: an episode has not ended after {steps} agent steps; what is learnt from whole episodes "
+                "waits for its end. max_episode_steps=N cuts episodes off, for bootstrapping"
+            )
         self._over = time_step.last()
         return time_step
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import dm_env
@@ -9,8 +12,10 @@ import gymnasium
 import numpy as np
 from dm_env import TimeStep, specs
 
-from drqv2.envs.cameras import image_shape
-from drqv2.errors import UserError
+from drqv2.envs.cameras import picture_shape
+from drqv2.envs.checks import as_number
+from drqv2.envs.faults import explained
+from drqv2.errors import EnvError, UserError
 
 
 class GymnasiumEnvironment(dm_env.Environment):
@@ -21,31 +26,39 @@ class GymnasiumEnvironment(dm_env.Environment):
             Boxes, of which anything else is left out.
 
     Attributes:
+        label: its name, for messages.
         render_mode: what `env.render()` returns: pictures if "rgb_array".
-        success: whether the last step succeeded, where its info has `success` (or `is_success`); else None.
+        success: what the last step's info says as `success` (or `is_success`); None where it says nothing.
+        left_out: parts of a Dict that are no Boxes, and what they are.
 
     Raises:
-        UserError: `env` is no gymnasium.Env, or its observations are others.
+        UserError: `env` is no gymnasium.Env, its observations are others, or its `reset` takes no seed.
     """
 
     def __init__(self, env: Any) -> None:
         if not isinstance(env, gymnasium.Env):
             raise UserError(f"{type(env).__name__}: must be a gymnasium.Env (the older gym is not supported)")
         self._env = env
+        kind = type(env.unwrapped)
+        self.label = f"gymnasium:{env.spec.id}" if env.spec else f"{kind.__module__}.{kind.__qualname__}"
         self._actions: Any = env.action_space
         self._next_seed: int | None = None
-        self.success: float | None = None
+        self.success: Any = None
         self.render_mode = env.render_mode
         space: Any = env.observation_space
-        parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {"observation": space}
-        boxes = {
-            key: specs.Array(part.shape, part.dtype, key)
-            for key, part in parts.items()
-            if isinstance(part, gymnasium.spaces.Box)
-        }
+        self._is_dict = isinstance(space, gymnasium.spaces.Dict)
+        parts = space.spaces if self._is_dict else {"observation": space}
+        boxes = {key: _box_spec(part, key) for key, part in parts.items() if isinstance(part, gymnasium.spaces.Box)}
         if not boxes:
             raise UserError(f"the environment's observations are {space}: must be a Box or a Dict of Boxes")
-        self._observation_spec: Any = boxes if isinstance(space, gymnasium.spaces.Dict) else boxes["observation"]
+        self._observation_spec: Any = boxes if self._is_dict else boxes["observation"]
+        self.left_out = {key: type(part).__name__ for key, part in parts.items() if key not in boxes}
+        for method in (env.reset, env.unwrapped.reset):
+            if not _takes(method, "seed"):
+                raise EnvError(
+                    f"{self.label}: reset() takes no seed\n"
+                    "Define it as reset(self, *, seed=None, options=None), and call super().reset(seed=seed) first."
+                )
 
     def seed(self, seed: int) -> None:
         """Seed the next reset."""
@@ -53,26 +66,45 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def reset(self) -> TimeStep:
         seed, self._next_seed = self._next_seed, None
-        observation, _ = self._env.reset(seed=seed)
+        returned: Any = self._env.reset(seed=seed)
+        if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
+            raise EnvError(f"reset() returned {_described(returned)}: must return (observation, info), info a dict")
         self.success = None
-        return dm_env.restart(observation)
+        return dm_env.restart(self._kept(returned[0]))
 
     def step(self, action: np.ndarray) -> TimeStep:
         discrete = isinstance(self._actions, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
         taken = np.int64(action + self._actions.start) if discrete else action
-        observation, reward, terminated, truncated, info = self._env.step(taken)
-        success = info.get("success", info.get("is_success"))
-        self.success = None if success is None else float(success)
-        if terminated:
-            return dm_env.termination(float(reward), observation)
-        if truncated:
-            return dm_env.truncation(float(reward), observation)
-        return dm_env.transition(float(reward), observation)
+        returned: Any = self._env.step(taken)
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            must = "must return (observation, reward, terminated, truncated, info)"
+            raise EnvError(f"step() returned {_described(returned)}: {must}")
+        observation, reward, terminated, truncated, info = returned
+        if not isinstance(info, Mapping):
+            raise EnvError(f"step() returned {_described(info)} as info: must be a dict")
+        self.success = info.get("success", info.get("is_success"))
+        observation = self._kept(observation)
+        if _flag(terminated, "terminated"):
+            return dm_env.termination(reward, observation)
+        if _flag(truncated, "truncated"):
+            return dm_env.truncation(reward, observation)
+        return dm_env.transition(reward, observation)
+
+    def _kept(self, observation: Any) -> Any:
+        """Return an observation without what is left out."""
+        if not self.left_out or not isinstance(observation, Mapping):
+            return observation
+        return {key: value for key, value in observation.items() if key not in self.left_out}
 
     def picture(self) -> np.ndarray:
-        """Return what `env.render()` shows, uint8 [H, W, C]."""
-        image = np.asarray(self._env.render())
-        return image.reshape(image_shape(image.shape, image.dtype, "what the environment's render() returns"))
+        """Return what `env.render()` shows, uint8 [H, W, C].
+
+        Raises:
+            EnvError: it is no picture.
+        """
+        with explained(f"{self.label}: render()"):
+            image = np.asarray(self._env.render())
+        return image.reshape(picture_shape(image, self.label))
 
     def observation_spec(self) -> Any:
         """Return the spec of the Box of observations, or a dict of specs."""
@@ -97,3 +129,30 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def close(self) -> None:
         self._env.close()
+
+
+def _box_spec(box: Any, name: str) -> specs.BoundedArray:
+    return specs.BoundedArray(box.shape, box.dtype, box.low, box.high, name)
+
+
+def _takes(method: Callable[..., Any], name: str) -> bool:
+    """Return whether a method takes an argument by name, as far as its signature can be known."""
+    with suppress(TypeError, ValueError):
+        parameters = inspect.signature(method).parameters
+        return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return True
+
+
+def _flag(value: Any, name: str) -> bool:
+    if type(value) is bool:
+        return value
+    number = as_number(value)
+    if number not in (0.0, 1.0):
+        raise EnvError(f"{name} is {_described(value)}: must be True or False")
+    return bool(number)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)} values"
+    return f"{type(value).__name__} {value!r:.60}"

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from drqv2.envs import notices
 from drqv2.envs.episode import Environment, episode_state
 from drqv2.errors import ProcessError, UserError
 from drqv2.system import processes
@@ -203,7 +204,9 @@ class ProcessEnv(EnvHandle):
         seconds = _START_SECONDS if starting else self._reply_seconds
         if not self._pipe.poll(seconds):
             raise TimeoutError(f"has not replied for {seconds:.0f} seconds")
-        failed, progress, result = self._pipe.recv()
+        failed, progress, result, messages = self._pipe.recv()
+        for message in messages:
+            notices.notice(message)
         if request is not None:
             if request[0] == "restore":
                 self._actions = list(np.asarray(request[1][0]["actions"], self._action_spec.dtype))
@@ -211,8 +214,8 @@ class ProcessEnv(EnvHandle):
             self._place = index, episode
             self._actions[max(count - 1, 0) :] = last  # replies to other requests than a step bring it once more
         if failed:
-            message, trace = result  # as text: exceptions need not survive a pipe
-            raise UserError(message) if message is not None else RuntimeError(f"in an environment process:\n{trace}")
+            known, trace = result  # as text: other exceptions need not survive a pipe
+            raise known or RuntimeError(f"in an environment process:\n{trace}")
         return result
 
     def _end(self, seconds: float) -> int | None:
@@ -233,6 +236,8 @@ def _kill(pipe: Connection, process: Any) -> None:
 def _serve(pipe: Connection, make: Callable[[], Environment], threads: int | None) -> None:
     """Answer requests until the pipe's other end is closed."""
     ignore_signals()
+    forwarded = notices.Forwarded()
+    forwarded.install()
     if threads is not None:
         os.environ["LP_NUM_THREADS"] = str(threads)  # Mesa reads it when OpenGL is opened
     env: Environment | None = None
@@ -248,9 +253,9 @@ def _serve(pipe: Connection, make: Callable[[], Environment], threads: int | Non
                     result = getattr(env, name)(*args)
                 failed = False
             except Exception as error:
-                message = str(error) if isinstance(error, UserError) else None
-                failed, result = True, (message, "".join(traceback.format_exception(error)))
-            pipe.send((failed, None if env is None else env.progress(), result))
+                known = error.with_traceback(None) if isinstance(error, UserError) else None
+                failed, result = True, (known, "".join(traceback.format_exception(error)))
+            pipe.send((failed, None if env is None else env.progress(), result, forwarded.take()))
             if env is None:
                 return
             request = pipe.recv()

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from drqv2.envs.dmc import call
 from drqv2.envs.ids import LIBRARIES, pool_name, split, unknown, uses_envpool
+from drqv2.envs.images import find_image
 from drqv2.envs.pool import PoolEnvironment
 from drqv2.envs.render import choose_backend
 from drqv2.errors import UserError, not_installed
@@ -53,16 +52,19 @@ def _gymnasium_env(name: str, options: dict[str, Any]) -> Any:
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
         modes = getattr(creator, "metadata", {}).get("render_modes", ["rgb_array"])  # a function does not say
         drawing = {"render_mode": "rgb_array"} if "rgb_array" in modes else {}
-        return gymnasium.make(name, **drawing | options)
+        # What an environment returns is checked here already, see `checks`.
+        return gymnasium.make(name, **{"disable_env_checker": True} | drawing | options)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise UserError(f"gymnasium:{name}: {' '.join(str(error).split())[:200]}") from error
 
 
-def natural_obs_type(factory: Callable[..., Any], name: str, seed: int) -> str:
-    """Return "pixels" if an environment shows an image and nothing else, else "state"; raises as `make`."""
+def natural_obs_type(
+    factory: Callable[..., Any], name: str, seed: int, image_key: str | None = None, channels: str = "auto"
+) -> str:
+    """Return "pixels" if an environment's observations have an image, else "state"; raises as `make`."""
     choose_backend()
     env = call(factory, task_name=name, image_size=84, seed=spawn_seed(seed), camera=None)
-    spec = env.observation_spec()
-    shown = list(spec.values()) if isinstance(spec, Mapping) else [spec]
-    env.close()
-    return "pixels" if all(part.dtype == np.uint8 and len(part.shape) >= 2 for part in shown) else "state"
+    try:
+        return "state" if find_image(env.observation_spec(), image_key, channels) is None else "pixels"
+    finally:
+        env.close()

@@ -14,7 +14,7 @@ import numpy as np
 from dm_env import TimeStep, specs
 
 from drqv2.envs.ids import LIBRARIES, env_id, split, unknown
-from drqv2.envs.vector import VectorEnv, VectorStep
+from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.errors import UserError, not_installed
 
 _OPENGL = ("libEGL.so.1", "libGL.so.1")  # MuJoCo within EnvPool ends the process when it draws without one of them
@@ -118,6 +118,7 @@ class PoolVector(VectorEnv):
 
     Raises:
         UserError: EnvPool is not installed, the name is unknown, or its spaces cannot be used.
+        EnvNotFiniteError: from `reset` and `recv`: an observation or a reward is NaN or infinite.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class PoolVector(VectorEnv):
         self._pool, observed, acted = _open(name, num_envs, seed, sizes | options)
         self._observations, self._actions = _Observations(observed, name), _Actions(acted, name)
         super().__init__(num_envs, self._observations.spec, self._actions.spec)
-        self._over = np.zeros(num_envs, bool)
+        self._over, self._label = np.zeros(num_envs, bool), env_id(name)
         self._rows = np.arange(num_envs)
         self._partial, self._in_flight = sizes["batch_size"] < num_envs, False
 
@@ -155,7 +156,9 @@ class PoolVector(VectorEnv):
         self._over[rows] = terminated | truncated
         index, truncated = rows.astype(np.int64), truncated & ~terminated
         reward = np.where(first, np.float32(0), reward.astype(np.float32, copy=False))
-        return VectorStep(self._observations(observation), reward, terminated, truncated, first, index)
+        step = VectorStep(self._observations(observation), reward, terminated, truncated, first, index)
+        require_finite(step, self._label)
+        return step
 
     def close(self) -> None:
         """Stop the threads."""
@@ -171,6 +174,7 @@ class PoolEnvironment(dm_env.Environment):
         options: of `envpool.make` for this name.
 
     Attributes:
+        label: its name, for messages.
         render_mode: always "rgb_array": EnvPool draws all of its environments.
         success: whether the last step succeeded, 0 or 1, in environments that say so, such as Meta-World's; else None.
 
@@ -182,7 +186,7 @@ class PoolEnvironment(dm_env.Environment):
 
     def __init__(self, name: str, seed: int = 0, **options: Any) -> None:
         self.success: float | None = None
-        self._name = name
+        self._name, self.label = name, env_id(name)
         self._options = {"num_threads": 1, "render_mode": self.render_mode, **options}
         self._next_seed: int | None = None
         self._pool, observed, acted = _open(name, 1, seed, self._options)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drqv2.envs.handles import EnvHandle
+from drqv2.errors import EnvNotFiniteError
 
 
 class VectorStep(NamedTuple):
@@ -33,6 +34,24 @@ class VectorStep(NamedTuple):
     truncated: np.ndarray
     first: np.ndarray
     env_index: np.ndarray
+
+
+def require_finite(step: VectorStep, name: str) -> None:
+    """Check the floats of a step of environments that check none of them.
+
+    Args:
+        step: of the environments.
+        name: of the environments, for the message.
+
+    Raises:
+        EnvNotFiniteError: an observation or a reward is NaN or infinite.
+    """
+    for what, values in {"the observation": step.observation, "the reward": step.reward}.items():
+        if values.dtype.kind != "f" or (finite := np.isfinite(values)).all():
+            continue
+        row, *where = (int(i) for i in np.argwhere(~finite)[0])
+        at = f" at {where}" if where else ""
+        raise EnvNotFiniteError(f"{name}, environment {step.env_index[row]}: {what} is {values[(row, *where)]}{at}")
 
 
 class VectorEnv(ABC):

@@ -12,6 +12,7 @@ import numpy as np
 from dm_env import StepType, TimeStep, specs
 
 from drqv2.envs.cameras import Camera
+from drqv2.envs.images import is_image, is_numeric
 from drqv2.errors import UserError
 
 
@@ -207,6 +208,9 @@ class StateWrapper(_ObservationWrapper):
     Args:
         env: its observation is an array or a mapping of arrays and numbers.
 
+    Attributes:
+        left_out: keys of what is not part of the vector: images, and what holds no numbers.
+
     Raises:
         UserError: the observation has nothing but images.
     """
@@ -215,7 +219,8 @@ class StateWrapper(_ObservationWrapper):
         super().__init__(env)
         spec = env.observation_spec()
         parts = spec if isinstance(spec, Mapping) else {None: spec}
-        self._keys = [key for key, part in parts.items() if part.dtype != np.uint8 or len(part.shape) < 2]
+        self._keys = [key for key, part in parts.items() if is_numeric(part) and not is_image(part)]
+        self.left_out = [str(key) for key in parts if key not in self._keys]
         size = sum(math.prod(parts[key].shape) for key in self._keys)
         if not size:
             raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drqv2.envs.handles import EnvHandle
-from drqv2.errors import NotFiniteError
 from drqv2.evaluation.films import FirstEpisode, FirstEpisodes
 from drqv2.logging.video import VideoRecorder
 from drqv2.run.stats import EvalStats, eval_stats
@@ -63,7 +61,7 @@ def play(
         The result of each episode, task by task.
 
     Raises:
-        NotFiniteError: a reward is NaN or infinite.
+        EnvError: an environment returned something else than it declared.
     """
     results = [EpisodeResult()] * (tasks * episodes)
     upcoming = [iter(range(episodes)) for _ in range(tasks)]
@@ -81,9 +79,6 @@ def play(
     while running:
         for i, episode in list(running.items()):
             time_step = envs[i].finish()
-            where = f"step {results[episode].steps} of episode {episode % episodes} of evaluation {evaluation}"
-            where += f" (task {time_step.task}, counted from 0)" if tasks > 1 else ""
-            require_finite(time_step, where)
             results[episode] = results[episode].after(time_step)
             watch(episode, envs[i], time_step)
             if time_step.last():
@@ -104,7 +99,7 @@ def evaluate(
 
     Raises:
         Stopped: the process was asked to stop.
-        NotFiniteError: a reward is NaN or infinite.
+        EnvError: an environment returned something else than it declared.
     """
     video, episodes = run.work_dir / "eval_video" / f"{run.global_frame}.mp4", run.cfg.num_eval_episodes
     film = FirstEpisodes(recorder, video.name, run.tasks) if len(run.tasks) > 1 else FirstEpisode(recorder, video.name)
@@ -139,14 +134,3 @@ def _log(run: BaseWorkspace, results: Sequence[EpisodeResult], seconds: float) -
             log(name, value)
     totals = [result.total for result in results]
     return eval_stats(run.global_step, run.global_frame, totals, metrics, seconds)
-
-
-def require_finite(time_step: Any, where: str) -> None:
-    """Check reward and discount of a time step; `where` names it in the message.
-
-    Raises:
-        NotFiniteError: one is NaN or infinite.
-    """
-    for name in ("reward", "discount"):
-        if not math.isfinite(value := getattr(time_step, name)):
-            raise NotFiniteError(f"the {name} is {value} at {where}: fix the environment")

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from drqv2.replay.observations import OBSERVATION, StoredArray, stored_arrays
+from drqv2.replay.unfinished import PARTS, UnfinishedEpisode
 from drqv2.system.files import digest, retry_on_full_disk, write_atomically
 
 _log = logging.getLogger(__name__)
@@ -86,7 +87,8 @@ class ReplayBufferStorage:
                 self._specs[spec.name] = spec
         self.max_size = max_size
         self._frame_stack = frame_stack
-        self._current: dict[int, dict[str, list[np.ndarray]]] = {}  # unfinished episodes, by environment
+        self._current: dict[int, UnfinishedEpisode] = {}  # by environment
+        self._begun = 0  # episodes begun so far
         self.lengths: dict[int, int] = {}
         self.tasks: dict[int, int] = {}
         self._digests: dict[int, bytes] = {}  # SHA-256 of the files
@@ -131,21 +133,32 @@ class ReplayBufferStorage:
             env: number of its environment.
         """
         if time_step.first() or env not in self._current:
-            self._current[env] = {name: [] for name in (*(array.name for array in self._observed), *self._specs)}
-        steps = self._current[env]
-        for array, spec in self._observed.items():
-            steps[array.name].append(array.newest(time_step[OBSERVATION], spec, self._frame_stack))
+            self._begin(env)
+        step = {
+            array.tensor: array.newest(time_step[OBSERVATION], spec, self._frame_stack)
+            for array, spec in self._observed.items()
+        }
         for name, spec in self._specs.items():
-            value = np.asarray(time_step[name], dtype=spec.dtype)
-            steps[name].append(np.broadcast_to(value, spec.shape).copy())
+            step[name] = np.broadcast_to(np.asarray(time_step[name], dtype=spec.dtype), spec.shape).copy()
+        self._current[env].add(step)
         return self._commit(self._current.pop(env)) if time_step.last() else None
 
-    def _commit(self, steps: dict[str, list[np.ndarray]]) -> int:
-        tensors = {array.name: array.tensor for array in self._observed}
-        arrays = {tensors.get(name, name): np.stack(values) for name, values in steps.items()}  # [T + 1, ...] each
+    def _begin(self, env: int) -> None:
+        if env in self._current:
+            self._current.pop(env).discard()
+        self._current[env] = self._unfinished(self._begun)
+        self._begun += 1
+
+    def _unfinished(self, number: int) -> UnfinishedEpisode:
+        names = *(array.tensor for array in self._observed), *self._specs
+        return UnfinishedEpisode(self.replay_dir, number, names)
+
+    def _commit(self, unfinished: UnfinishedEpisode) -> int:
+        arrays = unfinished.arrays()  # [T + 1, ...] each
         episode = self.window.end
-        path, data = episode_path(self.replay_dir, episode), to_safetensors(arrays)
+        path, data = episode_path(self.replay_dir, episode), to_safetensors(arrays, unfinished.metadata)
         retry_on_full_disk(lambda: write_atomically(path, data), str(path))
+        unfinished.discard()
         self._digests[episode] = sha256(data).digest()
         self.lengths[episode] = len(arrays["reward"]) - 1
         self.tasks[episode] = int(arrays[TASK].flat[0]) if TASK in arrays else 0
@@ -183,9 +196,10 @@ class ReplayBufferStorage:
             self._digests.pop(episode, None)
 
     def delete(self) -> None:
-        """Delete all episode files."""
-        for path in self.replay_dir.glob(_PATTERN):
-            path.unlink()
+        """Delete all files of episodes."""
+        for pattern in (_PATTERN, PARTS):
+            for path in self.replay_dir.glob(pattern):
+                path.unlink()
         self.lengths, self.tasks, self._digests, self.window, self._size = {}, {}, {}, Window(0, 0), 0
 
     def nbytes(self) -> int:
@@ -217,10 +231,8 @@ class ReplayBufferStorage:
             "lengths": torch.tensor([self.lengths[e] for e in needed], dtype=torch.int64),
             "tasks": torch.tensor([self.tasks[e] for e in needed], dtype=torch.int64),
             "digests": torch.tensor(digests, dtype=torch.uint8),  # SHA-256, [episodes, 32]
-            "current": {
-                env: {name: torch.from_numpy(np.stack(values)) for name, values in steps.items()}
-                for env, steps in self._current.items()
-            },
+            "current": {env: episode.state_dict() for env, episode in self._current.items()},
+            "begun": self._begun,
         }
 
     def load_state_dict(self, state: dict[str, Any], keep_from: int | None = None) -> None:
@@ -247,16 +259,29 @@ class ReplayBufferStorage:
         self._size = sum(lengths[e] for e in range(*self.window))
         self._digests = digests
         self._pins = {} if keep_from is None else {"snapshots": keep_from}
-        self._current = {
-            env: {name: list(values.numpy()) for name, values in steps.items()}
-            for env, steps in state["current"].items()
-        }
+        self._load_unfinished(state)
         older = range(first if keep_from is None else keep_from, first)  # kept, but not sampled
         self.lengths = dict.fromkeys(older, 0) | lengths
         self.tasks = dict.fromkeys(older, 0) | dict(zip(lengths, tasks, strict=True))
         for path in self.replay_dir.glob(_PATTERN):
             if _number(path) not in self.lengths:
                 path.unlink()
+
+    def _load_unfinished(self, state: dict[str, Any]) -> None:
+        """Restore the unfinished episodes of a `state_dict`, and delete the files of others."""
+        later = [p for p in sorted(self.replay_dir.glob(_PATTERN)) if _number(p) >= self.window.end]
+        self._begun, self._current = state.get("begun", len(state["current"])), {}
+        for number, (env, saved) in enumerate(state["current"].items()):
+            if "steps" not in saved:  # of an older snapshot, which holds all steps by the names of the arrays
+                tensors = {array.name: array.tensor for array in self._observed}
+                steps = {tensors.get(name, name): values for name, values in saved.items()}
+                saved = {"number": number, "digests": torch.empty(0, 32, dtype=torch.uint8), "steps": steps}
+            episode = self._unfinished(saved["number"])
+            if episode.load_state_dict(saved, later):
+                self._current[env] = episode
+        kept = {path for episode in self._current.values() for path in episode.paths()}
+        for path in set(self.replay_dir.glob(PARTS)) - kept:
+            path.unlink()
 
     def add_existing(self) -> None:
         """Sample from the newest episodes in `replay_dir`, up to `max_size`, with which the storage starts."""

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drqv2.envs import notices
 from drqv2.envs.vector import VectorEnv
 from drqv2.errors import UserError
 from drqv2.nn.policies import Policy, State
@@ -62,6 +63,13 @@ class ActorSetup:
     make_env: Callable[[int, int], VectorEnv]
     make_policy: Callable[[VectorEnv], Policy]
     seed: Callable[[int, int], int]
+
+    def open_env(self, actor: int, restarts: int) -> VectorEnv:
+        """Return an actor's environments; the first actor alone repeats what is to be said of those of all."""
+        notices.mute()  # the learner has made one, too
+        env = self.make_env(actor, restarts)
+        notices.mute(actor > 0 or restarts > 0)
+        return env
 
 
 @dataclass
@@ -152,7 +160,7 @@ def _end_with_learner() -> None:
 
 
 def _fill_rollouts(learner: _Learner, task: ActorTask, actor: int, restarts: int) -> None:
-    env = task.setup.make_env(actor, restarts)
+    env = task.setup.open_env(actor, restarts)
     policy = task.setup.make_policy(env)
     generator = torch.Generator().manual_seed(task.setup.seed(actor, restarts))
     own, steps = acts_with(policy, generator), task.beats["steps"]

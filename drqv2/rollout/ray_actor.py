@@ -35,7 +35,7 @@ class RemoteActor:
         """Make the environments and the policy. In the constructor, an error would not arrive as what it is."""
         torch.set_num_threads(1)
         os.environ.setdefault("LP_NUM_THREADS", "1")  # of software rendering: it has one core of its node
-        env = self.setup.make_env(self.actor, self.restarts)
+        env = self.setup.open_env(self.actor, self.restarts)
         self.policy = self.setup.make_policy(env)
         act = acts_with(self.policy, torch.Generator().manual_seed(self.setup.seed(self.actor, self.restarts)))
 

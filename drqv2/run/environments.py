@@ -11,7 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, utils
 from drqv2.config.formatting import column_name
+from drqv2.config.schema import length
 from drqv2.envs import ids, libraries
+from drqv2.envs.episode import LONG_EPISODE
 from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
 from drqv2.envs.tasks import as_tasks
 from drqv2.envs.vector import HandleVector, VectorEnv
@@ -35,7 +37,7 @@ def require_renderer(cfg: DictConfig) -> str:
 
 
 def resolve_obs_type(cfg: DictConfig) -> None:
-    """Resolve obs_type=auto in `cfg`: pixels for tasks, and for environments that show nothing but images.
+    """Resolve obs_type=auto in `cfg`: pixels for tasks, and for environments whose observations have an image.
 
     Raises:
         UserError: the environment cannot be made.
@@ -43,7 +45,8 @@ def resolve_obs_type(cfg: DictConfig) -> None:
     if cfg.obs_type == "auto":
         name = task_names(cfg)[0]
         own = _own_factory(cfg, name)
-        cfg.obs_type = "pixels" if own is None else libraries.natural_obs_type(own, name, cfg.seed)
+        chosen = {"image_key": cfg.image_key, "channels": cfg.channels}
+        cfg.obs_type = "pixels" if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
 
 
 def task_names(cfg: DictConfig) -> list[str]:
@@ -179,6 +182,9 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
 
 def _options(cfg: DictConfig, env_id: str) -> dict[str, Any]:
     options: Any = OmegaConf.to_container(cfg.env, resolve=True)
+    if cfg.max_episode_steps is not None and "max_episode_steps" not in options:  # the library's own limit
+        frames = cfg.max_episode_steps * _setting(cfg, env_id, "action_repeat")
+        options["max_episode_steps"] = frames if ids.uses_envpool(env_id) else -1
     for name, key in _SET_BY.items() if ids.uses_envpool(env_id) else ():
         if name in options:
             raise UserError(f"env.{name}: is set by {key}; leave it out")
@@ -196,6 +202,15 @@ def _own_factory(cfg: DictConfig, task: str | None = None) -> Callable[..., Any]
     return own
 
 
+def _long_episode(cfg: DictConfig, task: str) -> int:
+    """Return the agent steps of an episode that are many: half of those that each environment takes in the run."""
+    frames = length(cfg)
+    if frames is None:
+        return LONG_EPISODE
+    steps = frames // _setting(cfg, task, "action_repeat")
+    return max(1, min(LONG_EPISODE, steps // (2 * (cfg.num_envs if cfg.get("total_timesteps") else 1))))
+
+
 def _maker(cfg: DictConfig, stream: int, index: int, task: str | None = None) -> Callable[[], envs.Environment]:
     name = cfg.task_name if task is None else task
     return partial(
@@ -211,4 +226,8 @@ def _maker(cfg: DictConfig, stream: int, index: int, task: str | None = None) ->
         stream=stream,
         index=index,
         obs_type=cfg.obs_type,
+        image_key=cfg.image_key,
+        channels=cfg.channels,
+        max_episode_steps=cfg.max_episode_steps,
+        long_episode=_long_episode(cfg, name),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from drqv2.errors import NotFiniteError, UserError
+from drqv2.errors import EnvError, NotFiniteError, UserError
 from drqv2.logging import provenance
 from drqv2.run import factory
 from drqv2.run.environments import require_renderer, resolve_obs_type
@@ -88,6 +88,9 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
         with run:
             try:
                 run.train()
+            except EnvError as e:
+                then = f"then {resume_hint(work_dir)}" if files.has_snapshot(work_dir) else "and start again"
+                raise type(e)(f"{e}{'; ' if chr(10) in str(e) else chr(10)}fix the environment, {then}") from e
             except NotFiniteError as e:
                 otherwise = " resume_force=true, for example with a smaller lr" if files.has_snapshot(work_dir) else ""
                 raise NotFiniteError(f"{e}\nNo snapshot holds that value: {resume_hint(work_dir)}{otherwise}") from e
@@ -108,6 +111,8 @@ def conclude(run: BaseWorkspace) -> None:
     made = {"curves": "eval.csv", "TensorBoard": "tb", "videos": "eval_video", "snapshot": "snapshot.pt"}
     made |= {"best weights": "best.pt"} if run.cfg.save_best else {}
     lines += [f"{what}: {folder / name}" for what, name in made.items() if (folder / name).exists()]
+    if run.progress.gradient_step == 0:
+        lines.insert(0, f"warning: the agent has never learnt: {why_unlearnt(run)}")
     if lines:
         print("\n".join(lines))
     if storage is None:
@@ -118,6 +123,16 @@ def conclude(run: BaseWorkspace) -> None:
     else:
         files.discard(storage.replay_dir)
         print(f"deleted {size}; init_from=snapshot.pt still starts a run with its weights, resume= does not")
+
+
+def why_unlearnt(run: BaseWorkspace) -> str:
+    """Return why a run has made no update, and how to change that."""
+    cfg, storage = run.cfg, run.replay_storage
+    if storage is not None and not storage.num_episodes:
+        return "no episode has ended, and episodes are learnt from when they end; set max_episode_steps=N"
+    if run.global_frame <= cfg.get("num_seed_frames", 0):
+        return f"the run has no more than num_seed_frames={cfg.num_seed_frames} frames"
+    return f"{run.length_key}={cfg[run.length_key]} is too short for an update"
 
 
 class RunFinished(UserError):

@@ -13,6 +13,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import utils
+from drqv2.envs import notices
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.logging.console import Status
 from drqv2.logging.diagnostics import gradient_norms
@@ -71,6 +72,7 @@ class BaseWorkspace:
     replay_storage: ReplayBufferStorage | None = None
 
     def __init__(self, cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None) -> None:
+        notices.forget()
         self.cfg = cfg
         self.work_dir = work_dir
         self.stop = stop or StopSignals(work_dir)

@@ -15,8 +15,7 @@ from dm_control import suite
 from dm_control.suite.wrappers import pixels
 from dm_env import specs
 
-from drqv2.envs import make
-from drqv2.envs.episode import _warn_unseeded
+from drqv2.envs import make, notices
 from drqv2.errors import UserError
 from drqv2.utils import TRAIN_ENV, spawn_seed
 from tests.envs.toys import Counter, Dice, Grid
@@ -102,7 +101,7 @@ def test_dm_control_with_its_own_pixels_is_filmed_by_the_same_camera():
 @pytest.mark.parametrize("truncates", [False, True])
 def test_gymnasium(kind, truncates):
     inner = Grid(kind, truncates, render_mode="rgb_array" if kind == "render" else None)
-    env = made(lambda: inner)
+    env = made(lambda: inner, render="rgb_array" if kind == "render" else "exact")
     first = env.reset()
     assert first.observation.shape == (9, 8, 8)
     assert np.array_equal(first.observation[6:], inner.image.transpose(2, 0, 1))
@@ -133,7 +132,7 @@ def test_dm_env_is_seeded_by_its_generator():
 
 
 def test_unseeded_environment_is_warned_about_once(caplog):
-    _warn_unseeded.cache_clear()
+    notices.forget()
     with caplog.at_level(logging.WARNING):
         env = made(functools.partial(Counter, shape=(8, 8, 3)))
         made(functools.partial(Counter, shape=(8, 8, 3)))
@@ -245,8 +244,8 @@ class _Vector(Counter):
         (_Matrix, "one vector"),
         (_Knobs, "MultiBinary(3): must be one vector"),
         (_Float, "uint8"),
-        (_Vector, "pixels"),
-        (functools.partial(Counter, shape=(3, 8, 8)), "[height, width, channels]"),
+        (_Vector, "obs_type=pixels"),
+        (functools.partial(Counter, shape=(8, 8, 8)), "which axis holds the channels"),
         (functools.partial(Grid, "render"), "rgb_array"),
         (lambda: [1], "dm_env.Environment or a gymnasium.Env"),
         (lambda: types.SimpleNamespace(action_space=1, observation_space=1), "older gym"),

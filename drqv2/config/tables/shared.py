@@ -40,9 +40,32 @@ TASK = (
     fixed("image_size", Int(SMALLEST_IMAGE, LARGEST_RENDER), "Side of the agent's square images.", "pixels"),
     Key(
         "render",
-        Choice("exact", "fast"),
+        Choice("exact", "fast", "rgb_array"),
         "How dm_control's tasks are drawn: exactly as dm_control draws them, or faster with coarser shadows, which "
-        "changes up to 0.3 % of the pixels, averaged over a task.",
+        "changes up to 0.3 % of the pixels, averaged over a task. rgb_array: learn from what a Gymnasium environment's "
+        "render() returns, where its observations have no image.",
+    ),
+    fixed(
+        "image_key",
+        Text(),
+        "Which part of a dict of observations is the image.",
+        null="pixels, or the only image",
+        legacy=None,
+    ),
+    fixed(
+        "channels",
+        Choice("auto", "first", "last"),
+        "Which axis of your environment's images holds the channels; auto: what the shape tells.",
+        legacy="auto",
+    ),
+    fixed(
+        "max_episode_steps",
+        Int(1),
+        "Truncate episodes after so many steps, and bootstrap there; replaces the time limit of dm_control's tasks and "
+        "of gymnasium: and envpool: environments.",
+        "agent steps",
+        null="the environment's own limit",
+        legacy=None,
     ),
     Key("discount", Float(0, 1, above=True), "Discount (gamma) of one agent step."),
     Key(

@@ -1,0 +1,205 @@
+"""What an environment returns is held against what it declared, before anything else sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import dm_env
+import numpy as np
+from dm_env import TimeStep
+
+from drqv2.envs.faults import explain, explained
+from drqv2.envs.images import NUMERIC, is_image, is_numeric, is_unit
+from drqv2.envs.notices import notice
+from drqv2.envs.wrappers import Wrapper
+from drqv2.errors import EnvError, EnvNotFiniteError, UserError
+
+
+class _Part(NamedTuple):
+    """An array of the observation, as it was declared."""
+
+    key: str | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_float: bool
+    is_unit_image: bool
+
+    @property
+    def name(self) -> str:
+        return "the observation" if self.key is None else f"the observation {self.key!r}"
+
+    @property
+    def declared(self) -> str:
+        return f"declared {self.dtype} {list(self.shape)}"
+
+
+class CheckedEnvironment(Wrapper):
+    """Passes on time steps that are what the environment declared; stops at the first that is not.
+
+    Of each time step, shapes and dtypes of the observation's arrays are compared with the spec, floats must be finite,
+    reward and discount numbers. A number in an array of one element is taken as the number, integers of another dtype
+    are taken where they fit, and floats of another size are converted. Errors that the environment raises are explained
+    by the last line of its own code.
+
+    Args:
+        env: the environment.
+        name: of the environment, for messages.
+
+    Attributes:
+        steps: environment steps (frames) of the current episode.
+
+    Raises:
+        EnvError: the observation spec is neither an array's nor a dict of arrays'. From `reset` and `step`: a time
+            step is not what was declared, or the environment raised an error.
+        EnvNotFiniteError: from `reset` and `step`: an observation, a reward or a discount is NaN or infinite.
+    """
+
+    def __init__(self, env: dm_env.Environment, name: str) -> None:
+        super().__init__(env)
+        self.name, self.steps = name, -1
+        with explained(f"{name}: observation_spec()"):
+            spec = env.observation_spec()
+        self._is_dict = isinstance(spec, Mapping)
+        parts = spec.items() if self._is_dict else [(None, spec)]
+        if not all(hasattr(part, "shape") and hasattr(part, "dtype") for _, part in parts):
+            raise EnvError(f"{name}: its observations are {spec}: must be an array or a dict of arrays")
+        self._keys = {key for key, _ in parts}
+        self._parts = [_declared(key, part) for key, part in parts if is_numeric(part)]
+
+    def reset(self) -> TimeStep:
+        """Start an episode; return its first time step."""
+        self.steps = 0
+        try:
+            time_step = self._env.reset()
+        except Exception as error:
+            raise self._explained(error) from error
+        return self._checked(time_step, first=True)
+
+    def step(self, action: Any) -> TimeStep:
+        """Take a step and return its time step: reward and discount are floats, arrays have the declared dtype."""
+        self.steps += 1
+        try:
+            time_step = self._env.step(action)
+        except Exception as error:
+            raise self._explained(error) from error
+        return self._checked(time_step, first=False)
+
+    @property
+    def success(self) -> float | None:
+        """Whether the last step succeeded, 0.0 to 1.0; None where the environment does not say."""
+        success: Any = getattr(self._env, "success", None)
+        if success is None or (type(success) is float and math.isfinite(success)):
+            return success
+        number = as_number(success)
+        if number is None or not math.isfinite(number):
+            notice(f"{self.name}: success is {_shown(success)} instead of a number or a flag: it is ignored")
+            return None
+        return number
+
+    def _explained(self, error: Exception) -> EnvError:
+        if isinstance(error, UserError):  # an adapter's: its message lacks the place
+            return EnvError(f"{self._where()}: {error}")
+        return explain(error, self._where())
+
+    def _where(self) -> str:
+        return f"{self.name}, {f'step {self.steps} of its episode' if self.steps else 'reset'}"
+
+    def _checked(self, time_step: Any, first: bool) -> TimeStep:
+        try:
+            kind, reward, discount = time_step.step_type, time_step.reward, time_step.discount
+            observation = time_step.observation
+        except AttributeError:
+            raise self._refused(f"returned {_shown(time_step)}: must be a dm_env.TimeStep") from None
+        if (kind == dm_env.StepType.FIRST) != first:
+            must = "must be the FIRST one of an episode" if first else "an episode begins with reset() alone"
+            raise self._refused(f"returned a time step of type {kind!s:.40}: {must}")
+        if type(reward) is not float or not math.isfinite(reward):
+            reward = self._number(reward, "reward", none_is=0.0 if first else None)
+        if type(discount) is not float or not 0.0 <= discount <= 1.0:
+            discount = self._number(discount, "discount", none_is=1.0)
+            if not 0.0 <= discount <= 1.0:
+                raise self._refused(f"the discount is {discount}: must be between 0 and 1")
+        return TimeStep(kind, reward, discount, self._observed(observation))
+
+    def _number(self, value: Any, name: str, none_is: float | None) -> float:
+        if value is None and none_is is not None:
+            return none_is
+        number = as_number(value)
+        if number is None:
+            raise self._refused(f"the {name} is {_shown(value)}: must be a number")
+        if not math.isfinite(number):
+            raise EnvNotFiniteError(f"{self._where()}: the {name} is {number}")
+        return number
+
+    def _observed(self, observation: Any) -> Any:
+        if not self._is_dict:
+            return self._array(observation, self._parts[0])
+        if not isinstance(observation, Mapping):
+            raise self._refused(f"the observation is {_shown(observation)}: declared a dict of {_listed(self._keys)}")
+        if observation.keys() != self._keys:
+            keys = _listed(observation.keys())
+            raise self._refused(f"the observation is a dict of {keys}: declared {_listed(self._keys)}")
+        return {part.key: self._array(observation[part.key], part) for part in self._parts}
+
+    def _array(self, value: Any, part: _Part) -> Any:
+        if type(value) is not np.ndarray or value.shape != part.shape or value.dtype != part.dtype:
+            value = self._converted(value, part)
+        if part.is_float:
+            if not (finite := np.isfinite(value)).all():
+                where = tuple(int(i) for i in np.argwhere(~finite)[0])
+                at = f" at {list(where)}" if where else ""
+                raise EnvNotFiniteError(f"{self._where()}: {part.name} is {value[where]}{at}")
+            if part.is_unit_image and (value.min() < 0 or value.max() > 1):
+                raise self._refused(f"{part.name} has values from {value.min()} to {value.max()}: declared 0 to 1")
+        return value
+
+    def _converted(self, value: Any, part: _Part) -> np.ndarray:
+        """Return an array that is not of the declared type in that type, if nothing is lost by it."""
+        try:
+            array = np.asarray(value)
+        except ValueError:  # lists of different lengths
+            array = np.asarray(None)
+        if array.shape != part.shape or array.dtype.kind not in NUMERIC:
+            raise self._refused(f"{part.name} is {_shown(value)}: {part.declared}")
+        if part.is_float or np.can_cast(array.dtype, part.dtype, "safe"):
+            return array.astype(part.dtype, copy=False)
+        limits = np.iinfo(part.dtype) if part.dtype.kind in "iu" else None
+        if limits is None or array.dtype.kind == "f":
+            raise self._refused(f"{part.name} is {_shown(value)}: {part.declared}")
+        if array.size and (array.min() < limits.min or array.max() > limits.max):
+            raise self._refused(f"{part.name} has values from {array.min()} to {array.max()}: {part.declared}")
+        return array.astype(part.dtype)
+
+    def _refused(self, what: str) -> EnvError:
+        return EnvError(f"{self._where()}: {what}")
+
+
+def _declared(key: str | None, spec: Any) -> _Part:
+    dtype = np.dtype(spec.dtype)
+    is_float = bool(np.issubdtype(dtype, np.floating))
+    return _Part(key, tuple(spec.shape), dtype, is_float, is_float and is_image(spec) and is_unit(spec))
+
+
+def as_number(value: Any) -> float | None:
+    """Return a number, a flag, or the only element of an array of them, as a float; None for anything else."""
+    if isinstance(value, np.ndarray):
+        return float(value.item()) if value.size == 1 and value.dtype.kind in NUMERIC else None
+    if isinstance(value, int | float | np.bool_ | np.integer | np.floating):
+        return float(value)
+    return as_number(np.asarray(value)) if type(value).__module__.partition(".")[0] in ("torch", "jax") else None
+
+
+def _shown(value: Any) -> str:
+    """Return what a value is, in words: of arrays the dtype and shape."""
+    shape = getattr(value, "shape", None)
+    if shape is not None and hasattr(value, "dtype"):
+        return f"{value.dtype} {list(shape)}" if math.prod(shape) != 1 else f"{value!r:.60}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)} values"
+    return f"{type(value).__name__} {value!r:.60}" if value is not None else "None"
+
+
+def _listed(keys: Any) -> str:
+    return ", ".join(sorted(map(str, keys))) or "nothing"

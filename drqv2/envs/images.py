@@ -1,0 +1,145 @@
+"""What counts as an image in an observation, and how its axes are read.
+
+One rule for every environment:
+
+- An image is an array of `uint8` with two to four axes, or of floats between declared bounds of 0 and 1 with three or
+  four. Floats are converted to `uint8`.
+- Of a dict, the image is the one called `pixels`, or the only one. Where several could be meant, `image_key` chooses.
+- Two axes are [H, W]. Of three, the axis of the channels is the first or the last, whichever differs from the other
+  two axes, which are equal; or else the smaller one, of at most 16 channels. Where that does not decide, `channels`
+  says it.
+- With four axes, the first counts stacked images, oldest first, which become channels of one image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from drqv2.errors import UserError, nearest
+
+NUMERIC = "biuf"  # kinds of dtypes: bool, signed and unsigned integers, floats
+PIXELS = "pixels"
+MOST_CHANNELS = 16  # of an image whose height and width differ
+FORMAT = "uint8 [height, width, channels], or floats between declared bounds of 0 and 1"
+
+
+class Image:
+    """The image in an observation, and how it becomes uint8 [H, W, C].
+
+    Args:
+        spec: of the array.
+        key: of the array in the observation; None where the observation is the array.
+        channels: "first", "last", or "auto" for what the shape tells.
+
+    Attributes:
+        shape: (H, W, C).
+        notes: what is not plain about it, in words.
+
+    Raises:
+        UserError: the array is no image, or its shape does not tell where the channels are.
+    """
+
+    def __init__(self, spec: Any, key: str | None, channels: str = "auto") -> None:
+        self.key, own, dtype = key, tuple(spec.shape), np.dtype(spec.dtype)
+        name = "the observation" if key is None else f"the observation {key!r}"
+        what = f"{name} is {described(spec)}"
+        if not is_image(spec):
+            raise UserError(f"{what}: an image must be {FORMAT}")
+        self._stacked, self._unit = len(own) == 4, dtype != np.uint8
+        axes = own[-3:]
+        self._first = len(axes) == 3 and _channels_first(axes, channels, what)
+        height, width, depth = (*axes, 1) if len(axes) == 2 else (axes[1], axes[2], axes[0]) if self._first else axes
+        self.shape = (height, width, depth * (own[0] if self._stacked else 1))
+        self.notes = []
+        if self._first:
+            self.notes.append("channels first")
+        if self._stacked:
+            self.notes.append(f"stacks of {own[0]} images, which frame_stack stacks again unless it is 1")
+        if self._unit:
+            self.notes.append("floats in [0, 1], converted to uint8")
+
+    def read(self, observation: Any) -> np.ndarray:
+        """Return the image of an observation, uint8 [H, W, C]; the array may be the environment's own."""
+        image = np.asarray(observation if self.key is None else observation[self.key])
+        if self._unit:
+            image = np.rint(image * 255).astype(np.uint8)
+        if self._first:
+            image = np.moveaxis(image, -3, -1)
+        if self._stacked:
+            image = np.moveaxis(image, 0, -2)  # [H, W, stack, C]: the newest image's channels are the last
+        return image.reshape(self.shape)
+
+
+def is_image(spec: Any) -> bool:
+    """Return whether an array of an observation counts as an image."""
+    axes, dtype = len(spec.shape), np.dtype(spec.dtype)
+    if dtype == np.uint8:
+        return 2 <= axes <= 4
+    return 3 <= axes <= 4 and np.issubdtype(dtype, np.floating) and is_unit(spec)
+
+
+def is_numeric(spec: Any) -> bool:
+    """Return whether an array of an observation holds numbers or flags, and not texts or objects."""
+    return np.dtype(spec.dtype).kind in NUMERIC
+
+
+def is_unit(spec: Any) -> bool:
+    """Return whether the declared bounds of an array are 0 and 1."""
+    low, high = getattr(spec, "minimum", None), getattr(spec, "maximum", None)
+    return low is not None and high is not None and bool(np.all(low == 0) and np.all(high == 1))
+
+
+def described(spec: Any) -> str:
+    """Return a spec of observations in words: dtype and shape, of a dict those of each part."""
+    if isinstance(spec, Mapping):
+        return ", ".join(f"{key}: {described(part)}" for key, part in spec.items())
+    return f"{np.dtype(spec.dtype)} {list(spec.shape)}" if hasattr(spec, "shape") else f"{spec!s:.200}"
+
+
+def find_image(spec: Any, image_key: str | None = None, channels: str = "auto") -> Image | None:
+    """Return the image that the agent is to see; None where the observation has none.
+
+    Args:
+        spec: of the observation: of an array, or a dict of them.
+        image_key: which part of a dict; None: `pixels`, or the only image.
+        channels: "first", "last" or "auto", see `Image`.
+
+    Raises:
+        UserError: there is no such part, it is no image, or several could be meant.
+    """
+    if not isinstance(spec, Mapping):
+        if image_key is not None:
+            raise UserError(f"image_key={image_key}: the observation is one array, not a dict; leave it out")
+        return Image(spec, None, channels) if is_image(spec) else None
+    if image_key is not None and image_key not in spec:
+        near = ", ".join(nearest(image_key, spec) or map(str, spec))
+        raise UserError(f"image_key={image_key}: the observation has no such part; it has {near}")
+    images = [key for key, part in spec.items() if is_image(part)]
+    key = image_key or (PIXELS if PIXELS in spec else None)
+    if key is None and len(images) > 1:
+        raise UserError(
+            f"the observation has {len(images)} images: {', '.join(images)}\n"
+            "Choose one with image_key=NAME, or combine them in your environment."
+        )
+    key = key or next(iter(images), None)
+    return None if key is None else Image(spec[key], key, channels)
+
+
+def _channels_first(axes: tuple[int, ...], channels: str, what: str) -> bool:
+    """Return whether the first of an image's three axes holds the channels."""
+    if channels != "auto":
+        return channels == "first"
+    first, middle, last = axes
+    if first == middle != last:
+        return False
+    if first != middle == last:
+        return True
+    small = min(first, last)
+    if first == last or middle <= small or small > MOST_CHANNELS:
+        raise UserError(
+            f"{what}: it is not clear which axis holds the channels\nSay so: channels=first or channels=last"
+        )
+    return first == small

@@ -1,0 +1,114 @@
+"""Episodes without an end: cut off where that is wished, and said where it is not."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import DictConfig
+
+from drqv2 import utils
+from drqv2.config.schema import CFGS
+from drqv2.envs import make, notices
+from drqv2.launch.compose import compose
+from drqv2.run.environments import make_envs, make_vector
+from tests.odd.interfaces import Endless
+
+ROOT = Path(__file__).parents[2]
+
+
+def lengths(env: Any, episodes: int) -> list[tuple[int, float]]:
+    """Return agent steps and last discount of episodes."""
+    found = []
+    for _ in range(episodes):
+        time_step, steps = env.reset(), 0
+        while not time_step.last():
+            time_step, steps = env.step(env.action_spec().generate_value()), steps + 1
+        found.append((steps, time_step.discount))
+    return found
+
+
+def test_an_episode_is_truncated_and_bootstrapped() -> None:
+    env = make("own", 1, 2, 1, factory=Endless, obs_type="state", max_episode_steps=7)
+    assert lengths(env, 2) == [(7, 1.0), (7, 1.0)]
+    assert env.step(env.action_spec().generate_value()).first()
+    state = env.state()
+    assert env.restore(state).first()
+
+
+@pytest.mark.parametrize("steps", [3, 140])
+def test_it_replaces_the_time_limit_of_a_task(steps) -> None:
+    env = make("cartpole_balance", 1, 8, 1, obs_type="state", max_episode_steps=steps)  # else 125 steps
+    assert lengths(env, 1) == [(steps, 1.0)]
+
+
+def configured(*overrides: str) -> DictConfig:
+    cfg = compose("regime=ppo", "num_envs=2", "obs_type=state", "num_eval_envs=1", *overrides)
+    cfg.device = "cpu"
+    return cfg
+
+
+@pytest.mark.parametrize("env_id", ["gymnasium:MountainCar-v0", "envpool:MountainCar-v0"])
+@pytest.mark.parametrize("steps", [5, 230])
+def test_it_replaces_the_limit_of_other_libraries(env_id, steps) -> None:
+    cfg = configured(f"env_id={env_id}", f"max_episode_steps={steps}", "vector=auto", "overlap=false")  # else 200
+    (env,) = make_envs(cfg, utils.EVAL_ENV)
+    env.call("reset")
+    for t in range(1, steps + 1):
+        time_step = env.call("step", np.int64(1))
+        assert time_step.last() == (t == steps)
+    assert time_step.discount == 1.0
+    env.close()
+    vector = make_vector(cfg, 0)
+    vector.reset()
+    for t in range(1, steps + 1):
+        step = vector.step(np.ones(2, np.int64))
+        assert step.truncated.tolist() == [t == steps] * 2
+    vector.close()
+
+
+def test_a_long_episode_is_told_of_once_with_the_key_that_helps(caplog) -> None:
+    notices.forget()
+    with caplog.at_level(logging.WARNING):
+        env = make("own", 1, 1, 1, factory=Endless, obs_type="state", long_episode=5)
+        env.reset()
+        for t in range(12):
+            env.step(np.zeros(2))
+            assert len(caplog.records) == (t >= 4)
+    assert "an episode has not ended after 5 agent steps" in caplog.text
+    assert "max_episode_steps=N" in caplog.text
+
+
+def test_half_of_the_run_is_long() -> None:
+    own = ["env._target_=tests.odd.interfaces.Endless", "obs_type=state", "action_repeat=2"]
+    from drqv2.run.environments import _long_episode
+
+    assert _long_episode(compose(*own, "num_train_frames=4000"), "own") == 1000
+    assert _long_episode(compose(*own, "num_train_frames=1e6"), "own") == 10_000
+    assert _long_episode(compose("regime=ppo", *own, "total_timesteps=4000", "num_envs=10"), "own") == 200
+
+
+@pytest.mark.slow
+def test_a_run_whose_episodes_never_end_says_so_and_that_it_has_learnt_nothing(tmp_path) -> None:
+    command = [sys.executable, "train.py", "env._target_=tests.odd.interfaces.Endless", "obs_type=state"]
+    command += ["action_repeat=1", "num_train_frames=1200", "num_seed_frames=10", "eval_every_frames=null"]
+    command += ["save_video=false", "save_train_video=false", "use_tb=false", f"hydra.run.dir={tmp_path / 'run'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert output.count("an episode has not ended after 600 agent steps") == 1
+    assert "the agent has never learnt: no episode has ended" in output
+    assert output.count("max_episode_steps=N") == 2
+    files = sorted(path.name for path in (tmp_path / "run/buffer").iterdir())
+    assert files == ["unfinished_00000000_000000.safetensors", "unfinished_00000000_000001.safetensors"]
+
+
+def test_the_keys_are_documented() -> None:
+    page = (CFGS.parent / "docs/configuration.md").read_text()
+    for key in ("max_episode_steps", "image_key", "channels", "render"):
+        assert f"| `{key}` |" in page
