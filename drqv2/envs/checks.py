@@ -49,6 +49,7 @@ class CheckedEnvironment(Wrapper):
 
     Attributes:
         steps: environment steps (frames) of the current episode.
+        episode: which one that is, in words.
 
     Raises:
         EnvError: the observation spec is neither an array's nor a dict of arrays'. From `reset` and `step`: a time
@@ -58,7 +59,7 @@ class CheckedEnvironment(Wrapper):
 
     def __init__(self, env: dm_env.Environment, name: str) -> None:
         super().__init__(env)
-        self.name, self.steps = name, -1
+        self.name, self.steps, self.episode = name, 0, "an episode"
         with explained(f"{name}: observation_spec()"):
             spec = env.observation_spec()
         self._is_dict = isinstance(spec, Mapping)
@@ -104,7 +105,7 @@ class CheckedEnvironment(Wrapper):
         return explain(error, self._where())
 
     def _where(self) -> str:
-        return f"{self.name}, {f'step {self.steps} of its episode' if self.steps else 'reset'}"
+        return f"{self.name}, {f'step {self.steps}' if self.steps else 'reset'} of {self.episode}"
 
     def _checked(self, time_step: Any, first: bool) -> TimeStep:
         try:

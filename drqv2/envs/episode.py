@@ -28,7 +28,7 @@ from drqv2.envs.wrappers import (
     Wrapper,
 )
 from drqv2.errors import UserError
-from drqv2.utils import spawn_seed
+from drqv2.utils import EVAL_ENV, spawn_seed
 
 LONG_EPISODE = 10_000  # agent steps
 
@@ -105,7 +105,8 @@ class Environment(Wrapper):
         self._make_camera = make_camera
         self._pixels: PixelsWrapper | None = None
         discrete = np.issubdtype(env.action_spec().dtype, np.integer)
-        typed = ActionDTypeWrapper(CheckedEnvironment(env, self.name), np.int64 if discrete else np.float32)
+        self._checked = CheckedEnvironment(env, self.name)
+        typed = ActionDTypeWrapper(self._checked, np.int64 if discrete else np.float32)
         acting: Wrapper = ActionRepeatWrapper(typed, action_repeat)
         if not discrete:
             acting = ActionScaleWrapper(acting)
@@ -154,6 +155,8 @@ class Environment(Wrapper):
             require_backend()  # only now, see `make`
         self.index, self.episode, self._over = int(index), int(episode), False
         self._actions = []
+        place = "evaluation" if self._seed[1] == EVAL_ENV else "environment"
+        self._checked.episode = f"episode {episode} of {place} {index}"
         if self._seeder is not None:
             self._seeder(spawn_seed(*self._seed, self.index, self.episode))
         time_step: ExtendedTimeStep = self._env.reset()

@@ -20,6 +20,7 @@ from tests.odd.interfaces import BOTH, IMAGE, LENGTH, ends, informs, machine, ob
 
 ROOT = Path(__file__).parents[2]
 F32 = np.float32
+AT = "of episode 0 of environment 0"
 
 
 def opened(factory: Any, obs_type: str = "state", **kwargs: Any) -> Any:
@@ -40,8 +41,16 @@ def first_with(*values: Any) -> Any:
 
 REFUSED: list[tuple[str, Any, str]] = [
     # observations
-    ("NaN", observes(three(np.array([0, np.nan, 1], F32))), "step 3 of its episode: the observation is nan at [1]"),
-    ("infinite, at reset", observes(lambda t: np.full(3, -np.inf, F32)), "reset: the observation is -inf at [0]"),
+    (
+        "NaN",
+        observes(three(np.array([0, np.nan, 1], F32))),
+        f"step 3 {AT}: the observation is nan at [1]",
+    ),
+    (
+        "infinite, at reset",
+        observes(lambda t: np.full(3, -np.inf, F32)),
+        f"reset {AT}: the observation is -inf at [0]",
+    ),
     ("NaN in a part", observes(lambda t: {"a": np.zeros(3, F32), "b": three(np.full(3, np.nan, F32))(t)}, BOTH), "'b'"),
     ("floats for uint8", observes(lambda t: np.ones((8, 8, 3)), IMAGE), "float64 [8, 8, 3]: declared uint8 [8, 8, 3]"),
     ("integers that would wrap", observes(lambda t: np.full((8, 8, 3), 254 + t), IMAGE), "values from 256 to 256"),
@@ -58,7 +67,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("a part too many", observes(lambda t: dict.fromkeys("abc", np.zeros(3, F32)), BOTH), "a dict of a, b, c"),
     ("no dict", observes(lambda t: np.zeros(3, F32), BOTH), "float32 [3]: declared a dict of a, b"),
     # rewards, flags, info
-    ("two rewards", rewards(np.ones(2)), "step 1 of its episode: the reward is float64 [2]: must be a number"),
+    (
+        "two rewards",
+        rewards(np.ones(2)),
+        f"step 1 {AT}: the reward is float64 [2]: must be a number",
+    ),
     ("a list as reward", rewards([1.0]), "the reward is a list of 1 values: must be a number"),
     ("no reward", rewards(None), "the reward is None: must be a number"),
     ("text as reward", rewards("1"), "the reward is str '1': must be a number"),
@@ -74,7 +87,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     # dm_env
     ("no time step", machine(2, (np.zeros(2), 1.0)), "returned a tuple of 2 values: must be a dm_env.TimeStep"),
     ("an episode within", machine(2, dm_env.restart(np.zeros(2))), "begins with reset() alone"),
-    ("no first step", machine(0, dm_env.transition(1.0, np.zeros(2))), "reset: returned a time step of type"),
+    (
+        "no first step",
+        machine(0, dm_env.transition(1.0, np.zeros(2))),
+        f"reset {AT}: returned a time step of type",
+    ),
     ("discount above 1", machine(2, first_with(dm_env.StepType.MID, 1.0, 1.5)), "the discount is 1.5: must be between"),
     ("NaN as discount", machine(2, first_with(dm_env.StepType.MID, 1.0, np.nan)), "the discount is nan"),
     ("no reward in dm_env", machine(2, first_with(dm_env.StepType.MID, None, 1.0)), "the reward is None"),
@@ -129,9 +146,17 @@ def test_integers_that_fit_are_taken_as_pixels() -> None:
 @pytest.mark.parametrize(
     ("factory", "words", "line"),
     [
-        (odd.Divides, "step 3 of its episode raised ZeroDivisionError: division by zero", "1 / (3 - self.t)"),
-        (odd.FailsInside, "step 2 of its episode raised ValueError: need at least one array", "np.concatenate"),
-        (odd.FailsAtReset, "reset raised KeyError: 'level", 'raise KeyError("level'),
+        (
+            odd.Divides,
+            f"step 3 {AT} raised ZeroDivisionError: division by zero",
+            "1 / (3 - self.t)",
+        ),
+        (
+            odd.FailsInside,
+            f"step 2 {AT} raised ValueError: need at least one array",
+            "np.concatenate",
+        ),
+        (odd.FailsAtReset, f"reset {AT} raised KeyError: 'level", 'raise KeyError("level'),
         (odd.FailsAtOnce, "FailsAtOnce() raised FileNotFoundError", "raise FileNotFoundError(2"),
     ],
 )
@@ -178,7 +203,7 @@ def test_what_a_process_finds_reaches_the_run_as_it_is(caplog) -> None:
     assert said.endswith("Informs: success is str 'yes' instead of a number or a flag: it is ignored")
     env = ProcessEnv(_broken)
     env.call("reset")
-    with pytest.raises(EnvNotFiniteError, match=r"step 1 of its episode: the observation is nan at \[0\]$") as raised:
+    with pytest.raises(EnvNotFiniteError, match=rf"step 1 {AT}: the observation is nan at \[0\]$") as raised:
         env.call("step", np.zeros(2))
     assert raised.value.code == 76
     env.close()
