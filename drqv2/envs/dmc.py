@@ -16,7 +16,7 @@ from dm_env import specs
 
 from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera
 from drqv2.envs.episode import LONG_EPISODE, Environment
-from drqv2.envs.faults import explain
+from drqv2.envs.faults import explain, explained
 from drqv2.envs.images import FORMAT, PIXELS, Image, described, find_image
 from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import choose_backend
@@ -217,9 +217,10 @@ def make(
         own_seed = spawn_seed(seed, stream, index)
         env = call(factory, task_name=name, image_size=image_size, seed=own_seed, camera=camera)
         name = _name_of(env)
-        image = find_image(env.observation_spec(), image_key, channels)
+        with explained(f"{name}: its specs"):
+            image = find_image(env.observation_spec(), image_key, channels)
+            _check_actions(env.action_spec())
         make_camera = partial(_camera, env, name, image_size, camera, render, obs_type, image)
-    _check_actions(env.action_spec())
     stack = frame_stack if obs_type == "pixels" else None
     own = seed, stream, index
     return Environment(env, make_camera, stack, action_repeat, *own, name, max_episode_steps, long_episode)

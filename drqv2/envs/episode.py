@@ -14,6 +14,7 @@ from dm_env import specs
 
 from drqv2.envs.cameras import Camera, PhysicsCamera
 from drqv2.envs.checks import CheckedEnvironment
+from drqv2.envs.faults import explained
 from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import require_backend
 from drqv2.envs.wrappers import (
@@ -121,7 +122,8 @@ class Environment(Wrapper):
         spec = self.action_spec()  # continuous actions out of bounds are clipped, not refused
         self._accepted: specs.Array = spec if discrete else specs.Array(spec.shape, spec.dtype, "action")
         self._others: dict[int | str, PhysicsCamera] = {}  # other cameras, for videos
-        seconds = getattr(env, "control_timestep", lambda: None)()
+        with explained(f"{self.name}: control_timestep()"):
+            seconds = getattr(env, "control_timestep", lambda: None)()
         self.step_seconds = None if seconds is None else float(seconds) * action_repeat
         self.index = index
         self.episode = -1
@@ -158,7 +160,8 @@ class Environment(Wrapper):
         place = "evaluation" if self._seed[1] == EVAL_ENV else "environment"
         self._checked.episode = f"episode {episode} of {place} {index}"
         if self._seeder is not None:
-            self._seeder(spawn_seed(*self._seed, self.index, self.episode))
+            with explained(f"{self.name}: its seeding"):
+                self._seeder(spawn_seed(*self._seed, self.index, self.episode))
         time_step: ExtendedTimeStep = self._env.reset()
         return time_step
 
@@ -254,7 +257,8 @@ class Environment(Wrapper):
         physics = getattr(self._base, "physics", None)
         # dm_control's suite does not free its physics; its composer returns a proxy and frees the physics itself.
         leftover: Any = None if isinstance(physics, weakref.ProxyType) else physics
-        self._base.close()
+        with explained(f"{self.name}: close()"):
+            self._base.close()
         if hasattr(leftover, "free"):
             leftover.free()
         self._base = None

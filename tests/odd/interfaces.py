@@ -140,6 +140,16 @@ class FailsAtOnce(Plain):
         raise FileNotFoundError(2, "No such file or directory", "level.xml")
 
 
+class FailsToSeed(Plain):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=f"seed {seed}")  # type: ignore[arg-type] # that is its fault
+
+
+class FailsToClose(Plain):
+    def close(self) -> None:
+        raise ConnectionError("the simulator is gone")
+
+
 class NaNLater(Plain):
     """Its observation is NaN at step 4 of its third episode and later, unless it is `repaired`."""
 

@@ -157,12 +157,19 @@ def test_integers_that_fit_are_taken_as_pixels() -> None:
             "np.concatenate",
         ),
         (odd.FailsAtReset, f"reset {AT} raised KeyError: 'level", 'raise KeyError("level'),
+        (odd.FailsToSeed, f"reset {AT} raised", "super().reset(seed=seed)"),
+        (odd.FailsToClose, "FailsToClose: close() raised ConnectionError", "raise ConnectionError("),
         (odd.FailsAtOnce, "FailsAtOnce() raised FileNotFoundError", "raise FileNotFoundError(2"),
     ],
 )
 def test_an_error_of_the_environment_shows_the_last_line_of_its_own_code(factory: Any, words: str, line: str) -> None:
+    def play_and_close() -> None:
+        env = opened(factory)
+        played(env)
+        env.close()
+
     with pytest.raises(EnvError) as raised:
-        played(opened(factory))
+        play_and_close()
     first, second = str(raised.value).splitlines()
     assert words in first
     assert second.startswith(f"{odd.__file__}, line ")
