@@ -1,8 +1,9 @@
-"""Compare the speed of two checkouts: python tools/compare_speed.py BEFORE AFTER learner|replay|loop [--rounds N].
+"""Compare the speed of two checkouts: python tools/compare_speed.py BEFORE AFTER BENCHMARK [--rounds N].
 
 Each checkout runs in its own process, and the two measure alternately, with the sides of the benchmark of that name:
 learner (an update in bf16 with the paper's shapes; --precision fp32), replay (batches of 256; --workers 1), loop
-(train.py with the paper's settings). To get the older checkout: git worktree add ../before COMMIT.
+(train.py with the paper's settings); or whole runs of the presets in RUNS, as steps a second. To get the older checkout:
+git worktree add ../before COMMIT.
 """
 
 from __future__ import annotations
@@ -17,11 +18,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+RUNS = {
+    "ppo": "regime=ppo preset=cartpole",
+    "ppo_gymnasium": "regime=ppo preset=cartpole env_id=gymnasium:CartPole-v1 vector=serial num_envs=8",
+    "pong": "regime=ppo preset=pong",
+    "impala": "regime=impala preset=impala_cartpole",
+}
+SPEEDS = ("loop", *RUNS)  # more is better
+
 
 def side(benchmark: str, precision: str, workers: int, folder: Path) -> Iterator[float]:
     """Return the measurements of this process's checkout: milliseconds, or frames per second for the loop."""
-    from benchmarks import learner, loop, replay
+    from benchmarks import learner, loop, replay, runs
 
+    if benchmark in RUNS:
+        words = RUNS[benchmark].split()
+        return (float(row["SPS"] or 0.0) for row in runs.speeds(words, warm_up=2.0, seconds=8.0))
     if benchmark == "learner":
         return learner.updates_in(learner.PAPER, "cpu", precision, compile=False)
     if benchmark == "replay":
@@ -61,9 +73,9 @@ def compare(checkouts: list[Path], benchmark: str, options: list[str], rounds: i
     for process in processes:
         process.communicate()
     before, after = (values[i][2:] for i in (0, 1))
-    ratios = [b / a if benchmark == "loop" else a / b for a, b in zip(before, after, strict=True)]
+    ratios = [b / a if benchmark in SPEEDS else a / b for a, b in zip(before, after, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
-    unit = "frames/s" if benchmark == "loop" else "ms"
+    unit = "frames/s" if benchmark == "loop" else "steps/s" if benchmark in RUNS else "ms"
     return (
         f"{benchmark}: {statistics.median(before):.2f} and {statistics.median(after):.2f} {unit}, "
         f"speed ratio {middle:.3f} (quartiles {low:.3f} and {high:.3f}, {rounds} rounds)"
@@ -82,7 +94,7 @@ if __name__ == "__main__":
         serve(args.arguments[0], args.precision, args.workers)
     else:
         *folders, name = args.arguments
-        if len(folders) != 2 or name not in ("learner", "replay", "loop"):
-            parser.error("needs two checkouts and one of learner, replay, loop")
+        if len(folders) != 2 or name not in ("learner", "replay", *SPEEDS):
+            parser.error(f"needs two checkouts and one of learner, replay, {', '.join(SPEEDS)}")
         options = ["--precision", args.precision, "--workers", str(args.workers)]
         print(compare([Path(folder).resolve() for folder in folders], name, options, args.rounds))
