@@ -2,7 +2,7 @@
 
 Each checkout runs in its own process, and the two measure alternately, with the sides of the benchmark of that name:
 learner (an update in bf16 with the paper's shapes; --precision fp32), replay (batches of 256; --workers 1), loop
-(train.py with the paper's settings); or whole runs of the presets in RUNS, as steps a second. To get the older checkout:
+(train.py with the paper's settings); or whole runs of the presets in RUNS, as steps a second. For the older checkout:
 git worktree add ../before COMMIT.
 """
 
