@@ -84,7 +84,7 @@ MAY_USE: dict[str, set[str]] = {
     "agents": {"nn"},
     "agents/loading": {"config", "nn"},
     "replay": {"system", "nn"},
-    "datasets": {"system", "replay"},
+    "datasets": {"system", "config", "replay"},
     "datasets/__main__": {"system", "config", "replay", "launch"},
     "logging": {"system"},
     "launch": {"system", "config"},

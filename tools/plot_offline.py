@@ -22,15 +22,16 @@ from omegaconf import OmegaConf
 
 from drqv2.config.schema import CFGS
 from drqv2.datasets import formats
+from drqv2.datasets.options import ReadOptions
 
 COLOURS = {"bc": "#8a94a1", "drqv2_bc": "#1f6feb", "drqv2": "#d9730d", "cql": "#2f9e6e"}
 Row = dict[str, Any]
 
 
 @cache
-def mean_return(data: str) -> float:
+def mean_return(data: str, options: ReadOptions) -> float:
     """Return the mean return of a data set's episodes."""
-    return float(np.mean([episode.total for episode in formats.read(data, print)]))
+    return float(np.mean([episode.total for episode in formats.read(data, print, options)]))
 
 
 def agent_name(target: str) -> str:
@@ -49,7 +50,7 @@ def read(path: Path, last: int) -> list[Row]:
                 {**row, "return": float(row["return"]), "of_data": float(row["of_data"])}
                 for row in csv.DictReader(file)
             ]
-    cfg = OmegaConf.load(path / "config.yaml")
+    cfg: Any = OmegaConf.load(path / "config.yaml")
     with (path / "eval.csv").open(newline="") as file:
         evaluations = list(csv.DictReader(file))[-last:]
     if not evaluations:
@@ -61,7 +62,7 @@ def read(path: Path, last: int) -> list[Row]:
         "agent": agent_name(cfg.agent._target_),
         "seed": cfg.seed,
     }
-    row |= {"updates": int(evaluations[-1]["step"]), "of_data": round(mean_return(cfg.data), 1)}
+    row |= {"updates": int(evaluations[-1]["step"]), "of_data": round(mean_return(cfg.data, ReadOptions.of(cfg)), 1)}
     return [row | {"return": round(float(np.mean([float(one["episode_reward"]) for one in evaluations])), 1)}]
 
 

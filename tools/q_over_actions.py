@@ -23,7 +23,9 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.datasets.formats import first_episode, read
+from drqv2.datasets.formats import read
+from drqv2.datasets.learnable import first_learnable
+from drqv2.datasets.options import ReadOptions
 from drqv2.regimes.offline import DataSpecs
 from drqv2.run import factory
 from drqv2.snapshot import agent_weights
@@ -44,20 +46,21 @@ def main() -> None:
             raise SystemExit(f"{run / args.weights}: there is no such file; --weights names one of the run's")
         cfg: Any = OmegaConf.load(run / "config.yaml")
         cfg.device, cfg.compile = "cpu", False
-        specs: Any = DataSpecs(first_episode(cfg.data).arrays, cfg.frame_stack)
+        options = ReadOptions.of(cfg)
+        specs: Any = DataSpecs(first_learnable(cfg.data, options).arrays, cfg.frame_stack)
         with redirect_stdout(sys.stderr):
             agent = factory.make_agent(cfg, specs, torch.device("cpu"))
             agent_weights.init_weights(agent, run / args.weights)
         if not getattr(agent, "learns_values", True):
             raise SystemExit(f"{run}: {type(agent).__name__} learns no values")
-        figures = measure(agent, *states(cfg.data, cfg.frame_stack))
+        figures = measure(agent, *states(cfg.data, cfg.frame_stack, options))
         shares = " | ".join(f"{value / figures[0]:.4f}" for value in figures[1:])
         print(f"| {run.name} | {figures[0]:.2f} | {shares} |", flush=True)
 
 
-def states(data: str, frame_stack: int) -> tuple[Tensor, Tensor]:
+def states(data: str, frame_stack: int, options: ReadOptions) -> tuple[Tensor, Tensor]:
     """Return stacked images of states of the data, uint8 [N, C, H, W], and the actions taken there, [N, A]."""
-    episodes = [episode.arrays for episode in read(data, sys.exit)]
+    episodes = [episode.arrays for episode in read(data, sys.exit, options)]
     rng, obs, actions = np.random.default_rng(0), [], []
     for _ in range(STATES):
         arrays = episodes[rng.integers(len(episodes))]

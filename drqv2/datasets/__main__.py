@@ -2,15 +2,15 @@
 
 python -m drqv2.datasets list DIR ...                   # a line for each: episodes, transitions, returns
 python -m drqv2.datasets card DIR                       # all of its numbers, with a histogram of the returns
-python -m drqv2.datasets check DIR ...                  # names every file and row that cannot be used
+python -m drqv2.datasets check DIR ...                  # names every file and row that regime=offline refuses
 python -m drqv2.datasets convert DIR NEW                # into this project's format
 python -m drqv2.datasets filter DIR NEW min_return=500  # those with such returns
 python -m drqv2.datasets filter RUN NEW task=0          # those of the first task of a run of several
 python -m drqv2.datasets merge DIR ... NEW              # all of several
 python -m drqv2.datasets split DIR NEW OTHER share=0.9  # at random, whole episodes
 
-DIR is a run's directory, or one of episode files: this project's, .npz of the public DrQ-v2 or of V-D4RL, or V-D4RL's
-.hdf5; or minari:NAME. The last two need the extra `offline`.
+DIR is a run's directory, or one of episode files: this project's, .npz of the public DrQ-v2 or of V-D4RL, .hdf5 of
+V-D4RL or D4RL; or minari:NAME. The .hdf5 and Minari need the extra `offline`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save as to_safetensors
 
-from drqv2.config.kinds import Bool, Float, Int, Key
+from drqv2.config.kinds import Bool, Choice, Float, Int, Key, Text
 from drqv2.datasets.episodes import Episode
 from drqv2.datasets.formats import disk_bytes, format_of, read
+from drqv2.datasets.learnable import Findings, learnable
+from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.origin import ABOUT, common_origin
 from drqv2.datasets.statistics import Summary, summarize
 from drqv2.errors import UserError
@@ -41,6 +43,9 @@ KEYS = {
     Key("task", Int(0), "Of filter: number, from 0, of a task of a run of several.", null="all"): None,
     Key("share", Float(0, 1, above=True), "Of split: share of the episodes that the first gets."): 0.9,
     Key("seed", Int(0, 2**32 - 1), "Of split: seed of the choice."): 0,
+    Key("clip_actions", Bool(), "Clip actions to [-1, 1], instead of refusing others."): False,
+    Key("image_key", Text(), "Of Minari: which part of a Dict is the image.", null="pixels, or the only image"): None,
+    Key("channels", Choice("auto", "first", "last"), "Of Minari and D4RL: axis of the images' channels."): "auto",
     Key("skip_bad", Bool(), "Leave out what cannot be used, instead of stopping."): False,
 }
 
@@ -72,13 +77,13 @@ def _run(words: list[str], values: dict[str, Any]) -> None:
 
 def _list(places: list[str], values: dict[str, Any]) -> None:
     for place in places:
-        print(f"{place}: {format_of(place)}; {summarize(read(place, _warn)).line()}")
+        print(f"{place}: {format_of(place)}; {summarize(_usable(place, values)).line()}")
 
 
 def _card(places: list[str], values: dict[str, Any]) -> None:
     (place,) = places
     print(f"{place}: {format_of(place)}")
-    print("\n".join(summarize(read(place, _warn)).card()))
+    print("\n".join(summarize(_usable(place, values)).card()))
     if (size := disk_bytes(place)) is not None:
         print(f"on disk: {size / 1e6:,.1f} MB")
 
@@ -86,8 +91,13 @@ def _card(places: list[str], values: dict[str, Any]) -> None:
 def _check(places: list[str], values: dict[str, Any]) -> None:
     bad: list[str] = []
     for place in places:
-        summary = summarize(read(place, bad.append))
-        print(f"{place}: {summary.line()}")
+        findings = Findings()
+        episodes = learnable(place, findings, options=ReadOptions.of(values), announce=_note)
+        try:
+            print(f"{place}: {summarize(episodes).line()}")
+        except UserError as error:  # what ends a run's start at once; the other places are checked as well
+            bad.append(str(error))
+        bad += findings.lines
     if bad:
         raise UserError("\n".join([f"{len(bad)} problems:", *bad]))
 
@@ -117,13 +127,24 @@ def _split(places: list[str], values: dict[str, Any]) -> None:
             f"share={values['share']:g}: gives {targets[0]} {len(first)} of {number} episodes; each needs one"
         )
     for target, chosen in zip(targets, (first, set(range(number)) - first), strict=True):
-        episodes = (e for i, e in enumerate(_read_all([source], values)) if i in chosen)
+        episodes = (e for i, e in enumerate(_read_all([source], values, lambda line: None)) if i in chosen)
         print(f"{target}: {write(episodes, Path(target), [source]).line()}")
 
 
-def _read_all(sources: Sequence[str], values: dict[str, Any]) -> Iterable[Episode]:
+def _usable(place: str, values: dict[str, Any]) -> Iterable[Episode]:
+    return read(place, _warn, ReadOptions.of(values), _note)
+
+
+def _read_all(
+    sources: Sequence[str], values: dict[str, Any], announce: Callable[[str], None] | None = None
+) -> Iterable[Episode]:
+    report = _warn if values["skip_bad"] else _refuse
     for source in sources:
-        yield from read(source, _warn if values["skip_bad"] else _refuse)
+        yield from read(source, report, ReadOptions.of(values), announce or _note)
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _warn(line: str) -> None:

@@ -8,20 +8,29 @@ from typing import NamedTuple
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
+FirstRows = tuple[int, int]
 _OBSERVED = ("frame", "observation")  # the first part of the names of what is observed, see drqv2.replay.observations
+
+
+class Unusable(ValueError):
+    """Why an episode or a file cannot be used, without its name."""
 
 
 class Episode(NamedTuple):
     """One episode of a data set.
 
     Attributes:
-        where: its file, and the first of its rows if the file holds several.
+        where: its file, and its rows there if the file holds several episodes.
         arrays: as in an episode file of this project, [T + 1, ...] each: `frame` uint8 [C, H, W] or `observation`;
             `action` in [-1, 1], `reward` and `discount` [1] of the step that led to the row; row 0 is the reset.
+        first_rows: numbers in the file of the first observation, and of the action, reward and discount beside it.
+        as_stored: whether these are the arrays of a file in this project's format, unchanged.
     """
 
     where: str
     arrays: Arrays
+    first_rows: FirstRows = (0, 0)
+    as_stored: bool = False
 
     @property
     def length(self) -> int:
@@ -34,10 +43,15 @@ class Episode(NamedTuple):
         return float(self.arrays["reward"][1:].sum(dtype=np.float64))
 
 
-def problems(arrays: Arrays) -> Iterator[str]:
-    """Yield what is wrong with an episode's arrays, with the row, counted from the reset."""
+def is_observed(name: str) -> bool:
+    """Return whether an array of this name is an observation or a part of one."""
+    return name.partition(".")[0] in _OBSERVED
+
+
+def problems(arrays: Arrays, first_rows: FirstRows = (0, 0)) -> Iterator[str]:
+    """Yield what is wrong with an episode's arrays, with the row's number in its file."""
     missing = [name for name in ("action", "reward", "discount") if name not in arrays]
-    if not any(name.partition(".")[0] in _OBSERVED for name in arrays):
+    if not any(is_observed(name) for name in arrays):
         missing.append("observation")
     if missing:
         yield f"{' and '.join(missing)} missing; it has {', '.join(sorted(arrays)) or 'nothing'}"
@@ -47,18 +61,50 @@ def problems(arrays: Arrays) -> Iterator[str]:
         return
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        yield "rows differ in number: " + ", ".join(f"{name} {n}" for name, n in sorted(lengths.items()))
+        yield rows_differ(lengths)
         return
     if lengths["reward"] < 2:
         yield f"has {lengths['reward']} rows: at least a reset and a step are needed"
         return
     for name, array in arrays.items():
-        if np.issubdtype(array.dtype, np.floating) and len(bad := _rows(~np.isfinite(array))):
-            yield f"row {bad[0]}: {name} is {array[bad[0]].ravel()[~np.isfinite(array[bad[0]].ravel())][0]}"
-    for name, low in (("action", -1.0), ("discount", 0.0)):
-        values = arrays[name]
-        if np.issubdtype(values.dtype, np.floating) and len(bad := _rows((values < low) | (values > 1.0))):
-            yield f"row {bad[0]}: {name} {np.array2string(values[bad[0]], precision=3)} is not within [{low:g}, 1]"
+        if line := not_finite(name, array, first_rows[not is_observed(name)]):
+            yield line
+    for name, low, advice in (
+        ("action", -1.0, "; scale them, or clip them with clip_actions=true"),
+        ("discount", 0.0, ""),
+    ):
+        if np.issubdtype(arrays[name].dtype, np.floating) and (
+            line := _out_of_range(name, arrays[name], low, first_rows[1])
+        ):
+            yield line + advice
+
+
+def rows_differ(lengths: Mapping[str, int]) -> str:
+    """Return the message for arrays of different lengths."""
+    return "rows differ in number: " + ", ".join(f"{name} {n}" for name, n in sorted(lengths.items()))
+
+
+def not_finite(name: str, array: np.ndarray, first_row: int = 0) -> str:
+    """Return the first row in which a number of an array is NaN or infinite; empty if there is none."""
+    if not np.issubdtype(array.dtype, np.floating) or not len(bad := rows_with(~np.isfinite(array))):
+        return ""
+    row = array[bad[0]].ravel()
+    return f"row {first_row + bad[0]}: {name} is {row[~np.isfinite(row)][0]}"
+
+
+def _out_of_range(name: str, array: np.ndarray, low: float, first_row: int) -> str:
+    """Return the first number of an array that is not within [low, 1]; empty if there is none."""
+    outside = (array < low) | (array > 1.0)
+    if not outside.any():
+        return ""
+    row, *place = np.argwhere(outside)[0].tolist()
+    number = array[(row, *place)]
+    index = "" if array[0].size == 1 else f"[{', '.join(map(str, place))}]"
+    excess = np.maximum(low - array[outside].astype(np.float64), array[outside].astype(np.float64) - 1.0).max()
+    total = int(outside.sum())
+    numbers = "the only one" if total == 1 else f"one of {total:,} such numbers"
+    # str() gives the shortest text of its dtype that reads back as the number: 1.0000001 is not 1.0.
+    return f"row {first_row + row}: {name}{index} {number!s} is not within [{low:g}, 1] ({numbers}, by {excess:.2g})"
 
 
 def _odd_form(name: str, array: np.ndarray) -> str:
@@ -75,6 +121,6 @@ def _odd_form(name: str, array: np.ndarray) -> str:
     return ""
 
 
-def _rows(wrong: np.ndarray) -> np.ndarray:
-    """Return the numbers of the rows in which something is wrong."""
-    return np.flatnonzero(wrong.reshape(len(wrong), -1).any(1))
+def rows_with(wrong: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows in which anything is true."""
+    return np.flatnonzero(wrong.any(axis=tuple(range(1, wrong.ndim))))

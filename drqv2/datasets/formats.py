@@ -1,26 +1,26 @@
-"""Read data sets: this project's episodes, the public DrQ-v2's .npz, V-D4RL's .npz and .hdf5, Minari's.
+"""Read data sets: this project's episodes, the public DrQ-v2's .npz, V-D4RL's .npz and .hdf5, D4RL's .hdf5, Minari's.
 
-Whatever the format, episodes come out as this project stores them. Images of other sizes and stacked images stay what
-they are, but for their order: one image a row, channels first.
+Whatever the format, episodes come out as this project stores them, see `images.to_frames` and `columns.to_episode`.
 """
 
 from __future__ import annotations
 
-import itertools
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from drqv2.datasets.episodes import Arrays, Episode, problems
+from drqv2.datasets import hdf5
+from drqv2.datasets.columns import Columns, left_out, require_same_length, to_episode
+from drqv2.datasets.episodes import Episode, Unusable, problems
+from drqv2.datasets.images import Announce, Layout
+from drqv2.datasets.minari import MINARI, minari_episodes
+from drqv2.datasets.options import DEFAULTS, ReadOptions
 from drqv2.errors import UserError, not_installed
 
-MINARI = "minari:"
-_STEP_TYPES = {0: "first", 1: "mid", 2: "last"}
 Report = Callable[[str], None]  # is told of an episode that cannot be used: file, row, reason
 _DAMAGE = (  # what the readers raise for a file that is damaged, or something else than its name says
     *(OSError, ValueError, KeyError, IndexError, TypeError, EOFError),
@@ -28,39 +28,52 @@ _DAMAGE = (  # what the readers raise for a file that is damaged, or something e
 )
 
 
-def read(place: str, report: Report) -> Iterator[Episode]:
+def read(place: str, report: Report, options: ReadOptions = DEFAULTS, announce: Announce = print) -> Iterator[Episode]:
     """Yield the episodes of a data set, oldest first; what cannot be used is reported, and left out.
 
     Args:
         place: a run's directory, a directory of episode files, or minari:NAME.
         report: called with a line about each episode that is left out.
+        options: what is to be known about the data.
+        announce: called once with each line on how data are read: what is converted, clipped or not used.
 
     Raises:
         UserError: there is no data set there, or a package that reads it is missing.
     """
+    announce = once(announce)
+
+    def say(line: str) -> None:
+        announce(f"{place}: {line}")
+
     if place.startswith(MINARI):
-        found = _minari(place.removeprefix(MINARI))
+        found = _each(place, minari_episodes(place, options, say), report)
     else:
-        found = _files(Path(place), report)
-    for episode in found:
-        wrong = list(problems(episode.arrays))
+        found = _files(Path(place), options, report, say)
+    for raw in found:
+        try:
+            episode = raw if isinstance(raw, Episode) else to_episode(raw, say)
+        except Unusable as error:
+            report(f"{raw.where}: {error}")
+            continue
+        if options.clip_actions:
+            episode = _clipped(episode, say)
+        wrong = list(problems(episode.arrays, episode.first_rows))
         for line in wrong:
             report(f"{episode.where}: {line}")
         if not wrong:
             yield episode
 
 
-def first_episode(place: str) -> Episode:
-    """Return the first usable episode of a data set.
+def once(announce: Announce) -> Announce:
+    """Return a function that passes on each line only the first time."""
+    said: set[str] = set()
 
-    Raises:
-        UserError: there is none.
-    """
-    wrong: list[str] = []
-    episode = next(read(place, wrong.append), None)
-    if episode is None:
-        raise UserError(f"{place}: holds no episode that can be used; {wrong[0] if wrong else 'it is empty'}")
-    return episode
+    def say(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            announce(line)
+
+    return say
 
 
 def format_of(place: str) -> str:
@@ -89,15 +102,33 @@ def _found(folder: Path) -> tuple[list[Path], str]:
     raise UserError(f"{folder}: holds no episodes; looked for {', '.join(_FORMATS)}, also in buffer/")
 
 
-def _files(folder: Path, report: Report) -> Iterator[Episode]:
+def _files(folder: Path, options: ReadOptions, report: Report, announce: Announce) -> Iterator[Episode | Columns]:
     paths, pattern = _found(folder)
     for path in paths:
-        try:
-            yield from _FORMATS[pattern][1](path, report)
-        except ModuleNotFoundError as error:
-            raise UserError(not_installed(str(error.name), "offline")) from error
-        except _DAMAGE as error:
-            report(f"{path}: damaged or of another format ({' '.join(str(error).split())[:150]})")
+        yield from _each(str(path), _FORMATS[pattern][1](path, options, report, announce), report)
+
+
+def _each(where: str, found: Iterator[Episode | Columns], report: Report) -> Iterator[Episode | Columns]:
+    """Yield what a reader finds; report what it raises."""
+    try:
+        yield from found
+    except ModuleNotFoundError as error:
+        raise UserError(not_installed(str(error.name), "offline")) from error
+    except Unusable as error:
+        report(f"{where}: {error}")
+    except _DAMAGE as error:
+        report(f"{where}: damaged or of another format ({' '.join(str(error).split())[:150]})")
+
+
+def _clipped(episode: Episode, announce: Announce) -> Episode:
+    """Return an episode with its actions in [-1, 1]; those that are not finite or not floats stay what they are."""
+    action = episode.arrays.get("action", np.array(0))
+    outside = np.isfinite(action) & (np.abs(action) > 1) if action.dtype.kind == "f" else np.array(False)
+    if not outside.any():
+        return episode
+    announce("actions outside [-1, 1] are clipped")
+    clipped = np.where(outside, np.sign(action), action)
+    return episode._replace(arrays={**episode.arrays, "action": clipped}, as_stored=False)
 
 
 def disk_bytes(place: str) -> int | None:
@@ -105,100 +136,44 @@ def disk_bytes(place: str) -> int | None:
     return None if place.startswith(MINARI) else sum(path.stat().st_size for path in _found(Path(place))[0])
 
 
-def _own(path: Path, report: Report) -> Iterator[Episode]:
+def _own(path: Path, options: ReadOptions, report: Report, announce: Announce) -> Iterator[Episode]:
     with safe_open(path, framework="numpy") as f:
-        yield Episode(str(path), {name: f.get_tensor(name) for name in f.keys()})  # noqa: SIM118 (not a mapping)
+        arrays = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+    yield Episode(str(path), arrays, as_stored=True)
 
 
-def _npz(path: Path, report: Report) -> Iterator[Episode]:
+_FLAGS = {
+    "is_first": slice(1, None),
+    "is_last": slice(None, -1),
+    "is_terminal": slice(None, -1),
+}  # where they are False
+
+
+def _npz(path: Path, options: ReadOptions, report: Report, announce: Announce) -> Iterator[Columns]:
     """The public DrQ-v2's, with stacked images in `observation`; or V-D4RL's, with single ones in `image`."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    observed = arrays.get("image", arrays.get("observation"))
-    if observed is None:
-        raise ValueError(f"has neither observation nor image, but {', '.join(arrays)}")
-    discount = arrays.get("discount")
-    if discount is None:
-        discount = 1.0 - arrays["is_terminal"].astype(np.float32)
-    for name, inner in (("is_first", slice(1, None)), ("is_last", slice(None, -1))):
-        if name in arrays and len(rows := np.flatnonzero(arrays[name][inner])):
-            raise ValueError(f"row {rows[0] + (inner.start or 0)}: {name} within the episode; a file must hold one")
-    yield Episode(str(path), _episode(observed, arrays["action"], arrays["reward"], discount))
+    observed = "image" if "image" in arrays else "observation"
+    ends = [name for name in ("discount", "is_terminal") if name in arrays]
+    needed = (observed, "action", "reward", ends[0] if ends else "discount")
+    if missing := [name for name in needed if name not in arrays]:
+        raise Unusable(f"{' and '.join(missing)} missing; it has {', '.join(sorted(arrays))}")
+    used = {name: arrays[name] for name in (*needed, *_FLAGS) if name in arrays}
+    require_same_length(used)
+    left_out(arrays, used, announce)
+    for name, inner in _FLAGS.items():
+        if name in used and len(rows := np.flatnonzero(used[name][inner])):
+            raise Unusable(f"row {rows[0] + (inner.start or 0)}: {name} within the episode; a file must hold one")
+    terminal = used.get("is_terminal", np.zeros(1))
+    discount = used["discount"] if "discount" in used else 1.0 - terminal.astype(np.float32)
+    if terminal[-1:].any() and discount[-1:].any():
+        raise Unusable(f"row {len(discount) - 1}: is_terminal, and discount {discount[-1]} instead of 0")
+    layout = Layout(unclear="last" if observed == "image" else "first", stacked=True)
+    yield Columns(str(path), used[observed], used["action"], used["reward"], discount, layout=layout)
 
 
-def _hdf5(path: Path, report: Report) -> Iterator[Episode]:
-    """V-D4RL's: rows of many episodes, one after another; `step_type` says where each begins and ends."""
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        kinds = file["step_type"][:].astype(int)
-        if odd := set(kinds.tolist()) - set(_STEP_TYPES):
-            raise ValueError(f"row {int(np.flatnonzero(np.isin(kinds, list(odd)))[0])}: step_type {odd.pop()}")
-        starts = [*np.flatnonzero(kinds == 0).tolist(), len(kinds)]
-        if starts[0]:
-            report(f"{path}, rows 0 to {starts[0] - 1}: an episode without its beginning (step_type 0)")
-        for start, end in itertools.pairwise(starts):
-            where = f"{path}, rows {start} to {end - 1}"
-            if len(last := np.flatnonzero(kinds[start : end - 1] == 2)):
-                report(f"{where}: row {last[0]}: step_type 2 (last) within the episode")
-                continue
-            columns = (file[name][start:end] for name in ("observation", "action", "reward", "discount"))
-            yield Episode(where, _episode(*columns))
-
-
-def _minari(name: str) -> Iterator[Episode]:
-    try:
-        import minari
-    except ModuleNotFoundError as error:
-        raise UserError(not_installed("minari", "offline")) from error
-    try:
-        dataset = minari.load_dataset(name)
-    except Exception as error:  # minari's own, of many kinds
-        reason = " ".join(str(error).split())[:150]
-        raise UserError(f"{MINARI}{name}: cannot be loaded ({reason}); see `minari list local`") from error
-    space: Any = dataset.action_space
-    for episode in dataset.iterate_episodes():
-        observed: Any = episode.observations
-        if isinstance(observed, dict):
-            observed = np.concatenate([np.asarray(part).reshape(len(part), -1) for part in observed.values()], axis=1)
-        observed = observed[: len(episode.rewards) + 1]
-        action = np.concatenate([np.zeros((1, *space.shape)), _to_unit(np.asarray(episode.actions), space)])
-        reward = np.concatenate([[0.0], episode.rewards])
-        discount = np.concatenate([[1.0], 1.0 - np.asarray(episode.terminations, np.float32)])
-        yield Episode(f"{MINARI}{name}, episode {episode.id}", _episode(observed, action, reward, discount))
-
-
-def _to_unit(action: np.ndarray, space: Any) -> np.ndarray:
-    """Return actions of a Box in [-1, 1], as agents here act."""
-    if not hasattr(space, "low") or not np.all(np.isfinite(space.low) & np.isfinite(space.high)):
-        raise UserError(f"actions {space}: must be a Box with finite bounds")
-    return np.clip(2 * (action - space.low) / (space.high - space.low) - 1, -1, 1)
-
-
-def _episode(observed: np.ndarray, action: np.ndarray, reward: np.ndarray, discount: np.ndarray) -> Arrays:
-    """Return arrays as an episode file of this project has them; the action of the reset is 0, and its reward."""
-    arrays = dict(_observed(observed))
-    arrays["action"] = action.astype(np.float32, copy=True)
-    arrays["reward"] = reward.astype(np.float32).reshape(-1, 1)
-    arrays["discount"] = discount.astype(np.float32).reshape(-1, 1)
-    for name in ("action", "reward"):
-        arrays[name][:1] = 0.0
-    return arrays
-
-
-def _observed(observed: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    if observed.dtype != np.uint8 or observed.ndim != 4:
-        yield "observation", observed.astype(np.float32)
-        return
-    first, second, last = observed.shape[1:]
-    if first == second != last or (last in (1, 3) and first not in (1, 3)):  # [T, H, W, C]
-        observed = observed.transpose(0, 3, 1, 2)
-    channels = 3 if observed.shape[1] % 3 == 0 else 1  # of stacked images the newest, which is the last
-    yield "frame", np.ascontiguousarray(observed[:, -channels:])
-
-
-_FORMATS: dict[str, tuple[str, Callable[[Path, Report], Iterator[Episode]]]] = {
+_FORMATS: dict[str, tuple[str, Callable[[Path, ReadOptions, Report, Announce], Iterator[Episode | Columns]]]] = {
     "episode_*.safetensors": ("this project's", _own),
     "*.npz": ("npz", _npz),
-    "*.hdf5": ("hdf5", _hdf5),
+    "*.hdf5": ("hdf5", hdf5.episodes_of),
 }

@@ -13,7 +13,9 @@ from dm_env import specs
 from drqv2 import utils
 from drqv2.datasets.copying import fill_replay
 from drqv2.datasets.episodes import Arrays
-from drqv2.datasets.formats import MINARI, first_episode
+from drqv2.datasets.learnable import first_learnable
+from drqv2.datasets.minari import MINARI
+from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.origin import require_fit
 from drqv2.logging.diagnostics import diagnose
 from drqv2.regimes.evaluation import evaluate_policy
@@ -66,7 +68,11 @@ class OfflineWorkspace(BaseWorkspace):
         """Return the specs of the data; those of a resumed run are in its replay."""
         replay_dir = self.work_dir / REPLAY
         place = str(self.work_dir) if any(replay_dir.glob("episode_*")) else self.cfg.data
-        return DataSpecs(first_episode(place).arrays, self.cfg.frame_stack)
+        return DataSpecs(self.first_episode(place), self.cfg.frame_stack)
+
+    def first_episode(self, place: str) -> Arrays:
+        """Return the arrays of the first episode of a data set; raise UserError if there is none to learn from."""
+        return first_learnable(place, ReadOptions.of(self.cfg)).arrays
 
     def begin(self) -> None:
         """Fill the replay with the data.
@@ -78,7 +84,11 @@ class OfflineWorkspace(BaseWorkspace):
         require_fit(self.cfg.data, self.cfg)
         try:
             transitions = fill_replay(
-                self.cfg.data, self.replay_storage.replay_dir, self.shapes, self.cfg.replay_buffer_size
+                self.cfg.data,
+                self.replay_storage.replay_dir,
+                self.shapes,
+                self.cfg.replay_buffer_size,
+                ReadOptions.of(self.cfg),
             )
         except BaseException:
             self.replay_storage.delete()
@@ -89,7 +99,7 @@ class OfflineWorkspace(BaseWorkspace):
     def require_beginning(self) -> None:
         """Raise UserError if the data is gone."""
         super().require_beginning()
-        first_episode(self.cfg.data)
+        self.first_episode(self.cfg.data)
 
     def loop(self) -> Iterator[EpochStats]:
         """Learn until the end; yield what each epoch has brought, with its evaluation."""

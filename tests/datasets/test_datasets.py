@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from drqv2.datasets.episodes import Episode, problems
 from drqv2.datasets.origin import origin
 from drqv2.errors import UserError
 
-T, SIDE = 6, 8
+T, SIDE = 6, 16
 
 
 def arrays(seed: int = 0, rows: int = T + 1, pixels: bool = True) -> dict[str, np.ndarray]:
@@ -169,8 +170,11 @@ def test_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"reward": (3, np.nan)}, "row 3: reward is nan"),
         ({"action": (2, np.inf)}, "row 2: action is inf"),
-        ({"action": (4, 1.5)}, r"row 4: action \[1.5 1.5\] is not within \[-1, 1\]"),
-        ({"discount": (5, -0.1)}, r"row 5: discount \[-0.1\] is not within \[0, 1\]"),
+        (
+            {"action": (4, 1.5)},
+            r"row 4: action\[0\] 1.5 is not within \[-1, 1\] \(one of 2 such numbers, by 0.5\); scale them, or clip",
+        ),
+        ({"discount": (5, -0.1)}, r"row 5: discount -0.1 is not within \[0, 1\] \(the only one, by 0.1\)"),
     ],
 )
 def test_a_bad_value_is_named_with_its_row(change: dict[str, Any], said: str) -> None:
@@ -204,7 +208,7 @@ def test_damaged_files_are_left_out_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "where"), [(vd4rl_npz, "-1-6.npz: row 2"), (vd4rl_hdf5, "shard_1.hdf5, rows 7 to 13: row 2")]
+    ("make", "where"), [(vd4rl_npz, "-1-6.npz: row 2"), (vd4rl_hdf5, "shard_1.hdf5, rows 7 to 13: row 9")]
 )
 def test_a_bad_row_within_a_file_of_another_format(tmp_path: Path, make: Any, where: str) -> None:
     folder = make(tmp_path / "data")
@@ -255,7 +259,7 @@ def test_list_and_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     card = run(capsys, "card", folder)
     for words in (
         "transitions of an episode: 6 to 6",
-        "frame: uint8 [3, 8, 8]",
+        "frame: uint8 [3, 16, 16]",
         "action: float32 [2]",
         "returns:",
         "█",
@@ -285,13 +289,47 @@ def test_convert_stops_at_bad_data_and_leaves_nothing_half_done(
     episode["action"][3] = 7
     save_file(episode, folder / "episode_00000001.safetensors")
     said = refused(capsys, "convert", folder, tmp_path / "new")
-    assert "episode_00000001.safetensors: row 3: action [7. 7.] is not within [-1, 1]" in said
+    assert "episode_00000001.safetensors: row 3: action[0] 7.0 is not within [-1, 1]" in said
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     run(capsys, "convert", folder, tmp_path / "new", "skip_bad=true")
     assert len(read(tmp_path / "new")[0]) == 2
     kept = {path.name: path.read_bytes() for path in folder.iterdir() if "1." not in path.name}
     assert kept == {name: content for name, content in before.items() if "1." not in name}
     assert "exists; give another directory" in refused(capsys, "convert", folder, tmp_path / "new")
+
+
+def test_check_goes_on_to_the_next_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = own(tmp_path / "a"), own(tmp_path / "b")
+    (first / "dataset.json").write_text("{")
+    save_file({**arrays(9), "action": np.zeros((T + 1, 3), np.float32)}, second / "episode_00000009.safetensors")
+    said = refused(capsys, "check", tmp_path / "nowhere", first, second)
+    assert "3 problems:" in said
+    assert f"{tmp_path / 'nowhere'}: there is no such directory" in said
+    assert f"{first / 'dataset.json'}: cannot be read" in said
+    assert "episode_00000009.safetensors: action 3: that of the first episode is 2" in said
+
+
+def test_what_is_converted_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for i in range(4):
+        episode = arrays(i)
+        image = (episode.pop("frame") / 255).astype(np.float32)
+        episode["action"][2] = 1.25
+        np.savez(folder / f"{i}.npz", image=image, **episode)  # type: ignore[arg-type]
+    for command in (
+        ["split", folder, tmp_path / "a", tmp_path / "b", "share=0.5"],
+        ["convert", folder, tmp_path / "c"],
+    ):
+        tool.main([*map(str, command), "clip_actions=true"])
+        assert capsys.readouterr().err.splitlines() == [
+            f"{folder}: images of float32 in [0, 1] are converted to uint8 (times 255, rounded)",
+            f"{folder}: actions outside [-1, 1] are clipped",
+        ]
+    converted, bad = read(tmp_path / "c")
+    assert not bad
+    np.testing.assert_array_equal(converted[3].arrays["frame"], arrays(3)["frame"])
+    np.testing.assert_array_equal(converted[3].arrays["action"][2], [1, 1])
 
 
 def test_convert_writes_this_projects_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,7 +356,7 @@ def test_merge_refuses_other_shapes(tmp_path: Path, capsys: pytest.CaptureFixtur
     run(capsys, "merge", first, second, tmp_path / "both")
     assert len(read(tmp_path / "both")[0]) == 5
     said = refused(capsys, "merge", first, third, tmp_path / "mixed")
-    assert "frame is missing, and uint8 [3, 8, 8] in the episodes before it" in said
+    assert "frame is missing, and uint8 [3, 16, 16] in the episodes before it" in said
 
 
 def test_split_by_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -372,9 +410,7 @@ def test_a_file_of_two_episodes_is_named(tmp_path: Path, column: str, row: int) 
     path = changed_npz(tmp_path / "data", **{column: np.arange(T + 1) == row})
     found, bad = read(path.parent)
     assert len(found) == 2
-    assert bad == [
-        f"{path}: damaged or of another format (row {row}: {column} within the episode; a file must hold one)"
-    ]
+    assert bad == [f"{path}: row {row}: {column} within the episode; a file must hold one"]
 
 
 @pytest.mark.parametrize(
@@ -429,6 +465,17 @@ def test_no_row_of_an_hdf5_file_is_lost_in_silence(
     assert bad == [f"{tmp_path / 'shard.hdf5'}{said}"]
 
 
+def test_only_hdf5_and_minari_need_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hdf5 = vd4rl_hdf5(tmp_path / "hdf5")
+    for name in ("h5py", "minari"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for make in (own, drqv2_npz, vd4rl_npz):
+        assert len(read(make(tmp_path / make.__name__))[0]) == 3
+    for place, package in ((hdf5, "h5py"), ("minari:drqv2/made-v0", "minari")):
+        with pytest.raises(UserError, match=rf'{package} is not installed. Install it: pip install -e ".\[offline\]"'):
+            read(place)
+
+
 def test_files_of_two_formats_are_refused(tmp_path: Path) -> None:
     folder = drqv2_npz(tmp_path / "data")
     save_file(arrays(), folder / "episode_00000000.safetensors")
@@ -442,7 +489,7 @@ def test_files_of_two_formats_are_refused(tmp_path: Path) -> None:
         ("reward", lambda array: array[:, 0], "reward is float32 [7]: must be float32 [rows, 1]"),
         ("discount", lambda array: array.astype(np.float64), "discount is float64 [7, 1]: must be float32 [rows, 1]"),
         ("action", lambda array: array.astype(np.float64), "action is float64 [7, 2]: must be float32"),
-        ("frame", lambda array: array.astype(np.float32), "frame is float32 [7, 3, 8, 8]: must be uint8"),
+        ("frame", lambda array: array.astype(np.float32), "frame is float32 [7, 3, 16, 16]: must be uint8"),
         ("reward", lambda array: np.float32(1.0), "reward is float32 []: must have a row for each step"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drqv2.config.kinds import Choice, Float, Int, Key, Text
+from drqv2.config.kinds import Bool, Choice, Float, Int, Key, Text
 from drqv2.config.tables import drqv2
 from drqv2.config.tables.shared import fixed, free
 
@@ -11,8 +11,14 @@ DATA = (
         "data",
         Text(),
         "Episodes to learn from: a run's directory, one of episode files (this project's, .npz of the public DrQ-v2 or "
-        "of V-D4RL, V-D4RL's .hdf5), or minari:NAME. They are not changed.",
+        "of V-D4RL, .hdf5 of V-D4RL or D4RL), or minari:NAME. They are not changed.",
         null="to be given",
+    ),
+    fixed(
+        "clip_actions",
+        Bool(),
+        "Clip the data's actions to [-1, 1], instead of refusing data with others.",
+        legacy=False,
     ),
     free("then", Choice("drqv2"), "What the run continues with after offline_frames.", null="it ends"),
     free(

@@ -1,0 +1,129 @@
+"""Read .hdf5 files in which the rows of many episodes follow one another: V-D4RL's and D4RL's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drqv2.datasets.columns import Columns, left_out, require_same_length
+from drqv2.datasets.episodes import Unusable, rows_with
+from drqv2.datasets.images import Announce, Layout
+from drqv2.datasets.options import ReadOptions
+
+_STEP_TYPES = {0: "first", 1: "mid", 2: "last"}
+
+
+def episodes_of(
+    path: Path, options: ReadOptions, report: Callable[[str], None], announce: Announce
+) -> Iterator[Columns]:
+    """Yield the episodes of a file of V-D4RL's (it has `step_type`) or D4RL's (`terminals`).
+
+    Args:
+        path: the file.
+        options: see `formats.read`.
+        report: is told of episodes that cannot be used.
+        announce: is told what is left out.
+
+    Raises:
+        Unusable: it has neither, or columns are missing or differ in length.
+    """
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        if "step_type" in file:
+            yield from _vd4rl(path, file, report, announce)
+        elif "terminals" in file:
+            yield from _d4rl(path, file, Layout(options.channels), report, announce)
+        else:
+            raise Unusable(f"has neither step_type (V-D4RL) nor terminals (D4RL), but {', '.join(file) or 'nothing'}")
+
+
+def _columns(file: Any, names: tuple[str, ...], optional: str = "", advice: str = "") -> dict[str, Any]:
+    """Return the columns of a file, not read yet; all of one length."""
+    import h5py
+
+    columns = {name: file[name] for name in (*names, optional) if isinstance(file.get(name), h5py.Dataset)}
+    if missing := [name for name in names if name not in columns]:
+        raise Unusable(f"{' and '.join(missing)} missing; it has {', '.join(file)}{advice}")
+    require_same_length(columns)
+    return columns
+
+
+def _vd4rl(path: Path, file: Any, report: Callable[[str], None], announce: Announce) -> Iterator[Columns]:
+    """`step_type` says where each episode begins and ends; a row holds the action that led to it."""
+    names = ("observation", "action", "reward", "discount")
+    columns = _columns(file, ("step_type", *names))
+    left_out(file, columns, announce)
+    kinds = columns["step_type"][:].astype(int)
+    if odd := set(kinds.tolist()) - set(_STEP_TYPES):
+        raise Unusable(f"row {int(np.flatnonzero(np.isin(kinds, list(odd)))[0])}: step_type {odd.pop()}")
+    starts = [*np.flatnonzero(kinds == 0).tolist(), len(kinds)]
+    if starts[0]:
+        report(f"{path}, rows 0 to {starts[0] - 1}: an episode without its beginning (step_type 0)")
+    for start, end in itertools.pairwise(starts):
+        where = f"{path}, rows {start} to {end - 1}"
+        if len(last := np.flatnonzero(kinds[start : end - 1] == 2)):
+            report(f"{where}: row {start + last[0]}: step_type 2 (last) within the episode")
+            continue
+        observed, action, reward, discount = (columns[name][start:end] for name in names)
+        yield Columns(where, observed, action, reward, discount, (start, start), Layout(unclear="first", stacked=True))
+
+
+def _d4rl(
+    path: Path, file: Any, layout: Layout, report: Callable[[str], None], announce: Announce
+) -> Iterator[Columns]:
+    """A row holds an observation, and the action taken there with its reward.
+
+    An episode ends with a row in `terminals`, after which nothing is worth anything, or in `timeouts`, after which
+    another might have followed, as it might after the last row of a file. The observation after its last action is in
+    `next_observations`. Without these, that after a terminal row is the row's own again, for no value is taken from it;
+    the action of a timeout, of which nothing can be learnt, is left out.
+    """
+    needed, more = ("observations", "actions", "rewards", "terminals", "timeouts"), "next_observations"
+    advice = "; without timeouts (0 where there is none) it is unknown where a time limit ended an episode"
+    columns = _columns(file, needed, more, advice if "timeouts" not in file else "")
+    left_out(file, columns, announce)
+    observations, later = columns["observations"], columns.get(more)
+    terminal = np.zeros(len(observations), bool)
+    terminal[rows_with(columns["terminals"][:].astype(bool))] = True
+    ends = {0, *(np.flatnonzero(terminal) + 1), *(rows_with(columns["timeouts"][:].astype(bool)) + 1), len(terminal)}
+    for start, end in itertools.pairwise(sorted(ends)):
+        where = f"{path}, rows {start} to {end - 1}"
+        observed = observations[start:end]
+        if later is not None:
+            following = later[start:end]
+            if len(gaps := _gaps(observed, following)):
+                report(f"{where}: row {start + gaps[0]}: next_observations is not the observation of the next row")
+                continue
+            observed = np.concatenate([observed, following[-1:]])
+        elif terminal[end - 1]:
+            observed = np.concatenate([observed, observed[-1:]])
+        else:
+            announce(f"has no {more}: the last action before a timeout or the end of a file is left out")
+        steps = slice(start, start + len(observed) - 1)
+        if steps.stop == start:
+            continue  # its only action is left out
+        taken, rewards = columns["actions"][steps], columns["rewards"][steps].reshape(len(observed) - 1, -1)
+        yield Columns(
+            where,
+            observed,
+            np.concatenate([np.zeros_like(taken[:1]), taken]),
+            np.concatenate([np.zeros_like(rewards[:1]), rewards]),
+            np.concatenate([[1.0], 1.0 - terminal[steps]]),
+            first_rows=(start, start - 1),
+            layout=layout,
+        )
+
+
+def _gaps(observed: np.ndarray, following: np.ndarray) -> np.ndarray:
+    """Return the rows, but for the last, whose following observation is not that of the next row."""
+    before, after = observed[1:], following[:-1]
+    if np.issubdtype(observed.dtype, np.floating):
+        same = np.isclose(before, after, rtol=1e-4, atol=1e-5, equal_nan=True)
+    else:
+        same = before == after
+    return rows_with(~same)

@@ -1,0 +1,128 @@
+"""Read Minari's data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drqv2.datasets.columns import Columns
+from drqv2.datasets.images import Announce, Layout
+from drqv2.datasets.options import ReadOptions
+from drqv2.errors import UserError, not_installed
+
+MINARI = "minari:"
+_PIXELS = "pixels"
+
+
+def minari_episodes(place: str, options: ReadOptions, announce: Announce) -> Iterator[Columns]:
+    """Yield the episodes of a data set of Minari's, with actions scaled from their bounds to [-1, 1].
+
+    Args:
+        place: minari:NAME.
+        options: see `formats.read`.
+        announce: is told what of a Dict is left out.
+
+    Raises:
+        UserError: there is no such data set, or its observations or actions are of another kind.
+    """
+    try:
+        import minari
+    except ModuleNotFoundError as error:
+        raise UserError(not_installed("minari", "offline")) from error
+    try:
+        dataset = minari.load_dataset(place.removeprefix(MINARI))
+    except Exception as error:  # minari's own, of many kinds
+        reason = " ".join(str(error).split())[:150]
+        raise UserError(f"{place}: cannot be loaded ({reason}); see `minari list local`") from error
+    space: Any = dataset.action_space
+    for episode in dataset.iterate_episodes():
+        taken = _to_unit(np.asarray(episode.actions), space)
+        yield Columns(
+            f"{place}, episode {episode.id}",
+            _observed(place, dataset.observation_space, episode.observations, options.image_key, announce),
+            np.concatenate([np.zeros((1, *space.shape)), taken]),
+            np.concatenate([[0.0], episode.rewards]),
+            np.concatenate([[1.0], 1.0 - np.asarray(episode.terminations, np.float32)]),
+            first_rows=(0, -1),
+            layout=Layout(options.channels),
+        )
+
+
+class _Part(NamedTuple):
+    """One array of the observations, with its name in a Dict."""
+
+    name: str
+    space: Any
+    values: Any
+
+    @property
+    def is_box(self) -> bool:
+        return hasattr(self.space, "low") and hasattr(self.space, "high")
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it counts as an image, as in environments: uint8, or floats between bounds of 0 and 1."""
+        if not self.is_box or not 2 <= len(self.space.shape) <= 4:
+            return False
+        unit = np.all(self.space.low == 0) and np.all(self.space.high == 1) and len(self.space.shape) > 2
+        return self.space.dtype == np.uint8 or (bool(unit) and np.issubdtype(self.space.dtype, np.floating))
+
+
+def _observed(place: str, space: Any, values: Any, image_key: str | None, announce: Announce) -> np.ndarray:
+    """Return the images or vectors of an episode.
+
+    Of a Dict the image is `image_key`, `pixels`, or the only image; without images its Boxes are joined to vectors.
+    """
+    if not isinstance(values, dict):
+        if not (part := _Part("", space, values)).is_box:
+            raise UserError(f"{place}: observations {space}: must be a Box or a Dict with one")
+        return _flat(part) if len(space.shape) == 2 and not part.is_image else np.asarray(values)
+    parts = list(_parts("", space, values))
+    used = _image(place, parts, image_key) or [part for part in parts if part.is_box and not part.is_image]
+    if not used:
+        raise UserError(f"{place}: observations {space}: must have a Box")
+    if others := [part.name for part in parts if part not in used]:
+        announce(f"observations are {', '.join(part.name for part in used)}; left out: {', '.join(others)}")
+    return np.asarray(used[0].values) if used[0].is_image else np.concatenate([_flat(part) for part in used], axis=1)
+
+
+def _image(place: str, parts: Sequence[_Part], image_key: str | None) -> list[_Part]:
+    """Return the part of a Dict that is the image, if there is one."""
+    names = [part.name for part in parts]
+    if image_key is not None and image_key not in names:
+        raise UserError(f"image_key={image_key}: the observations of {place} are {', '.join(names)}")
+    images = [part for part in parts if part.is_image]
+    if key := image_key or (_PIXELS if _PIXELS in names else None):
+        (image,) = (part for part in parts if part.name == key)
+        if not image.is_image:
+            raise UserError(f"{place}: {key} is {image.space}: must be uint8, or floats between bounds of 0 and 1")
+        return [image]
+    if len(images) > 1:
+        raise UserError(
+            f"{place}: has several images, {', '.join(part.name for part in images)}; choose one with image_key=NAME"
+        )
+    return images
+
+
+def _flat(part: _Part) -> np.ndarray:
+    values = np.asarray(part.values)
+    return values.reshape(len(values), -1)
+
+
+def _parts(name: str, space: Any, values: Any) -> Iterator[_Part]:
+    if not isinstance(values, dict):
+        yield _Part(name, space, values)
+        return
+    for key, part in space.spaces.items():
+        yield from _parts(f"{name}.{key}" if name else key, part, values[key])
+
+
+def _to_unit(action: np.ndarray, space: Any) -> np.ndarray:
+    """Return actions of a Box scaled to [-1, 1], as agents here act; those outside the Box stay outside."""
+    bounded = hasattr(space, "low") and bool(np.all(np.isfinite(space.low) & np.isfinite(space.high)))
+    if not bounded or not np.all(space.low < space.high):
+        raise UserError(f"actions {space}: must be a Box with finite bounds")
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    return 2 * (action - low) / (high - low) - 1
