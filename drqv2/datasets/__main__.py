@@ -44,6 +44,7 @@ KEYS = {
     Key("share", Float(0, 1, above=True), "Of split: share of the episodes that the first gets."): 0.9,
     Key("seed", Int(0, 2**32 - 1), "Of split: seed of the choice."): 0,
     Key("clip_actions", Bool(), "Clip actions to [-1, 1], instead of refusing others."): False,
+    Key("obs_type", Choice("auto", "pixels", "state"), "Of Minari: which parts of a Dict are read."): "auto",
     Key("image_key", Text(), "Of Minari: which part of a Dict is the image.", null="pixels, or the only image"): None,
     Key("channels", Choice("auto", "first", "last"), "Of Minari and D4RL: axis of the images' channels."): "auto",
     Key("skip_bad", Bool(), "Leave out what cannot be used, instead of stopping."): False,

@@ -41,7 +41,7 @@ def minari_episodes(place: str, options: ReadOptions, announce: Announce) -> Ite
         taken = _to_unit(np.asarray(episode.actions), space)
         yield Columns(
             f"{place}, episode {episode.id}",
-            _observed(place, dataset.observation_space, episode.observations, options.image_key, announce),
+            _observed(place, dataset.observation_space, episode.observations, options, announce),
             np.concatenate([np.zeros((1, *space.shape)), taken]),
             np.concatenate([[0.0], episode.rewards]),
             np.concatenate([[1.0], 1.0 - np.asarray(episode.terminations, np.float32)]),
@@ -69,8 +69,13 @@ class _Part(NamedTuple):
         unit = np.all(self.space.low == 0) and np.all(self.space.high == 1) and len(self.space.shape) > 2
         return self.space.dtype == np.uint8 or (bool(unit) and np.issubdtype(self.space.dtype, np.floating))
 
+    @property
+    def may_be_image(self) -> bool:
+        """Whether its numbers decide: bounds are not always declared."""
+        return self.is_box and 3 <= len(self.space.shape) <= 4
 
-def _observed(place: str, space: Any, values: Any, image_key: str | None, announce: Announce) -> np.ndarray:
+
+def _observed(place: str, space: Any, values: Any, options: ReadOptions, announce: Announce) -> np.ndarray:
     """Return the images or vectors of an episode.
 
     Of a Dict the image is `image_key`, `pixels`, or the only image; without images its Boxes are joined to vectors.
@@ -80,12 +85,13 @@ def _observed(place: str, space: Any, values: Any, image_key: str | None, announ
             raise UserError(f"{place}: observations {space}: must be a Box or a Dict with one")
         return _flat(part) if len(space.shape) == 2 and not part.is_image else np.asarray(values)
     parts = list(_parts("", space, values))
-    used = _image(place, parts, image_key) or [part for part in parts if part.is_box and not part.is_image]
+    image = [] if options.obs_type == "state" else _image(place, parts, options.image_key)
+    used = image or [part for part in parts if part.is_box and not part.is_image]
     if not used:
-        raise UserError(f"{place}: observations {space}: must have a Box")
+        raise UserError(f"{place}: observations {space}: must have a Box, with obs_type=state one that is no image")
     if others := [part.name for part in parts if part not in used]:
         announce(f"observations are {', '.join(part.name for part in used)}; left out: {', '.join(others)}")
-    return np.asarray(used[0].values) if used[0].is_image else np.concatenate([_flat(part) for part in used], axis=1)
+    return np.asarray(image[0].values) if image else np.concatenate([_flat(part) for part in used], axis=1)
 
 
 def _image(place: str, parts: Sequence[_Part], image_key: str | None) -> list[_Part]:
@@ -93,10 +99,10 @@ def _image(place: str, parts: Sequence[_Part], image_key: str | None) -> list[_P
     names = [part.name for part in parts]
     if image_key is not None and image_key not in names:
         raise UserError(f"image_key={image_key}: the observations of {place} are {', '.join(names)}")
-    images = [part for part in parts if part.is_image]
+    images = [part for part in parts if part.is_image] or [part for part in parts if part.may_be_image]
     if key := image_key or (_PIXELS if _PIXELS in names else None):
         (image,) = (part for part in parts if part.name == key)
-        if not image.is_image:
+        if not image.is_image and not image.may_be_image:
             raise UserError(f"{place}: {key} is {image.space}: must be uint8, or floats between bounds of 0 and 1")
         return [image]
     if len(images) > 1:

@@ -533,6 +533,18 @@ def minari_pixels_beside_others(folder: Path) -> Expected:
     return minari_expected(frame=images(4))
 
 
+@odd(said=["observations are goal, state; left out: pixels"], obs_type="state")
+def minari_states_beside_pixels(folder: Path) -> Expected:
+    shapes: Any = {"state": (3,), "pixels": (SIDE, SIDE, 4), "goal": (2,)}
+    minari(folder, spaces(**shapes), {"pixels": RGBA, "state": STATES, "goal": STATES[:, :2]})
+    return minari_expected(observation=np.concatenate([STATES[:, :2], STATES], axis=1))
+
+
+@odd("must have a Box, with obs_type=state one that is no image", obs_type="state")
+def minari_nothing_but_pixels(folder: Path) -> None:
+    minari(folder, spaces(pixels=(SIDE, SIDE, 4)), {"pixels": RGBA})
+
+
 @odd(said=["observations are view; left out: state"])
 def minari_one_grey_image(folder: Path) -> Expected:
     minari(folder, spaces(view=(SIDE, SIDE), state=(3,)), {"view": images(1)[:, 0], "state": STATES})
@@ -561,6 +573,15 @@ def minari_floats(folder: Path) -> Expected:
     space = Dict({"rgb": Box(0, 1, (4, SIDE, SIDE), np.float32), "speed": Box(0, 9, (2,), np.float32)})
     minari(folder, space, {"rgb": (images(4) / 255).astype(np.float32), "speed": STATES[:, :2] * 0})
     return minari_expected(frame=images(4))
+
+
+@odd("episode 0: images are float32 [4, 16, 16] from 0.0 to 255.0: must be uint8, or floats in [0, 1]")
+def minari_floats_to_255(folder: Path) -> None:
+    from gymnasium.spaces import Box, Dict
+
+    space = Dict({"rgb": Box(-np.inf, np.inf, (4, SIDE, SIDE), np.float32), "speed": Box(0, 9, (2,), np.float32)})
+    frames = changed(changed(images(4), (0, 0, 0, 0), 0), (0, 0, 0, 1), 255)
+    minari(folder, space, {"rgb": frames.astype(np.float32), "speed": STATES[:, :2] * 0})
 
 
 @odd()

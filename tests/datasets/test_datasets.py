@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dm_env import specs
 from safetensors.numpy import load_file, save_file
 
 from drqv2.datasets import __main__ as tool
 from drqv2.datasets import formats
-from drqv2.datasets.episodes import Episode, problems
+from drqv2.datasets.episodes import Episode, Unusable, problems
+from drqv2.datasets.images import Layout, to_frames
 from drqv2.datasets.origin import origin
+from drqv2.envs.images import Image
 from drqv2.errors import UserError
 
 T, SIDE = 6, 16
@@ -505,6 +508,30 @@ def test_stacked_images_with_the_channels_last(tmp_path: Path) -> None:
     ((read_one,), bad) = read(tmp_path)
     assert not bad
     np.testing.assert_array_equal(read_one.arrays["frame"], frames)
+
+
+@pytest.mark.parametrize("channels", ["auto", "first", "last"])
+@pytest.mark.parametrize("unit", [False, True], ids=["uint8", "floats"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *[(16, 16, 4), (4, 16, 16), (16, 20, 3), (3, 16, 20), (20, 18, 16), (20, 18, 17), (16, 16, 16), (3, 16, 3)],
+        *[(4, 3, 16), (2, 16, 16, 3), (2, 3, 16, 16), (3, 16, 20, 30)],
+    ],
+    ids=str,
+)
+def test_images_are_read_as_those_of_environments(shape: tuple[int, ...], unit: bool, channels: Any) -> None:
+    stored = np.random.default_rng(0).integers(0, 256, (T + 1, *shape), np.uint8)
+    images = (stored / 255).astype(np.float32) if unit else stored
+    spec = specs.BoundedArray(shape, images.dtype, 0, 1 if unit else 255)
+    try:
+        image = Image(spec, None, channels)
+    except UserError:  # it is not clear which axis holds the channels
+        with pytest.raises(Unusable, match="not clear which axis"):
+            to_frames(images, print, 0, Layout(channels))
+    else:
+        wanted = np.stack([image.read(each) for each in images]).transpose(0, 3, 1, 2)
+        np.testing.assert_array_equal(to_frames(images, print, 0, Layout(channels)), wanted)
 
 
 @pytest.mark.parametrize(
