@@ -142,11 +142,8 @@ def _own(path: Path, options: ReadOptions, report: Report, announce: Announce) -
     yield Episode(str(path), arrays, as_stored=True)
 
 
-_FLAGS = {
-    "is_first": slice(1, None),
-    "is_last": slice(None, -1),
-    "is_terminal": slice(None, -1),
-}  # where they are False
+# The rows of an episode in which each flag must be False.
+_FLAGS = {"is_first": slice(1, None), "is_last": slice(None, -1), "is_terminal": slice(None, -1)}
 
 
 def _npz(path: Path, options: ReadOptions, report: Report, announce: Announce) -> Iterator[Columns]:

@@ -78,10 +78,9 @@ def _d4rl(
 ) -> Iterator[Columns]:
     """A row holds an observation, and the action taken there with its reward.
 
-    An episode ends with a row in `terminals`, after which nothing is worth anything, or in `timeouts`, after which
-    another might have followed, as it might after the last row of a file. The observation after its last action is in
-    `next_observations`. Without these, that after a terminal row is the row's own again, for no value is taken from it;
-    the action of a timeout, of which nothing can be learnt, is left out.
+    An episode ends at a terminal state (a row in `terminals`), or is cut (one in `timeouts`, or the last of the file).
+    The observation after its last action is in `next_observations`. Without these, the last observation is repeated
+    where it is followed by a terminal state, which has no value; elsewhere the last action is left out.
     """
     needed, more = ("observations", "actions", "rewards", "terminals", "timeouts"), "next_observations"
     advice = "; without timeouts (0 where there is none) it is unknown where a time limit ended an episode"

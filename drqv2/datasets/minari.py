@@ -89,8 +89,9 @@ def _observed(place: str, space: Any, values: Any, options: ReadOptions, announc
     used = image or [part for part in parts if part.is_box and not part.is_image]
     if not used:
         raise UserError(f"{place}: observations {space}: must have a Box, with obs_type=state one that is no image")
-    if others := [part.name for part in parts if part not in used]:
-        announce(f"observations are {', '.join(part.name for part in used)}; left out: {', '.join(others)}")
+    names = [part.name for part in used]
+    if others := [part.name for part in parts if part.name not in names]:
+        announce(f"observations are {', '.join(names)}; left out: {', '.join(others)}")
     return np.asarray(image[0].values) if image else np.concatenate([_flat(part) for part in used], axis=1)
 
 
