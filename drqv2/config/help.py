@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 
 from omegaconf import OmegaConf
 
@@ -10,7 +11,7 @@ from drqv2.config.checks import leaves
 from drqv2.config.formatting import show
 from drqv2.config.kinds import Key
 from drqv2.config.schema import CFGS, GROUPS, agent_arguments, defaults, groups, keys, presets, tasks
-from drqv2.config.tables.shared import FIRST_REGIME, REGIMES, SHARED
+from drqv2.config.tables.shared import FIRST_REGIME, REGIMES
 
 _HEAD = """\
 # Configuration
@@ -21,9 +22,13 @@ Later wins: `cfgs/config.yaml`, then the regime (`regime=drqv2`), the task (`tas
 (`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result to `config.yaml` in its
 directory.
 
-*frames* are environment frames, *agent steps* are `action_repeat` frames each. A default of `${lr}` follows
-the key of that name. You can remove keys of `agent` (`~agent.stddev_clip`) and add some (`+agent.x=1`): they
-must match the arguments of `agent._target_`. You can add keys of `env` in the same way.
+A heading names the regimes that have the keys below it; without names, all regimes have them. Where regimes have
+different defaults, the first one is that of all regimes not named after it: `2`; impala, ppo: `1`. A default of
+`${lr}` follows the key of that name.
+
+*frames* are environment frames, *agent steps* are `action_repeat` frames each. You can remove keys of `agent`
+(`~agent.stddev_clip`) and add some (`+agent.x=1`): they must match the arguments of `agent._target_`. You can add keys
+of `env` in the same way.
 
 *resume* says what `resume=RUN_DIR` may do with a key: change it (free), change it with `resume_force=true`
 (force), or only keep it (fixed)."""
@@ -63,24 +68,49 @@ def key_text(key: Key, default: str, width: int) -> str:
 def markdown() -> str:
     """Return docs/configuration.md."""
     lines = [_HEAD]
-    sections: dict[str, list[str]] = {}
-    for regime in GROUPS:
-        values = _shown_defaults(regime)
-        for title, group in groups(regime).items():
-            heading = title if group in SHARED else f"{title} ({regime})"
-            sections[heading] = _key_table(group, values)
-    sections |= {"Tasks": _file_table("task"), "Presets": _file_table("preset")}
+    sections = _key_tables() | {"Tasks": _file_table("task"), "Presets": _file_table("preset")}
     for heading, table in sections.items():
         lines += ["", f"## {heading}", "", *table]
     return "\n".join(lines)
 
 
-def _key_table(group: tuple[Key, ...], values: dict[str, str]) -> list[str]:
-    rows = []
-    for key in group:
-        meaning = key.meaning + (f" null: {key.null}." if key.null else "")
-        rows.append([f"`{key.name}`", f"`{values[key.name]}`", key.allowed, key.unit, key.resume, meaning])
-    return _table(["key", "default", "allowed", "unit", "resume", "meaning"], rows)
+def _key_tables() -> dict[str, list[str]]:
+    """Return a table for each title and set of regimes with keys under it, by heading; each key stands in one of them.
+
+    Regimes may describe a key of the same name differently; then it stands in several tables.
+    """
+    shown = {regime: _shown_defaults(regime) for regime in GROUPS}
+    owners: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}  # regimes by title, key and description
+    for regime in GROUPS:
+        for title, group in groups(regime).items():
+            for key in group:
+                owners.setdefault((title, key.name, _description(key)), []).append(regime)
+    tables: dict[tuple[str, tuple[str, ...]], list[list[str]]] = {}
+    for (title, name, description), regimes in owners.items():
+        default = _default({regime: shown[regime][name] for regime in regimes})
+        tables.setdefault((title, tuple(regimes)), []).append([f"`{name}`", default, *description])
+    titles = list(dict.fromkeys(title for title, _ in tables))
+    ordered = sorted(tables.items(), key=lambda table: (titles.index(table[0][0]), -len(table[0][1])))
+    head = ["key", "default", "allowed", "unit", "resume", "meaning"]
+    return {_heading(title, regimes): _table(head, rows) for (title, regimes), rows in ordered}
+
+
+def _heading(title: str, regimes: Sequence[str]) -> str:
+    return title if len(regimes) == len(GROUPS) else f"{title} ({', '.join(regimes)})"
+
+
+def _description(key: Key) -> tuple[str, ...]:
+    """Return the cells of a key's row after its name and default."""
+    return key.allowed, key.unit, key.resume, key.meaning + (f" null: {key.null}." if key.null else "")
+
+
+def _default(values: Mapping[str, str]) -> str:
+    """Return the cell of a key's defaults by regime: the first, then others with the regimes that have them."""
+    regimes: dict[str, list[str]] = {}
+    for regime, value in values.items():
+        regimes.setdefault(value, []).append(regime)
+    first, *others = regimes
+    return "; ".join([f"`{first}`", *(f"{', '.join(regimes[value])}: `{value}`" for value in others)])
 
 
 def _file_table(folder: str) -> list[str]:
@@ -97,9 +127,9 @@ def _file_table(folder: str) -> list[str]:
 def _shown_defaults(regime: str) -> dict[str, str]:
     """Return the default of each key of a regime as text."""
     values = agent_arguments() | leaves(defaults(regime))
-    values["task_name"] = next(
-        entry["task"] for entry in OmegaConf.load(CFGS / "config.yaml").defaults if "task" in entry
-    )
+    files = [entry for entry in OmegaConf.load(CFGS / "config.yaml").defaults if not isinstance(entry, str)]
+    chosen = {folder: name for entry in files for folder, name in entry.items()}
+    values |= {"regime": chosen["regime"], "task_name": chosen["task"]}
     return {name: "-" if values[name] == "???" else show(values[name]) for name in keys(regime)}
 
 

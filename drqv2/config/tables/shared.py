@@ -177,7 +177,6 @@ RECORDS = (
         legacy=None,
     ),
 )
-SHARED = (TASK, EVALUATION, RUN, SNAPSHOTS, RECORDS)
 
 # Of the agents that learn from their own policy's segments; their defaults are in the regime's file.
 POLICY = (

@@ -1,0 +1,75 @@
+"""docs/configuration.md, read as its readers do, against the configuration that Hydra composes for each regime."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from drqv2.config.checks import leaves
+from drqv2.config.schema import CFGS, keys
+from drqv2.config.tables.shared import FIRST_REGIME, REGIMES
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+
+
+def cells(line: str) -> list[str]:
+    """Return the cells of a row of a Markdown table; a cell may hold an escaped bar."""
+    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """Return the page's defaults as text, by regime and key."""
+    found: dict[str, dict[str, str]] = {regime: {} for regime in REGIMES}
+    for section in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        heading, *lines = section.splitlines()
+        named = re.search(r"\((.+)\)$", heading)
+        regimes = named[1].split(", ") if named else list(REGIMES)
+        rows = [cells(line) for line in lines if line.startswith("| `")]
+        if "| key | default |" not in section:
+            continue
+        for key, default, *_ in rows:
+            name = key.strip("`")
+            everywhere, *others = default.split("; ")
+            assert re.fullmatch(r"`[^`]+`", everywhere), default
+            values = dict.fromkeys(regimes, everywhere.strip("`"))
+            for other in others:
+                who, _, value = other.partition(": ")
+                assert set(who.split(", ")) < set(regimes), f"{name}: {who}"
+                values |= dict.fromkeys(who.split(", "), value.strip("`"))
+            for regime, value in values.items():
+                assert name not in found[regime], f"{name} stands twice for regime={regime}"
+                found[regime][name] = value
+    return found
+
+
+def composed(*overrides: str) -> dict[str, Any]:
+    """Return the composed configuration by dotted name, interpolations unresolved."""
+    with initialize_config_dir(str(CFGS), version_base="1.3"):
+        cfg: Any = OmegaConf.to_container(compose("config", overrides=list(overrides)))
+    return leaves(cfg)
+
+
+def read(text: str) -> Any:
+    """Return the value of a cell."""
+    try:
+        return float(text)  # YAML takes 8e-05 for text
+    except ValueError:
+        return yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_the_defaults_are_those_that_hydra_composes(regime: str) -> None:
+    values = composed(f"regime={regime}")
+    if regime == "offline":  # keys of agents that are not the default one
+        values = composed("regime=offline", "agent=cql") | values
+    values |= {"regime": FIRST_REGIME}  # what regime=NAME replaces
+    told = documented()[regime]
+    assert set(told) == set(keys(regime))
+    wrong = {name: (text, values[name]) for name, text in told.items() if read(text) != values[name]}
+    assert not wrong
