@@ -1,4 +1,4 @@
-"""IMPALA's learner (Espeholt et al., arXiv 1802.01561), with the losses and defaults of TorchBeast (1910.03552)."""
+"""IMPALA (Espeholt et al., arXiv 1802.01561): a learner like TorchBeast's (1910.03552) and RTFM's (1910.08210)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class ImpalaAgent:
         pg_rho_clip: greatest ratio of a policy gradient's advantage.
         baseline_cost: weight of the value loss.
         entropy_cost: weight of the entropy.
-        loss_reduction: sum over the steps of a batch, as published, or mean, which is a smaller learning rate but for
-            RMSprop's eps and the limit of gradients.
+        loss_reduction: of the losses of a batch's steps: sum over rollouts and time (TorchBeast); batch_mean, the mean
+            over rollouts of the sum over time (RTFM); or mean over the steps whose actions counted. RMSprop undoes the
+            scale of a loss, but its epsilon and the gradient limit do not follow it: smaller losses, smaller steps.
         max_grad_norm: to which gradients are clipped.
         reward_scale: factor of rewards, before they are clipped.
         truncation: bootstrap from the last observation of a truncated episode, or ignore that it was cut off.
@@ -144,9 +145,10 @@ class ImpalaAgent:
             "baseline": 0.5 * self.baseline_cost * (vs - values[:, :-1]).square(),
             "entropy": -self.entropy_cost * dist.entropy()[:, :-1],
         }
-        number = live.sum().clamp(min=1) if self.loss_reduction == "mean" else 1.0
+        steps = live.sum().clamp(min=1)
+        number = {"sum": 1.0, "batch_mean": float(len(live)), "mean": steps}[self.loss_reduction]
         losses = {name: (part * live).sum() / number for name, part in parts.items()}
-        rhos = (log_rhos.exp().clamp(max=self.rho_clip) * live).sum() / live.sum().clamp(min=1)
+        rhos = (log_rhos.exp().clamp(max=self.rho_clip) * live).sum() / steps
         return losses | {"aux": self.auxiliary_loss(batch)}, rhos
 
     def _targets(self, batch: Segments, log_rhos: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

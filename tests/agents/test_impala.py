@@ -74,6 +74,16 @@ def make_batch(agent: ImpalaAgent) -> dict[str, Any]:
     return Segments(obs, actions, log_probs, values, rewards, terminated, truncated, first, state)._asdict()
 
 
+Terms = list[list[torch.Tensor]]  # of each rollout, of each of its actions that counted
+
+
+def reduced(terms: Terms, how: str) -> torch.Tensor:
+    """Return a loss from its terms."""
+    total = torch.stack([term for rollout in terms for term in rollout]).sum()
+    number = {"sum": 1, "batch_mean": len(terms), "mean": sum(len(rollout) for rollout in terms)}[how]
+    return total / number
+
+
 def written_out(agent: ImpalaAgent, batch: Segments) -> tuple[dict[str, float], list[torch.Tensor]]:
     """Return the parts of the loss and the parameters after one step, computed one number at a time."""
     a = ARGUMENTS
@@ -81,7 +91,7 @@ def written_out(agent: ImpalaAgent, batch: Segments) -> tuple[dict[str, float], 
     dist, values, _ = agent.policy(batch.obs, batch.state, batch.first)
     log_probs, entropies = dist.log_prob(batch.actions), dist.entropy()
     now, log_ratios = values.detach(), (log_probs - batch.log_probs).detach()
-    pg = baseline = entropy = torch.zeros((), dtype=torch.float64)
+    terms: dict[str, Terms] = {name: [[] for _ in range(ROLLOUTS)] for name in ("pg", "baseline", "entropy")}
     for b in range(ROLLOUTS):
         over = [bool(batch.terminated[b, t] or batch.truncated[b, t]) for t in range(LENGTH)]
         # value that a step which leads to t is bootstrapped from
@@ -97,9 +107,10 @@ def written_out(agent: ImpalaAgent, batch: Segments) -> tuple[dict[str, float], 
             delta = min(a["rho_clip"], rho) * (reward + a["discount"] * known[t + 1] - known[t])
             target[t] = known[t] + delta + a["discount"] * min(1.0, rho) * (target[t + 1] - known[t + 1])
             advantage = min(a["pg_rho_clip"], rho) * (reward + a["discount"] * target[t + 1] - known[t])
-            pg = pg - advantage * log_probs[b, t]
-            baseline = baseline + 0.5 * a["baseline_cost"] * (target[t] - values[b, t]) ** 2
-            entropy = entropy - a["entropy_cost"] * entropies[b, t]
+            terms["pg"][b].append(-advantage * log_probs[b, t])
+            terms["baseline"][b].append(0.5 * a["baseline_cost"] * (target[t] - values[b, t]) ** 2)
+            terms["entropy"][b].append(-a["entropy_cost"] * entropies[b, t])
+    pg, baseline, entropy = (reduced(part, agent.loss_reduction) for part in terms.values())
     gradients = torch.autograd.grad(pg + baseline + entropy, list(agent.policy.parameters()))
     norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
     lr = a["lr"] * (1 - STEP / a["total_steps"])
@@ -115,7 +126,15 @@ def written_out(agent: ImpalaAgent, batch: Segments) -> tuple[dict[str, float], 
 @pytest.mark.parametrize("kind", list(ACTIONS))
 @pytest.mark.parametrize("lstm", [False, True])
 def test_an_update_is_the_written_out_one(kind: str, lstm: bool, truncation: str) -> None:
-    agent = make_agent(action_spec=ACTIONS[kind], lstm=lstm, truncation=truncation)
+    compare_with_written_out(make_agent(action_spec=ACTIONS[kind], lstm=lstm, truncation=truncation))
+
+
+@pytest.mark.parametrize("how", ["batch_mean", "mean"])
+def test_losses_are_reduced_as_written_out(how: str) -> None:
+    compare_with_written_out(make_agent(loss_reduction=how))
+
+
+def compare_with_written_out(agent: ImpalaAgent) -> None:
     batch = make_batch(agent)
     parts, after = written_out(agent, Segments(**batch))
     metrics = agent.update(iter([batch]), STEP)
@@ -138,12 +157,19 @@ def test_ignored_actions_do_not_matter() -> None:
     assert got[0]["total_loss"] == got[1]["total_loss"]
 
 
-def test_the_mean_is_the_sum_over_the_steps_that_count() -> None:
-    sums, means = (
-        make_agent(loss_reduction=how).update(iter([make_batch(make_agent())]), 0) for how in ("sum", "mean")
-    )
-    number = ROLLOUTS * (LENGTH - 1) - 3  # three actions were ignored
-    assert sums["total_loss"] == pytest.approx(number * means["total_loss"])
+def test_reductions_of_entropy_are_those_published() -> None:
+    agents = {how: make_agent(loss_reduction=how) for how in ("sum", "batch_mean", "mean")}
+    batch = make_batch(agents["sum"])
+    for name in ("terminated", "truncated", "first"):
+        batch[name] = torch.zeros_like(batch[name])  # all actions count
+    with torch.no_grad():
+        dist, *_ = agents["sum"].policy(batch["obs"], batch["state"], batch["first"])
+    loss = -ARGUMENTS["entropy_cost"] * dist.entropy().T[:-1]  # [T, B]
+    found = {how: agent.update(iter([batch]), 0)["entropy_loss"] for how, agent in agents.items()}
+    assert found["sum"] == pytest.approx(float(torch.sum(loss)))  # TorchBeast
+    assert found["batch_mean"] == pytest.approx(float(torch.sum(torch.mean(loss, dim=1))))  # RTFM
+    assert found["mean"] == pytest.approx(float(torch.mean(loss)))
+    assert len({round(value, 9) for value in found.values()}) == 3
 
 
 def test_rewards_are_clipped() -> None:

@@ -71,8 +71,9 @@ AGENT = (
     Key("agent.entropy_cost", Float(0), "Weight of the entropy."),
     Key(
         "agent.loss_reduction",
-        Choice("sum", "mean"),
-        "Losses summed over the steps of a batch, as published, or their mean.",
+        Choice("sum", "batch_mean", "mean"),
+        "Loss of a batch: the sum over its rollouts and their steps, as in TorchBeast; the mean over rollouts of the "
+        "sum over steps, as in RTFM; or the mean over steps.",
     ),
     Key("agent.max_grad_norm", Float(0, above=True), "To which the gradient's norm is clipped."),
     Key(
