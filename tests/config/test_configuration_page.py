@@ -7,44 +7,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from drqv2.config.checks import leaves
 from drqv2.config.schema import CFGS, keys
 from drqv2.config.tables.shared import FIRST_REGIME, REGIMES
+from tests.markdown import tables, value
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
-
-
-def cells(line: str) -> list[str]:
-    """Return the cells of a row of a Markdown table; a cell may hold an escaped bar."""
-    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def documented() -> dict[str, dict[str, str]]:
     """Return the page's defaults as text, by regime and key."""
     found: dict[str, dict[str, str]] = {regime: {} for regime in REGIMES}
     for section in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
-        heading, *lines = section.splitlines()
-        named = re.search(r"\((.+)\)$", heading)
+        named = re.match(r".+ \((.+)\)\n", section)
         regimes = named[1].split(", ") if named else list(REGIMES)
-        rows = [cells(line) for line in lines if line.startswith("| `")]
-        if "| key | default |" not in section:
+        ((head, rows),) = tables(section)
+        if head[:2] != ["key", "default"]:
             continue
         for key, default, *_ in rows:
             name = key.strip("`")
             everywhere, *others = default.split("; ")
             assert re.fullmatch(r"`[^`]+`", everywhere), default
-            values = dict.fromkeys(regimes, everywhere.strip("`"))
+            defaults = dict.fromkeys(regimes, everywhere.strip("`"))
             for other in others:
-                who, _, value = other.partition(": ")
+                who, _, text = other.partition(": ")
                 assert set(who.split(", ")) < set(regimes), f"{name}: {who}"
-                values |= dict.fromkeys(who.split(", "), value.strip("`"))
-            for regime, value in values.items():
+                defaults |= dict.fromkeys(who.split(", "), text.strip("`"))
+            for regime, text in defaults.items():
                 assert name not in found[regime], f"{name} stands twice for regime={regime}"
-                found[regime][name] = value
+                found[regime][name] = text
     return found
 
 
@@ -55,14 +49,6 @@ def composed(*overrides: str) -> dict[str, Any]:
     return leaves(cfg)
 
 
-def read(text: str) -> Any:
-    """Return the value of a cell."""
-    try:
-        return float(text)  # YAML takes 8e-05 for text
-    except ValueError:
-        return yaml.safe_load(text)
-
-
 @pytest.mark.parametrize("regime", REGIMES)
 def test_the_defaults_are_those_that_hydra_composes(regime: str) -> None:
     values = composed(f"regime={regime}")
@@ -71,5 +57,5 @@ def test_the_defaults_are_those_that_hydra_composes(regime: str) -> None:
     values |= {"regime": FIRST_REGIME}  # what regime=NAME replaces
     told = documented()[regime]
     assert set(told) == set(keys(regime))
-    wrong = {name: (text, values[name]) for name, text in told.items() if read(text) != values[name]}
+    wrong = {name: (text, values[name]) for name, text in told.items() if value(text) != values[name]}
     assert not wrong
