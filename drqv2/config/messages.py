@@ -69,7 +69,7 @@ _ADVICE = (
 )
 
 
-# Keys of mtrl's multi-task experiment, and what they are here.
+# Keys of programs that train several tasks, such as mtrl, and what they are here.
 _ELSEWHERE = {
     "delete_replay_at_end": "keep_replay=false",
     "retain_last_n": "snapshot_keep_last",
