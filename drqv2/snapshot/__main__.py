@@ -42,7 +42,8 @@ def inspect(run_dir: Path) -> None:
     if not files.has_snapshot(run_dir):
         raise UserError(f"{run_dir}: contains no snapshot; give the directory of a run")
     newest: dict[str, Any] = {}
-    for path in [run_dir / name for name in files.SNAPSHOTS] + sorted(run_dir.glob("weights_*.pt")):
+    milestones = sorted(run_dir.glob("weights_*.pt"), key=lambda path: (len(path.name), path.name))  # by frame
+    for path in [run_dir / name for name in files.SNAPSHOTS] + milestones:
         if not path.exists():
             continue
         try:
