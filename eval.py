@@ -160,13 +160,13 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
 
 
 def _require_sense(args: SimpleNamespace, chosen: Sequence[int] | None) -> None:
-    """Raise UserError if values do not fit together or the machine; `chosen` are the episodes to film."""
+    """Raise UserError if values conflict or do not suit the machine; `chosen` are the episodes to film."""
     if args.live and chosen == []:
         raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
     if args.live:
         screen.require_display()
     if not args.store and (args.noise or args.random_share):
-        raise UserError("noise and random_share: are for store=DIR; evaluations are without exploration")
+        raise UserError("noise and random_share apply only to store=DIR; evaluations do not explore")
     if args.store and (args.export or args.live or args.film or args.out):
         raise UserError("store=DIR: keeps the episodes and nothing else; leave out export, live, film and out")
     if args.export:
@@ -216,7 +216,7 @@ def _play(envs: Sequence[Sequence[Any]], episodes: int, act: Policy) -> list[lis
 def _store_episodes(
     envs: Sequence[Any], act: Policy, args: SimpleNamespace, cfg: DictConfig, about: dict[str, Any]
 ) -> None:
-    """Play the episodes, maybe with noise, into a data set; print their returns."""
+    """Play the episodes, with noise if configured, into a data set; print their returns."""
     about |= {
         "action_repeat": cfg.action_repeat,
         "seed": cfg.seed,
@@ -272,7 +272,7 @@ def _store(stem: Path, summary: dict[str, Any]) -> None:
 
 
 def _numbers(played: Sequence[str], results: Sequence[Sequence[EpisodeResult]], several: bool) -> dict[str, Any]:
-    """Return what the JSON file says of the episodes: returns, by task where there are several, and successes."""
+    """Return the contents of the JSON file: the episodes' returns, by task if there are several, and successes."""
     returns = {name: [result.total for result in own] for name, own in zip(played, results, strict=True)}
     success = {name: [result.success for result in own] for name, own in zip(played, results, strict=True)}
     numbers: dict[str, Any] = {"returns": returns if several else returns[played[0]]}
@@ -311,7 +311,7 @@ def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
 
 
 def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
-    """Parse `film`; None means that the returns decide."""
+    """Parse `film`; None means that the returns decide which episodes are filmed."""
     if film in ("best", "worst"):
         return None
     if film == "none":

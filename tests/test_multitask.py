@@ -419,7 +419,7 @@ def test_a_single_task_has_its_own_discount_too(tmp_path: Path) -> None:
         ("tasks=[gymnasium:tests.task_envs:Buttons-v0]", "discrete"),
         ("tasks=[gymnasium:tests.task_envs:Buttons-v0,gymnasium:tests.task_envs:Long-v0]", "discrete"),
         (f"tasks=[{LONG}] env_id={SHORT}", "give only one"),
-        (f"regime=drqv2 tasks=[{LONG}]", "tasks: is a key of regime=multitask alone"),
+        (f"regime=drqv2 tasks=[{LONG}]", "tasks: is a key of regime=multitask only"),
         (f"regime=drqv2 env_id={LONG} agent._target_=tests.task_run.Recorder", "needs regime=multitask"),
     ],
 )

@@ -116,7 +116,7 @@ def _resolved(cfg: DictConfig) -> Any:
 
 
 def _is_foreign(plain: Mapping[str, Any]) -> bool:
-    """Return whether the agent may be another's, whose `encoder` is something else; DrQV2Agent checks its own."""
+    """Return whether the agent may be foreign, with another meaning of `encoder`; DrQV2Agent checks its own."""
     return plain.get("agent_dir") is not None or not str(plain["agent"].get("_target_")).startswith("drqv2.")
 
 
@@ -155,7 +155,9 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
     fitting = cfg.get(FOR_REGIMES, [regime])
     if presets and (regime != chosen or regime not in fitting):
         fits = fitting[0] if regime == chosen else regime
-        raise UserError(f"{', '.join(presets)}: is for regime={fits}; add regime={fits}, or choose another preset")
+        raise UserError(
+            f"{', '.join(presets)} applies only to regime={fits}; add regime={fits}, or choose another preset"
+        )
     for override in overrides:
         name = override.lstrip("+~").partition("=")[0]
         if name == "task" and cfg.get("env_id") is not None:

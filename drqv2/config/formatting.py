@@ -1,4 +1,4 @@
-"""Names and values in messages and columns: a value as it is typed, the names most like a mistyped one."""
+"""Names and values in messages and columns: a value as you would type it, the names closest to a mistyped one."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def column_name(task: str) -> str:
 
 
 def rewards_of(tasks: Iterable[str]) -> str:
-    """Return which rewards Meta-World's tasks have, for tables of returns; an empty text without such a task."""
+    """Return which rewards Meta-World's tasks have, for tables of returns; an empty string without such a task."""
     return "Meta-World v3 with rewards of version 2" if any(task.startswith("metaworld:") for task in tasks) else ""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return `; nearest: a, b`, or an empty text when nothing in `names` looks like `name` or contains it."""
+    """Return `; nearest: a, b`, or an empty string if nothing in `names` resembles `name` or contains it."""
     names = list(names)
     containing = [candidate for candidate in names if len(name) > 2 and name in candidate]
     found = list(dict.fromkeys(containing + nearest(name, names)))[:3]
@@ -41,7 +41,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def unknown(group: str, option: str, options: Iterable[str]) -> str:
-    """Say that a configuration group has no such option, and which it has: in one line if they are few."""
+    """Return the message that a configuration group has no such option, and which ones it has."""
     options = list(options)
     separator = "\n" if len(options) > 6 else "; "
     near = did_you_mean(option, options)

@@ -36,7 +36,7 @@ class Kind:
         """Return `value` in the kind's own type.
 
         Raises:
-            ValueError: it is not allowed; without a message where "must be ALLOWED" says it all.
+            ValueError: it is not allowed; without a message where "must be ALLOWED" is enough.
         """
         raise NotImplementedError
 
@@ -310,5 +310,5 @@ class Key:
 
 
 def not_set(name: str) -> str:
-    """Say that a mandatory key has no value."""
+    """Return the message that a mandatory key has no value."""
     return "task_name is not set: give task=NAME" if name == "task_name" else f"{name} is not set: give {name}=VALUE"

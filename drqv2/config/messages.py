@@ -49,7 +49,7 @@ def _omegaconf(error: OmegaConfBaseException, known: Iterable[str]) -> str:
 _ADVICE = (
     (
         r"To append to your (?:config|default list) use \+(agent)=(.*)",
-        "{0}={1}: agents have names in regime=offline; elsewhere agent._target_=MODULE.CLASS chooses another",
+        "{0}={1}: agent=NAME works in regime=offline only; elsewhere set agent._target_=MODULE.CLASS",
     ),
     (
         r"To append to your config use \+(agent\.[^=]+)=(.*)",
@@ -86,7 +86,7 @@ def _composition(error: Exception, names: list[str]) -> str:
                 return f"{match[1]}: there is no such key; here it is {_ELSEWHERE[match[1]]}"
             if match.groups() and match[1] in every_key().keys() - set(names):
                 others = " and ".join(f"regime={name}" for name in GROUPS if match[1] in keys(name))
-                return f"{match[1]}: is a key of {others} alone (see --help); leave it out, or choose that regime"
+                return f"{match[1]}: is a key of {others} only (see --help); leave it out, or choose that regime"
             if match.groups() and match[1] in names and match[1].startswith("agent."):
                 return f"{match[1]}: the chosen agent takes no such argument (see --help)"
             near = did_you_mean(match[1], names) if "{near}" in message else ""

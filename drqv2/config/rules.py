@@ -56,7 +56,7 @@ def check_together(cfg: Mapping[str, Any]) -> None:
 
 
 def _check_epochs(cfg: Mapping[str, Any]) -> None:
-    """Check what says when a run evaluates, ends and learns."""
+    """Check the keys that determine when a run evaluates, ends and learns."""
     for name in ("stop_return", "save_best", "test_in_train"):
         if cfg["eval_every_frames"] is None and cfg[name]:
             raise UserError(f"{name}={show(cfg[name])} with eval_every_frames=null: it needs evaluations")
@@ -71,7 +71,7 @@ def _check_epochs(cfg: Mapping[str, Any]) -> None:
 
 
 def _check_learning(cfg: Mapping[str, Any]) -> None:
-    """Check that a run which is long enough to learn ever does."""
+    """Check that a run that is long enough to learn does so at all."""
     steps, rate = cfg["steps_per_collect"], cfg["updates_per_step"]
     learning = (cfg["num_train_frames"] - cfg["num_seed_frames"]) // cfg["action_repeat"]  # agent steps
     if steps is not None and 0 < learning < steps:
@@ -93,7 +93,7 @@ def _check_data(cfg: Mapping[str, Any]) -> None:
         raise UserError(f"then={cfg['then']} with save_snapshot=false: the second part resumes from a snapshot")
     offline, frames = cfg["offline_frames"], cfg["num_train_frames"]
     if cfg["then"] is None and offline is not None:
-        raise UserError(f"offline_frames={offline}: is for then=drqv2; set num_train_frames instead")
+        raise UserError(f"offline_frames={offline} applies only to then=drqv2; set num_train_frames instead")
     collecting = {
         "updates_per_step": 1,
         "steps_per_collect": None,
@@ -102,7 +102,7 @@ def _check_data(cfg: Mapping[str, Any]) -> None:
     }
     for name, value in collecting.items():
         if cfg["then"] is None and cfg[name] != value:
-            raise UserError(f"{name}={show(cfg[name])}: is for then=drqv2; without it nothing is collected")
+            raise UserError(f"{name}={show(cfg[name])} applies only to then=drqv2; without it nothing is collected")
     if cfg["then"] is not None and (offline is None or offline >= frames):
         raise UserError(
             f"then={cfg['then']}: needs offline_frames below num_train_frames={frames}, got {show(offline)}"
@@ -197,7 +197,7 @@ def _check_actors(cfg: Mapping[str, Any]) -> None:
         raise UserError(f"deterministic=true with num_actors={actors}: only one acts in turn; set num_actors=1")
     if cfg["cluster"] == "ray" and (cfg["batched_inference"] or cfg["deterministic"]):
         wrong = "batched_inference" if cfg["batched_inference"] else "deterministic"
-        raise UserError(f"cluster=ray with {wrong}=true: is for cluster=local")
+        raise UserError(f"cluster=ray with {wrong}=true: {wrong} applies only to cluster=local")
     if cfg["deterministic"] and cfg["batched_inference"]:
         raise UserError("deterministic=true with batched_inference=true: the only actor acts in the learner's process")
     if envs % actors:

@@ -49,14 +49,14 @@ def every_key() -> Mapping[str, Key]:
 
 
 def length(config: Mapping[str, Any]) -> int | None:
-    """Return the environment frames of a run from its configuration by dotted name; None if that does not tell."""
+    """Return a run's environment frames from its configuration by dotted name; None if they are not determined."""
     steps = config.get("total_timesteps")
     frames = config.get("num_train_frames") if steps is None else steps * config["action_repeat"]
     return frames if isinstance(frames, int) else None
 
 
 def legacy(regime: str = FIRST_REGIME) -> dict[str, Any]:
-    """Return what a stored configuration means by lacking a key that did not exist when it was written."""
+    """Return the values of keys that a stored configuration may lack because they did not exist yet."""
     return {key.name: key.legacy for key in keys(regime).values() if key.legacy is not NO_LEGACY}
 
 
@@ -92,6 +92,6 @@ def defaults(regime: str = FIRST_REGIME) -> dict[str, Any]:
 
 
 def agent_arguments() -> dict[str, Any]:
-    """Return the arguments that the files of cfgs/agent set, by dotted name: each is of one of these agents."""
+    """Return the arguments that the files of cfgs/agent set, by dotted name; each belongs to one of these agents."""
     files: list[Any] = [OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CFGS.glob("agent/*.yaml"))]
     return {f"agent.{name}": value for file in files for name, value in file.items() if name != "_target_"}

@@ -1,4 +1,4 @@
-"""What the user is told about an error in their own agent files: their frames, not the project's."""
+"""Messages about errors in the user's own agent files: their frames, not the project's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def agent_frames(error: Exception) -> list[traceback.FrameSummary]:
 
 
 def explain_agent(error: Exception, advice: str = "") -> UserError | None:
-    """Return what to tell the user about an error raised in an agent's files; None if none of them is involved."""
+    """Return the message for an error raised in an agent's files; None if none of them is involved."""
     shown, inmost = agent_frames(error), traceback.extract_tb(error.__traceback__)[-1]
     if not shown:
         return None

@@ -53,7 +53,7 @@ def _parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dic
 
 
 def value_of(text: str, kind: Kind) -> Any:
-    """Return what a text on the command line stands for, whether the kind allows it or not."""
+    """Return the value that a text on the command line stands for, whether or not the kind allows it."""
     if text == "null":
         return None
     if kind.is_text:

@@ -1,4 +1,4 @@
-"""Configurations for programs of your own: composed and checked as on the command line, without Hydra's runs."""
+"""Configurations for your own programs, composed and checked as on the command line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def compose(*overrides: str, **values: Any) -> DictConfig:
     given = [readable(override, multirun=False) for override in overrides]
     given += [readable(f"{name}={_written(value)}", multirun=False) for name, value in values.items()]
     if foreign := next((o for o in given if re.match(r"\+{0,2}hydra[./]", o)), None):
-        raise UserError(f"{foreign}: is for the command line; pass the directory to make_workspace(cfg, directory)")
+        raise UserError(
+            f"{foreign} applies only to the command line; pass the directory to make_workspace(cfg, directory)"
+        )
     run_dir, regime, given = take_resume(given, multirun=False)
     try:
         with hydra.initialize_config_dir(str(run_dir or CFGS), version_base="1.3"):

@@ -1,4 +1,4 @@
-"""One job of Hydra's, in this process or where a launcher runs it: how it is called, and what is said when it fails."""
+"""One job of Hydra's, in this process or where a launcher runs it: how it is called, and the messages when it fails."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Job:
 
 
 def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
-    """Return what to tell the user about an error that is the machine's fault; None if it is a bug."""
+    """Return the message for an error that is the machine's fault; None if it is a bug."""
     text, name = str(error), type(error).__name__  # some are compared by name: of packages that are not imported here
     kind: type[UserError] = UserError
     if isinstance(error, OSError) and error.errno in files.DISK_ERRNOS:
@@ -109,7 +109,7 @@ def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
 
 
 def _explain_agent(error: Exception, cfg: DictConfig, work_dir: Path) -> UserError | None:
-    """Return what to tell the user about an error in their agent files; None if it is elsewhere."""
+    """Return the message for an error in the user's agent files; None if it is elsewhere."""
     size, published = cfg.image_size, PUBLISHED_SIZE
     misfit = size != published and cfg.obs_type == "pixels" and any(words in str(error) for words in MISFITS)
     if cfg.get("agent_dir") and misfit:
@@ -121,7 +121,7 @@ def _explain_agent(error: Exception, cfg: DictConfig, work_dir: Path) -> UserErr
 
 
 def explain_launcher(error: Exception, overrides: Sequence[str]) -> UserError | None:
-    """Return what to tell the user about an error of the launcher that the overrides choose; None for other errors."""
+    """Return the message for an error of the chosen launcher; None for other errors."""
     line = " ".join(str(error).split())[:200]
     if type(error).__module__.partition(".")[0] in ("joblib", "submitit", "ray"):
         advice = "Repeat the command with hydra.sweep.dir=THAT_DIRECTORY to resume every run of the sweep."

@@ -75,7 +75,7 @@ def check_plugins(overrides: Sequence[str], single: bool) -> None:
         except importlib.metadata.PackageNotFoundError:
             raise UserError(f"{override}: not installed; run .venv/bin/pip install -e '.[{extra}]'") from None
         if single:
-            raise UserError(f"{override}: launchers and sweepers are for several runs; add -m")
+            raise UserError(f"{override}: launchers and sweepers apply only to several runs; add -m")
 
 
 def chosen_regime(overrides: Sequence[str]) -> str:

@@ -69,7 +69,7 @@ def make_encoder(name: str, obs_shape: Sequence[int], hidden_dim: int) -> nn.Mod
         kind = "vectors" if name == "mlp" else "images"
         allowed = "mlp" if len(obs_shape) == 1 else ", ".join(ENCODERS[2:])
         raise UserError(
-            f"agent.encoder={name} is for {kind}, observations have shape {tuple(obs_shape)}: use {allowed}"
+            f"agent.encoder={name} applies only to {kind}; observations have shape {tuple(obs_shape)}: use {allowed}"
         )
     if name == "mlp":
         # Bounded units: with ReLU the value of a rare observation grows with its norm, in the direction of the common
@@ -134,7 +134,7 @@ class Categorical:
 
 
 class Gaussian:
-    """Actions with independent normal components; what is out of [-1, 1] is clipped by the environment.
+    """Actions with independent normal components; the environment clips them to [-1, 1].
 
     Args:
         mean: [B, A].
@@ -189,7 +189,7 @@ class Policy(nn.Module):
         encoder: auto, mlp, small, nature or impala.
         hidden_dim: features, and units of the LSTM.
         lstm: whether there is one.
-        normalize: whether observations that are vectors are normalised by those that `see` has got.
+        normalize: whether vector observations are normalised by the statistics that `see` collects.
         precision: fp32, or bf16 for the products of an encoder of images.
     """
 
@@ -225,7 +225,7 @@ class Policy(nn.Module):
         return zeros, zeros.clone()
 
     def see(self, obs: Tensor) -> None:
-        """Take observations, [..., *obs_shape], into the statistics that normalise."""
+        """Update the normalisation statistics with observations, [..., *obs_shape]."""
         if self.obs_stats is not None:
             self.obs_stats.update(obs)
 

@@ -39,7 +39,7 @@ from drqv2.system.files import REPLAY
 
 
 def prepare_machine(cfg: DictConfig) -> None:
-    """Resolve what is `auto` for this machine, and set torch accordingly.
+    """Resolve `auto` values for this machine, and configure torch accordingly.
 
     Raises:
         UserError: compile=true, and there is no compiler, or the agent has nothing to compile.
@@ -50,7 +50,7 @@ def prepare_machine(cfg: DictConfig) -> None:
     envs.choose_backend()  # before anything imports dm_control
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     if cfg.precision == "bf16" and cfg.device == "cpu" and not machine.processor()[1]:
-        print("warning: this CPU emulates bf16, which is many times slower; precision=fp32 is the choice of auto here")
+        print("warning: this CPU emulates bf16, which is many times slower; precision=auto would choose fp32 here")
     if cfg.device.startswith("cuda") and str(cfg.agent._target_).endswith(".MultiTaskAgent"):
         if cfg.compile is True:
             raise UserError("compile=true: MultiTaskAgent uses no CUDA graphs yet; use compile=auto")
@@ -89,8 +89,8 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
         env.action_spec().dtype, np.integer
     ):
         raise UserError(
-            f"{node['_target_']} acts with vectors of floats, and the actions of {cfg.task_name} are discrete: use "
-            "regime=ppo and its own agent, or one of yours"
+            f"{node['_target_']} needs continuous actions; those of {cfg.task_name} are discrete: use regime=ppo "
+            "and its own agent, or an agent of your own"
         )
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")} | {"action_spec": env.action_spec()} | shapes
     offered |= {"num_tasks": len(task_names(cfg)), "action_sizes": getattr(env, "action_sizes", None)}
@@ -101,7 +101,7 @@ def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:
     """Return the policy of a new agent on the CPU, in a precision that this CPU multiplies, for an actor."""
     cpu = cfg.copy()
     cpu.precision = machine.resolve_precision("auto", "cpu") if cfg.precision == "bf16" else cfg.precision
-    with contextlib.redirect_stdout(None):  # the learner has said where the agent's file is
+    with contextlib.redirect_stdout(None):  # the learner has already printed where the agent's file is
         return make_agent(cpu, env, torch.device("cpu")).policy
 
 
@@ -126,7 +126,7 @@ def make_recorders(cfg: DictConfig, env: EnvHandle, work_dir: Path) -> tuple[Vid
 
 
 def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
-    """Return the dashboard where it is wanted: auto is for terminals that can move their cursor."""
+    """Return the console that is configured: auto is a dashboard on terminals that can move their cursor."""
     tasks = [suffix[1:] for suffix in task_suffixes(cfg)] if cfg.regime == "multitask" else []  # as in eval.csv
     if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
         return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device), tasks=tasks)
@@ -134,7 +134,7 @@ def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Sta
 
 
 def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:
-    """Return the logger with the sinks that are wanted."""
+    """Return the logger with the configured sinks."""
     hparams: Any = OmegaConf.to_container(cfg, resolve=True)
     sinks: list[Sink] = []
     if cfg.use_wandb:
@@ -143,10 +143,10 @@ def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:
 
 
 def batches_for(agent: Any, batches: Iterator[Any], cfg: DictConfig) -> Iterator[Any]:
-    """Return the batches of a run as its agent knows them: without their tasks, unless it wants to know these.
+    """Return the batches of a run, without their tasks unless the agent takes them.
 
     Raises:
-        UserError: it does, and the regime has no tasks.
+        UserError: the agent takes tasks, and the regime has none.
     """
     if not takes_task(agent):
         return map(itemgetter(slice(5)), batches) if cfg.regime == "multitask" else batches

@@ -91,7 +91,7 @@ def test_discrete_actions_are_stored_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["noise=0.1"], "are for store=DIR"),
+        (["noise=0.1"], "apply only to store=DIR"),
         (["store={tmp}"], "exists; give another directory"),
         (["store={tmp}/x", "random_share=2"], "random_share=2"),
     ],

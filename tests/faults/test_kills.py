@@ -86,7 +86,7 @@ def test_actors_end_with_a_killed_learner_and_the_resumed_run_starts_others(tmp_
         frames.append(0 if newest is None else snapshot.load(newest)["frame"])
     words = finish(run_dir, "actors")
     assert "actors: 2 processes" in words
-    assert "begin new episodes; rollouts that were on their way are lost" in words
+    assert "begin new episodes; rollouts in flight are lost" in words
     assert [json.loads(line)["frame"] for line in (run_dir / "starts.jsonl").read_text().splitlines()] == frames
     assert frames == sorted(frames)
     assert frames[-1] > 0

@@ -86,7 +86,7 @@ def test_schedules_need_no_quotes():
         ("lr=${lrr}", "nearest: lr"),
         ("hydra.run.dir=${nowhere}", "nowhere"),
         ("hydra/launcher=nothing", "hydra/launcher=nothing: there is no such hydra/launcher"),
-        ("hydra/launcher=joblib", "launchers and sweepers are for several runs; add -m"),
+        ("hydra/launcher=joblib", "launchers and sweepers apply only to several runs; add -m"),
         ("--bogus", "see --help"),
         ("-m --cfg job", "--cfg shows one configuration"),
         ("-m seed=1,x", "seed=x: must be a whole number"),  # the last job is checked before the first one runs
@@ -126,7 +126,7 @@ def test_another_regime(capsys, toy):
     cfg, work_dir = start("regime=toy", "task=walker_walk", "horizon=32", config_dir=toy)
     assert (cfg.regime, cfg.horizon, cfg.task_name, cfg.eval_every_frames) == ("toy", 32, "walker_walk", 10000)
     assert not {"nstep", "batch_size", "agent"} & set(cfg), "what tasks set for DrQ-v2 is left out"
-    assert "preset=cpu: is for regime=drqv2" in refused(capsys, "regime=toy", "preset=cpu", config_dir=toy)
+    assert "preset=cpu applies only to regime=drqv2" in refused(capsys, "regime=toy", "preset=cpu", config_dir=toy)
     cfg, _ = start(f"resume={work_dir}", "horizon=16", config_dir=toy)
     assert (cfg.regime, cfg.horizon) == ("toy", 16), "the regime is that of the stored configuration"
     foreign = ["regime=toy", "task=walker_walk", "nstep=3"]

@@ -215,7 +215,7 @@ def test_a_run_with_actors_is_resumed(
             run(tmp_path / "run")
     before = rows(tmp_path / "run", "train")
     resume(tmp_path / "run")
-    assert "begin new episodes; rollouts that were on their way are lost" in capsys.readouterr().out
+    assert "begin new episodes; rollouts in flight are lost" in capsys.readouterr().out
     after = rows(tmp_path / "run", "train")
     assert after[:9] == before
     assert (after[-1]["step"], len(after)) == ("960", 20)
@@ -254,11 +254,14 @@ def test_a_task_from_pixels(tmp_path: Path) -> None:
         (["batch_size=3"], "batch_size=3: must be a multiple of 2, the environments of an actor"),
         (["num_buffers=3"], "num_buffers=3: too few; must be at least 4"),
         (["deterministic=true"], "deterministic=true with num_actors=2: only one acts"),
-        (["cluster=ray", "batched_inference=true"], "cluster=ray with batched_inference=true: is for cluster=local"),
+        (
+            ["cluster=ray", "batched_inference=true"],
+            "cluster=ray with batched_inference=true: batched_inference applies only to cluster=local",
+        ),
         (["agent.discount=0.9"], "agent.discount=0.9: differs from discount=0.99"),
         (["agent.reward_clipping=hard"], "agent.reward_clipping=hard"),
-        (["horizon=8"], "horizon: is a key of regime=ppo alone"),
-        (["agent._target_=drqv2.agents.drqv2.DrQV2Agent"], "DrQV2Agent acts with vectors of floats"),
+        (["horizon=8"], "horizon: is a key of regime=ppo only"),
+        (["agent._target_=drqv2.agents.drqv2.DrQV2Agent"], "DrQV2Agent needs continuous actions"),
         (
             ["num_actors=1", "num_envs=2", "deterministic=true", "batched_inference=true"],
             "deterministic=true with batched_inference=true",

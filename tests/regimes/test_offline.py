@@ -377,7 +377,7 @@ def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pyte
         (["data=nowhere/at_all"], "there is no such directory"),
         (["agent=dqn"], "agent=dqn"),
         (["agent.update_every_steps=2"], "must be 1 with regime=offline"),
-        (["offline_frames=20"], "is for then=drqv2"),
+        (["offline_frames=20"], "applies only to then=drqv2"),
         (["then=drqv2", "offline_frames=1"], "offline_frames=1: shorter than one agent step"),
         (["then=drqv2"], "needs offline_frames below"),
         (["then=drqv2", "offline_frames=20", "save_snapshot=false"], "resumes from a snapshot"),

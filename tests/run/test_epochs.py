@@ -385,7 +385,7 @@ def test_hooks_get_what_they_are_for(tmp_path: Path) -> None:
     assert got["episode"][0] == EpisodeStats(30, 0, float(table[0]["episode_reward"]), 60, None)
 
 
-def test_an_epoch_tells_what_it_has_brought(tmp_path: Path) -> None:
+def test_the_statistics_of_an_epoch(tmp_path: Path) -> None:
     with opened(tmp_path / "run", "drqv2", "snapshot_every_seconds=1000") as run:
         told = list(run.epochs())
         summary = run.epoch.summary()
@@ -638,7 +638,7 @@ def test_ppo_collects_and_repeats_as_told(tmp_path: Path) -> None:
         ("ppo", ["segments=null", "steps_per_collect=50"], "multiple of horizon=8"),
         ("ppo", ["steps_per_collect=96"], "steps_per_collect=96 and segments=6"),
         ("impala", ["steps_per_collect=96"], "choose that regime"),
-        ("offline", ["episodes_per_collect=1"], "is for then=drqv2"),
+        ("offline", ["episodes_per_collect=1"], "applies only to then=drqv2"),
         ("drqv2", ["hydra.run.dir=x"], "pass the directory to make_workspace"),
         ("drqv2", ["num_train_framse=5"], "num_train_framse"),
     ],
@@ -680,7 +680,7 @@ def test_a_resumed_run_does_not_need_the_weights_that_it_began_with(tmp_path: Pa
     with opened(tmp_path / "run", "ppo", f"init_from={weights}") as run:
         next(run.epochs())
         weights.unlink()
-        with pytest.raises(UserError, match="cannot begin again"):
+        with pytest.raises(UserError, match="cannot start over"):
             run.reset()
     with train.make_workspace(train.compose(resume=tmp_path / "run")) as run:
         assert run.run().epochs > 1

@@ -38,7 +38,7 @@ LEARNER = (
     Key(
         "steps_per_collect",
         Int(1),
-        "Agent steps collected between two rounds of the updates that are due.",
+        "Agent steps collected between two rounds of updates.",
         "agent steps",
         null="one of each environment",
         legacy=None,
@@ -46,7 +46,7 @@ LEARNER = (
     Key(
         "episodes_per_collect",
         Int(1),
-        "The same in episodes.",
+        "Episodes collected between two rounds of updates.",
         "episodes",
         null="as steps_per_collect",
         legacy=None,
@@ -58,7 +58,7 @@ LEARNER = (
     Key(
         "seed_updates",
         Int(0),
-        "Calls of agent.update at once at the first step at which the agent learns.",
+        "Calls of agent.update made at once when the agent first learns.",
         "calls",
         legacy=0,
     ),

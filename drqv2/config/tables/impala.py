@@ -27,12 +27,12 @@ ROLLOUT = (
     Key(
         "max_policy_lag",
         Int(0),
-        "Greatest number of updates between the weights that a rollout began with and the update that learns from it; "
+        "Maximum number of updates between the weights that a rollout began with and the update that learns from it; "
         "older rollouts are dropped, and counted.",
         "updates",
         null="no bound",
     ),
-    free("actor_hang_seconds", Float(1), "Without a step, after which an actor is replaced.", "seconds"),
+    free("actor_hang_seconds", Float(1), "Seconds without a step before an actor is replaced.", "seconds"),
     free(
         "batched_inference",
         Bool(),
@@ -46,12 +46,15 @@ ROLLOUT = (
         "One actor, in the learner's process, in turn with it: the same seed gives the same bits.",
     ),
 )
-RECORDS = (*shared.RECORDS, free("log_every_seconds", Float(0), "Least time between two rows of train.csv.", "seconds"))
+RECORDS = (
+    *shared.RECORDS,
+    free("log_every_seconds", Float(0), "Minimum time between two rows of train.csv.", "seconds"),
+)
 AGENT = (
     *shared.POLICY,
-    Key("agent.lr", Float(0, above=True), "Learning rate at the start; it falls to 0 in a line."),
+    Key("agent.lr", Float(0, above=True), "Initial learning rate; decays linearly to 0."),
     fixed("agent.rms_alpha", Float(0, 1), "Decay of RMSprop's mean of squares."),
-    fixed("agent.rms_eps", Float(0, above=True), "What RMSprop adds to its root."),
+    fixed("agent.rms_eps", Float(0, above=True), "RMSprop's epsilon."),
     fixed("agent.rms_momentum", Float(0, 1), "Momentum of RMSprop."),
     free("agent.total_steps", Int(1), "As total_timesteps."),
     Key("agent.discount", Float(0, 1, above=True), "As discount."),
@@ -65,8 +68,12 @@ AGENT = (
         Choice("none", "abs_one", "soft_asymmetric"),
         "Rewards as they are, within [-1, 1], or 5 tanh(r / 5), times 0.3 where negative.",
     ),
-    Key("agent.rho_clip", Float(0, above=True), "Greatest ratio in V-trace's differences."),
-    Key("agent.pg_rho_clip", Float(0, above=True), "Greatest ratio of a policy gradient's advantage."),
+    Key(
+        "agent.rho_clip",
+        Float(0, above=True),
+        "Clip of the importance ratio in V-trace's temporal differences (rho-bar).",
+    ),
+    Key("agent.pg_rho_clip", Float(0, above=True), "Clip of the importance ratio in the policy gradient."),
     Key("agent.baseline_cost", Float(0), "Weight of the value loss."),
     Key("agent.entropy_cost", Float(0), "Weight of the entropy."),
     Key(
@@ -75,11 +82,11 @@ AGENT = (
         "Loss of a batch: the sum over its rollouts and their steps, as in TorchBeast; the mean over rollouts of the "
         "sum over steps, as in RTFM; or the mean over steps.",
     ),
-    Key("agent.max_grad_norm", Float(0, above=True), "To which the gradient's norm is clipped."),
+    Key("agent.max_grad_norm", Float(0, above=True), "Maximum gradient norm."),
     Key(
         "agent.truncation",
         Choice("bootstrap", "ignore"),
-        "At a time limit, bootstrap from the last observation; or treat it as an end.",
+        "At a time limit, bootstrap from the last observation, or treat it as a termination.",
     ),
     fixed("agent.normalize_observations", Bool(), "Normalise vectors by their running mean and deviation."),
 )

@@ -35,14 +35,14 @@ TASKS = (
     fixed(
         "exclude_tasks",
         Tasks(TASK_GROUPS),
-        "Tasks that are played and logged, but not learnt from: their steps are not stored.",
+        "Tasks that are played and logged but not stored: the agent does not learn from them.",
     ),
     fixed(
         "per_task",
         Settings(action_repeat=Int(1), discount=Float(0, 1, above=True), camera=Int(-1)),
-        "Settings of single tasks, as in per_task={cheetah_run:{action_repeat:4}}; frames are counted with the "
+        "Settings of individual tasks, as in per_task={cheetah_run:{action_repeat:4}}; frames are counted with the "
         "action_repeat of the others.",
-        null="none have their own",
+        null="no task has settings of its own",
     ),
     Key(
         "task_sampling",
@@ -71,11 +71,11 @@ AGENT = (
         "A value: a number; or a distribution over bins, learnt by cross-entropy from two neighbouring bins, or from a "
         "Gaussian's share of each (HL-Gauss, arXiv 2403.03950).",
     ),
-    fixed("agent.value_bins", Int(3), "Bins of such a distribution.", "bins"),
+    fixed("agent.value_bins", Int(3), "Number of bins, with value=two_hot or hl_gauss.", "bins"),
     fixed(
         "agent.value_max",
         Float(0, above=True),
-        "Greatest value that the bins cover, the least is its negative; values beyond are clipped, so use "
+        "Largest value that the bins cover; the smallest is its negative. Values beyond are clipped, so use "
         "normalize_rewards with bins.",
     ),
     fixed(
@@ -83,7 +83,11 @@ AGENT = (
         Bool(),
         "Divide a task's rewards by its greatest discounted return so far over value_max.",
     ),
-    fixed("agent.critic_heads", Choice("shared", "task"), "One output layer of values for all tasks, or one for each."),
+    fixed(
+        "agent.critic_heads",
+        Choice("shared", "task"),
+        "One output layer of the critic for all tasks, or one for each task.",
+    ),
 )
 
 # By title, in the order in which they are shown.

@@ -12,7 +12,7 @@ DATA = (
         Text(),
         "Episodes to learn from: a run's directory, one of episode files (this project's, .npz of the public DrQ-v2 or "
         "of V-D4RL, .hdf5 of V-D4RL or D4RL), or minari:NAME. They are not changed.",
-        null="to be given",
+        null="must be given",
     ),
     fixed(
         "clip_actions",
@@ -20,7 +20,7 @@ DATA = (
         "Clip the data's actions to [-1, 1], instead of refusing data with others.",
         legacy=False,
     ),
-    free("then", Choice("drqv2"), "What the run continues with after offline_frames.", null="it ends"),
+    free("then", Choice("drqv2"), "What the run continues with after offline_frames.", null="nothing: it ends"),
     free(
         "offline_frames",
         Int(1),
@@ -32,9 +32,13 @@ DATA = (
 RECORDS = (*drqv2.RECORDS, free("log_every_frames", Int(1), "Interval between two rows of train.csv.", "frames"))
 AGENT = (
     *drqv2.AGENT,
-    Key("agent.bc_alpha", Float(0), "Weight of the values beside the imitation. For agent=drqv2_bc."),
+    Key("agent.bc_alpha", Float(0), "Weight of the values relative to the imitation term. For agent=drqv2_bc."),
     Key("agent.cql_alpha", Float(0), "Weight of the conservative term. For agent=cql."),
-    Key("agent.cql_samples", Int(1), "Actions of each of the three kinds in it. For agent=cql."),
+    Key(
+        "agent.cql_samples",
+        Int(1),
+        "Sampled actions per kind (uniform, policy at obs, policy at next_obs). For agent=cql.",
+    ),
 )
 
 _OWN = {"Data": DATA}

@@ -41,7 +41,7 @@ TASK = (
     Key(
         "render",
         Choice("exact", "fast", "rgb_array"),
-        "How dm_control's tasks are drawn: exactly as dm_control draws them, or faster with coarser shadows, which "
+        "How dm_control's tasks are rendered: exactly as dm_control does, or faster with coarser shadows, which "
         "changes up to 0.3 % of the pixels, averaged over a task. rgb_array: learn from what a Gymnasium environment's "
         "render() returns, where its observations have no image.",
     ),
@@ -55,14 +55,14 @@ TASK = (
     fixed(
         "channels",
         Choice("auto", "first", "last"),
-        "Which axis of your environment's images holds the channels; auto: what the shape tells.",
+        "Which axis of your environment's images holds the channels; auto: inferred from the shape.",
         legacy="auto",
     ),
     fixed(
         "max_episode_steps",
         Int(1),
-        "Truncate episodes after so many steps, and bootstrap there; replaces the time limit of dm_control's tasks and "
-        "of gymnasium: and envpool: environments.",
+        "Truncate episodes after this many steps, and bootstrap there; replaces the time limit of dm_control's tasks "
+        "and of gymnasium: and envpool: environments.",
         "agent steps",
         null="the environment's own limit",
         legacy=None,
@@ -108,7 +108,13 @@ EVALUATION = (
         null="eval_every_frames",
         legacy=None,
     ),
-    free("stop_return", Float(), "End the run once an evaluation's mean return is that.", null="do not", legacy=None),
+    free(
+        "stop_return",
+        Float(),
+        "End the run once an evaluation's mean return reaches this value.",
+        null="never",
+        legacy=None,
+    ),
     free(
         "test_in_train",
         Bool(),
@@ -171,7 +177,7 @@ RECORDS = (
     free(
         "video_fps",
         Float(0, above=True),
-        "Pictures per second of simulated time in evaluation videos; fewer take less time to draw.",
+        "Pictures per second of simulated time in evaluation videos; fewer take less time to render.",
         "pictures",
         null="one for each agent step",
         legacy=None,
@@ -188,6 +194,6 @@ POLICY = (
         "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of Nature "
         "518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
     ),
-    fixed("agent.hidden_dim", Int(1), "Width of the layers behind it, and of the LSTM.", "units"),
+    fixed("agent.hidden_dim", Int(1), "Width of the layers behind the encoder, and of the LSTM.", "units"),
     fixed("agent.lstm", Bool(), "A recurrent policy."),
 )
