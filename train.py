@@ -101,7 +101,7 @@ class Workspace(BaseWorkspace):
         self.start_episodes(range(len(self.train_envs)))
 
     def loop(self) -> Iterator[EpochStats]:
-        """Act and learn until num_train_frames; yield what each epoch has brought, with its evaluation."""
+        """Act and learn until num_train_frames; yield each epoch's statistics, evaluation included."""
         while self.train_until_step(self.global_step):
             # log episodes that ended, begin the next ones
             self.finish_episodes()
@@ -142,13 +142,13 @@ class Workspace(BaseWorkspace):
             return choose_actions(self.agent, observations, shape, self.global_step, False, self.acting_tasks)
 
     def update(self) -> None:
-        """Call the agent's update as often as it is due at each agent step since it was last called.
+        """Run every agent update that has fallen due since the last call.
 
-        With steps_per_collect or episodes_per_collect, that is once so many have been collected.
+        With steps_per_collect or episodes_per_collect, updates wait until that many have been collected.
         """
         made, end = self.progress, self.global_step + self.round_steps
         if self.seed_until_step(self.global_step) or len(self.replay_storage) == 0:
-            made.updated_step, made.updated_episode = end, made.episode  # nothing to make up for
+            made.updated_step, made.updated_episode = end, made.episode  # these steps are not made up for
             return
         steps, episodes = end - made.updated_step, made.episode - made.updated_episode
         if steps < self.steps_per_collect or episodes < self.episodes_per_collect:
@@ -162,7 +162,7 @@ class Workspace(BaseWorkspace):
         made.updated_step, made.updated_episode = end, made.episode
 
     def seed_updates_due(self, step: int) -> int:
-        """Return the number of updates at once: all of them at the first step at which the agent learns."""
+        """Return `seed_updates` the first time the agent learns, 0 afterwards."""
         if self.progress.seed_updates_done or step % self.update_every_steps:
             return 0
         self.progress.seed_updates_done = True
@@ -222,7 +222,7 @@ class Workspace(BaseWorkspace):
                 self.train_video_recorder.init(time_step.observation, enabled=self.progress.filming)
 
     def finish_episodes(self) -> None:
-        """Log the episodes that have ended, a row each, or one for those of several tasks; begin the next ones."""
+        """Log the episodes that have ended, one row each, or one row for all tasks; begin the next ones."""
         ended = [i for i, time_step in enumerate(self.time_steps) if time_step.last()]
         if not ended:
             return
@@ -252,13 +252,13 @@ class Workspace(BaseWorkspace):
             self.epoch.logged(episodes, metrics)
 
     def episode_stats(self, i: int) -> EpisodeStats:
-        """Return what the episode that has ended in environment i has brought."""
+        """Return statistics of the episode that just ended in environment i."""
         made, task = self.progress, self.task_of[i]
         length = made.episode_steps[i] * self.repeats[task]
         return EpisodeStats(self.global_step, task, made.episode_rewards[i], length, made.episode_success[i])
 
     def diagnostics(self) -> dict[str, float]:
-        """Return what the newest episode of each task says of the learner, and the mean over tasks."""
+        """Return diagnostics of the learner on the newest episode of each task, and their mean over tasks."""
         found: dict[int, dict[str, float]] = {}
         for task, episode in self.replay_storage.newest_of_tasks().items():
             arrays = self.replay_storage.load_episode(episode)
@@ -266,25 +266,25 @@ class Workspace(BaseWorkspace):
         return tasks.with_means(found, self.suffixes)
 
     def episode_metrics(self, ended: Sequence[int], seconds: float) -> dict[str, float]:
-        """Return what a row says of the episodes that have ended in these environments since the row before."""
+        """Return the metrics of the episodes that ended in these environments since the last row."""
         made = self.progress
         totals, steps, success = made.episode_rewards, made.episode_steps, made.episode_success
         results = [EpisodeResult(totals[i], steps[i], success[i]) for i in ended]
         return self.task_metrics([self.task_of[i] for i in ended], results, seconds)
 
     def evaluation_metrics(self, results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
-        """Return what the row of an evaluation says of its episodes."""
+        """Return the metrics of an evaluation's episodes."""
         if not self.multitask:
             return super().evaluation_metrics(results, seconds)
         return self.task_metrics([i // self.cfg.num_eval_episodes for i in range(len(results))], results, seconds)
 
     def task_metrics(self, played: Sequence[int], results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
-        """Return each task's metrics and their means; of several tasks also the seconds that the episodes took."""
+        """Return each task's metrics and their means; with several tasks also the seconds that the episodes took."""
         found = tasks.metrics(played, results, self.repeats, self.suffixes, self.unstored)
         return found | {"duration": seconds} if self.multitask else found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of environments and replay; `needs` is the first episode that it refers to."""
+        """Return the state of environments and replay; `needs` is the oldest episode it refers to."""
         return {
             "needs": self.replay_storage.first_needed,
             "train_envs": [env.state() for env in self.train_envs],
@@ -296,7 +296,7 @@ class Workspace(BaseWorkspace):
         """Restore environments and replay."""
         self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         self.replay_loader.load_state_dict(saved["replay_loader"])
-        if "train_envs" not in saved:  # the run has learnt from stored data until here
+        if "train_envs" not in saved:  # so far, the run has learnt from stored data
             return self.start_episodes(range(len(self.train_envs)))
         for env, env_state in zip(self.train_envs, saved["train_envs"], strict=True):
             env.start("restore", env_state)
@@ -314,7 +314,7 @@ REGIMES: dict[str, type[BaseWorkspace]] = {
 
 
 def make_workspace(cfg: DictConfig, work_dir: str | Path | None = None) -> BaseWorkspace:
-    """Return the Workspace of a run, new or resumed, which is to be closed: use it as a context.
+    """Open a run, new or resumed. Use it as a context manager, which closes it.
 
     Args:
         cfg: what `compose` returned.

@@ -64,7 +64,7 @@ class Setting:
         return [f"env_id=envpool:{self.env}", f"num_envs={actors * self.envs}", *words.split(), *self.network]
 
     def ppo(self, actors: int) -> list[str]:
-        """Return the arguments of train.py for PPO with the environments of so many actors."""
+        """Return the arguments of train.py for PPO with the environments of this many actors."""
         envs = actors * self.envs
         words = f"regime=ppo preset={self.preset} num_envs={envs} horizon={self.batch // envs}"
         return [*words.split(), *self.network]

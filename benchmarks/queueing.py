@@ -48,11 +48,11 @@ class Constants:
     buffers: int | None = None
 
     def nodes(self, actors: int) -> int:
-        """Return the nodes of so many actors."""
+        """Return the number of nodes for a number of actors."""
         return math.ceil(actors / self.actors_per_node)
 
     def num_buffers(self, actors: int) -> int:
-        """Return the rollouts that may be under way, with so many actors."""
+        """Return the rollouts that may be in flight, with a number of actors."""
         return self.buffers or 2 * (actors + self.batch)
 
 
@@ -192,7 +192,7 @@ class Simulation:
         self._counts = _Counts(0.0, [])
 
     def run(self, warm_up: int, updates: int) -> Speeds:
-        """Return the speeds over so many updates, after so many that do not count."""
+        """Return the speeds over a number of updates, after a warm-up."""
         self._ask()
         self._until(warm_up)
         self._counts = counts = _Counts(self.now, [])

@@ -128,7 +128,7 @@ def act(vector: PoolVector, policy: Policy, arrays: Mapping[str, np.ndarray], se
 
 
 def rate(call: Callable[[], Any], steps: int, seconds: float) -> float:
-    """Return the steps a second of a call that takes so many, after two calls that do not count."""
+    """Return the steps a second of a call that takes this many, after two warm-up calls."""
     call()
     call()
     begin, count = time.perf_counter(), 0

@@ -13,7 +13,7 @@ from drqv2.utils import eval_mode as as_in_evaluation
 
 
 def takes_task(agent: Any) -> bool:
-    """Return whether an agent wants to know the task: as argument `task` of `act`, and as sixth field of a batch."""
+    """Return whether an agent takes the task: as argument `task` of `act`, and as sixth field of a batch."""
     return "task" in inspect.signature(agent.act).parameters
 
 
@@ -104,6 +104,6 @@ def _batch(observations: Sequence[Any]) -> Any:
 
 
 def acts_on_batches(agent: Any) -> bool:
-    """Return whether the agent's `act_batch` belongs to its `act`: not if a subclass has replaced `act` alone."""
+    """Return whether the agent's `act_batch` matches its `act`: not if a subclass has overridden `act` alone."""
     owners = [{"act", "act_batch"} & vars(kind).keys() for kind in type(agent).__mro__]
     return "act_batch" in next(filter(None, owners), set())

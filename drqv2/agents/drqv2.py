@@ -212,7 +212,7 @@ class DrQV2Agent:
         return metrics
 
     def improve_actor(self, obs: Tensor, action: Tensor, step: int) -> Metrics:
-        """Update the actor; `action`, of the batch, [B, A], is for agents that imitate it. See `update_actor`."""
+        """Update the actor, see `update_actor`. Agents that imitate use `action` of the batch, [B, A]."""
         return self.update_actor(obs, step)
 
     def update_critic(

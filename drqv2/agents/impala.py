@@ -27,26 +27,26 @@ class ImpalaAgent:
         encoder: mlp, small, nature or impala; auto: mlp for vectors, nature for images.
         hidden_dim: units.
         lstm: whether the policy is recurrent.
-        lr: learning rate at the start; it falls to 0 in a line.
+        lr: initial learning rate; decays linearly to 0.
         rms_alpha: decay of RMSprop's mean of squares.
-        rms_eps: added to its root.
+        rms_eps: RMSprop's epsilon.
         rms_momentum: of RMSprop.
         total_steps: agent steps until the learning rate is 0.
         discount: gamma, of a step.
         reward_clipping: none, abs_one or soft_asymmetric, see `clip_rewards`.
-        rho_clip: greatest ratio in V-trace's differences.
-        pg_rho_clip: greatest ratio of a policy gradient's advantage.
+        rho_clip: clip of the importance ratio in V-trace's temporal differences.
+        pg_rho_clip: clip of the importance ratio in the policy gradient.
         baseline_cost: weight of the value loss.
         entropy_cost: weight of the entropy.
         loss_reduction: of the losses of a batch's steps: sum over rollouts and time (TorchBeast); batch_mean, the mean
             over rollouts of the sum over time (RTFM); or mean over the steps whose actions counted. RMSprop undoes the
             scale of a loss, but its epsilon and the gradient limit do not follow it: smaller losses, smaller steps.
-        max_grad_norm: to which gradients are clipped.
+        max_grad_norm: maximum gradient norm.
         reward_scale: factor of rewards, before they are clipped.
         truncation: bootstrap from the last observation of a truncated episode, or ignore that it was cut off.
         normalize_observations: vectors by their running mean and deviation.
         precision: fp32, or bf16 for the convolutions.
-        seed: of what it samples.
+        seed: of the sampled actions.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ImpalaAgent:
         return vs.T, advantages.T
 
     def auxiliary_loss(self, batch: Segments) -> Tensor:
-        """Return a further loss that is added to the others; for subclasses. Here 0.
+        """Return an additional loss for subclasses to define; here 0.
 
         Args:
             batch: of rollouts, [B, T + 1, ...].

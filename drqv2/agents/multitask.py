@@ -5,7 +5,7 @@ With one task, or without an embedding, it is DrQ-v2, bit by bit on a CPU; on a 
 Options with published evidence, off by default:
 
 - `critic="residual"`, `value="hl_gauss"`, `normalize_rewards=True`: a wide critic of residual blocks with layer
-  normalisation that learns values as distributions by cross-entropy, of rewards brought to one scale for all tasks, as
+  normalisation that learns values as distributions by cross-entropy, with rewards scaled alike for all tasks, as
   in BRC (Nauman et al., "Bigger, Regularized, Categorical", arXiv 2505.23150).
 - `critic_heads="task"`: an output layer of the critic for each task.
 """
@@ -218,7 +218,7 @@ class MultiTaskAgent(DrQV2Agent):
         }
 
     def observe_episode(self, task: int, rewards: np.ndarray, discounts: np.ndarray) -> None:
-        """Take note of the greatest discounted return of an episode, where rewards are normalised.
+        """Record the largest discounted return of an episode, if rewards are normalised.
 
         Args:
             task: its task's index.

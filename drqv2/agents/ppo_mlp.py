@@ -1,6 +1,6 @@
 """PPO's policy and update in one call each (mlp.cpp, ppo_mlp.cpp), for small policies of vectors on a CPU.
 
-Their networks are so small that most of the time would pass between torch's operations.
+For networks this small, torch spends more time between operations than in them.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def suits(policy: Policy, optimizers: list[torch.optim.Optimizer], minibatch_siz
 
 
 def choose(agent: Any) -> Kernels:
-    """Return C++ where it is for an agent's policy and computes what the agent does, after a trial.
+    """Return C++ if it supports the agent's policy and, in a trial, computes the same as the agent.
 
-    It does not where a loss or the policy has been changed, and this module has not.
+    It does not if a loss or the policy was changed and this module was not.
     """
     agent.kernels = Kernels.CPP
     if agent.advantage != "full_batch" or not suits(agent.policy, agent.optimizers, agent.minibatch_size):

@@ -17,7 +17,7 @@ from drqv2.utils import eval_mode
 
 
 class EpisodeResult(NamedTuple):
-    """What an episode brought.
+    """The result of an episode.
 
     Attributes:
         total: its return.
@@ -30,7 +30,7 @@ class EpisodeResult(NamedTuple):
     success: float | None = None
 
     def after(self, time_step: Any) -> EpisodeResult:
-        """Return the result with a further time step."""
+        """Return the result with one more time step."""
         success = self.success if time_step.success is None else max(time_step.success, self.success or 0.0)
         return EpisodeResult(self.total + time_step.reward, self.steps + 1, success)
 
@@ -95,7 +95,7 @@ def evaluate(
     """Play num_eval_episodes of each task of a run without exploration; log their returns and film the first.
 
     Returns:
-        What the evaluation has brought.
+        Statistics of the evaluation.
 
     Raises:
         Stopped: the process was asked to stop.
@@ -121,7 +121,7 @@ def evaluate(
 
 
 def _log(run: BaseWorkspace, results: Sequence[EpisodeResult], seconds: float) -> EvalStats:
-    """Write the row of an evaluation that took so many seconds."""
+    """Write the row of an evaluation and of the seconds it took."""
     progress, metrics = run.progress, run.evaluation_metrics(results, seconds)
     progress.last_eval_step = run.global_step
     progress.last_return = metrics["episode_reward"]

@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def require_format(path: Path) -> None:
-    """Check the end of a file's name, and that what writes such files is installed.
+    """Check a file's suffix, and that the packages that write such files are installed.
 
     Raises:
         UserError: the format is unknown, or packages are missing.
@@ -38,7 +38,7 @@ def require_format(path: Path) -> None:
 
 
 def observed(env: Any, evaluation: int, act: Callable[[Any, int], np.ndarray], number: int) -> list[Any]:
-    """Return so many time steps of episodes that are played without exploration, one after another.
+    """Return `number` time steps of episodes played without exploration, one after another.
 
     Args:
         env: a handle on the environment.

@@ -54,7 +54,7 @@ class FirstEpisodes:
         recorder.begin()
 
     def add(self, task: int, env: Any, time_step: Any) -> None:
-        """Take the picture of a task's time step; when all that play have one, film them."""
+        """Take the picture of a task's time step; once every running episode has one, film them."""
         self._totals[task] += time_step.reward
         self._steps[task] += 1
         if self._recorder.is_recording and (self._steps[task] % self._recorder.every == 0 or time_step.last()):

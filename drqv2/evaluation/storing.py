@@ -29,7 +29,7 @@ class EpisodeStore:
         target: the directory.
         env: has the specs.
         frame_stack: frames in one observation.
-        about: what `dataset.json` says of the episodes' origin.
+        about: the episodes' origin, for `dataset.json`.
 
     Raises:
         UserError: the directory exists, or cannot be made.

@@ -1,4 +1,4 @@
-"""Is the learner healthy? Statistics taken at intervals from a finished episode; they draw no random numbers."""
+"""Diagnostics of the learner's health, taken at intervals from a finished episode, without random numbers."""
 
 from __future__ import annotations
 

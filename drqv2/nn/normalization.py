@@ -1,4 +1,4 @@
-"""Running statistics, and what is normalised by them."""
+"""Running statistics for normalisation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all that was shown to it, by the parallel formula of Chan, Golub and LeVeque (1983).
+    """Running mean and variance of the samples seen, by the parallel formula of Chan, Golub and LeVeque (1983).
 
     Args:
         shape: of one sample.

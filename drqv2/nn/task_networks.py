@@ -146,7 +146,7 @@ class TaskCritic(nn.Module):
         return self._own(self.Q1(h_action), task), self._own(self.Q2(h_action), task)
 
     def _own(self, out: Tensor, task: Tensor | None) -> Tensor:
-        """Return what the task's head says, of the outputs of all."""
+        """Return the output of the task's head, from the outputs of all heads."""
         if self.heads == 1 or task is None:
             return out
         return out.unflatten(1, (self.heads, -1))[torch.arange(len(out), device=out.device), task]

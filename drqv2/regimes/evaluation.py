@@ -1,4 +1,4 @@
-"""Evaluation of agents that act from a policy, maybe a recurrent one."""
+"""Evaluation of agents that act from a policy, possibly a recurrent one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def evaluate_policy(workspace: Any) -> EvalStats:
         workspace: with eval_envs and a video_recorder.
 
     Returns:
-        What the evaluation has brought.
+        Statistics of the evaluation.
 
     Raises:
         NotFiniteError: a loss or a parameter is NaN or infinite.

@@ -57,7 +57,7 @@ class ImpalaWorkspace(BaseWorkspace):
         state = self.agent.policy.initial_state(self.envs_of_actor)
         self.layout = rollout_layout(self.vector, state, cfg.unroll_length)
         if not cfg.deterministic:
-            self.vector.close()  # its specs are all that is needed
+            self.vector.close()  # only its specs are needed
         self.weights: Any = None  # SharedWeights or RayActors: what actors get the learner's weights from
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
@@ -109,7 +109,7 @@ class ImpalaWorkspace(BaseWorkspace):
         return Batches(actors, per_batch, threads, self.policy_device, version, cfg.max_policy_lag)
 
     def make_processes(self, setup: ActorSetup, number: int) -> ActorProcesses:
-        """Return actors in processes of this machine, with so many rollouts in shared memory."""
+        """Return actors in processes of this machine, with this many rollouts in shared memory."""
         cfg, inference = self.cfg, None
         self.weights = SharedWeights(self.agent.policy)
         threads = machine.learner_threads(cfg.num_actors)
@@ -130,7 +130,7 @@ class ImpalaWorkspace(BaseWorkspace):
         return ActorProcesses(task, cfg.num_actors, number, cfg.actor_hang_seconds, inference)
 
     def make_ray_actors(self, setup: ActorSetup, number: int) -> Any:
-        """Return actors on the Ray cluster, with at most so many rollouts under way."""
+        """Return actors on the Ray cluster, with at most this many rollouts in flight."""
         try:
             from drqv2.rollout.ray_actors import RayActors, connect
         except ModuleNotFoundError as error:
@@ -142,7 +142,7 @@ class ImpalaWorkspace(BaseWorkspace):
         return actors
 
     def loop(self) -> Iterator[EpochStats]:
-        """Learn until total_timesteps; yield what each epoch has brought, with its evaluation."""
+        """Learn until total_timesteps; yield each epoch's statistics, evaluation included."""
         assert self.batches is not None
         while self.train_until_step(self.global_step):
             # try to end the epoch: save a snapshot, evaluate
@@ -275,7 +275,7 @@ class ImpalaWorkspace(BaseWorkspace):
             self.batches = self.make_batches_in_turn()
             self.batches.unroller.load_state_dict(actor["unroller"], self.vector.restore(actor["envs"]))
         else:
-            print(f"the {self.cfg.num_envs} environments begin new episodes; rollouts that were on their way are lost")
+            print(f"the {self.cfg.num_envs} environments begin new episodes; rollouts in flight are lost")
             if self.cfg.deterministic:
                 self.vector.close()
                 self.vector = make_actor_vector(self.cfg, self.global_step, 0, 0)

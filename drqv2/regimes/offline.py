@@ -30,7 +30,7 @@ from drqv2.system.files import REPLAY
 class OfflineWorkspace(BaseWorkspace):
     """A run that learns from a data set, which becomes its replay. An update counts as an agent step.
 
-    Environments are for evaluations alone; without these there are none.
+    Environments are used for evaluations only; without evaluations none is made.
     """
 
     phases = ("data", "update", "evaluation", "snapshot")
@@ -102,7 +102,7 @@ class OfflineWorkspace(BaseWorkspace):
         self.first_episode(self.cfg.data)
 
     def loop(self) -> Iterator[EpochStats]:
-        """Learn until the end; yield what each epoch has brought, with its evaluation."""
+        """Learn until the end; yield each epoch's statistics, evaluation included."""
         while self.train_until_step(self.global_step):
             # try to end the epoch: save a snapshot, evaluate
             if self.epoch.ends():
@@ -141,7 +141,7 @@ class OfflineWorkspace(BaseWorkspace):
             log("step", self.global_step)
 
     def diagnostics(self) -> dict[str, float]:
-        """Return what the newest episode says of the learner."""
+        """Return diagnostics of the learner on the newest episode."""
         episode = self.replay_storage.load_episode(max(self.replay_storage.newest_of_tasks().values()))
         return diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
 
@@ -160,7 +160,7 @@ class OfflineWorkspace(BaseWorkspace):
         return 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the replay; `needs` is the first episode that it refers to."""
+        """Return the state of the replay; `needs` is the oldest episode it refers to."""
         return {
             "needs": self.replay_storage.first_needed,
             "replay_storage": self.replay_storage.state_dict(),
@@ -174,7 +174,7 @@ class OfflineWorkspace(BaseWorkspace):
         self.replay_loader.load_state_dict(saved["replay_loader"])
 
     def next_part(self) -> str:
-        """Return what is said before another regime continues the run."""
+        """Return the message to print when another regime takes over."""
         if self.cfg.then is None or self.epoch.stopped:
             return ""
         return f"learnt from stored data until frame {self.global_frame}; then={self.cfg.then} continues"

@@ -99,7 +99,7 @@ def _drawn(rng: np.random.Generator, ends: np.ndarray, number: int) -> tuple[np.
 def _drawn_by_task(
     rng: np.random.Generator, by_task: Sequence[tuple[np.ndarray, np.ndarray]], number: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return episodes and steps of transitions, of each task as many, to within one, int64 [number] each.
+    """Return episodes and steps of transitions, equally many of each task to within one, int64 [number] each.
 
     Args:
         rng: draws; also which tasks get one more.

@@ -95,7 +95,7 @@ class ReplayBufferStorage:
         self.window = Window(0, 0)
         self._size = 0  # transitions in the window
         self._pins: dict[str, int] = {}
-        self._lost: set[int] = set()  # tasks of which has been said that no episode is left
+        self._lost: set[int] = set()  # tasks already reported as having no episode left
         if existing:
             self.add_existing()
 
@@ -173,7 +173,7 @@ class ReplayBufferStorage:
         return episode
 
     def _warn_of_tasks_lost(self, window: Window) -> None:
-        """Say that the last episode of a task leaves the window."""
+        """Warn when a task's last episode leaves the window."""
         for task in {self.tasks[e] for e in range(self.window.first, window.first)} - self._lost:
             if all(self.tasks[e] != task for e in reversed(range(*window))):
                 self._lost.add(task)

@@ -53,7 +53,7 @@ class Scores:
 
 @dataclass
 class Aggregate:
-    """What the page says of all tasks together.
+    """The aggregate over all tasks that the page shows.
 
     Attributes:
         tasks: the tasks that count, with what their score is.

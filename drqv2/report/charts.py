@@ -51,7 +51,7 @@ class Trace:
 
     Attributes:
         entry: index of its legend entry.
-        name: what hovering says of it.
+        name: text shown by hovering.
         view: the choices under which it is drawn, such as {"metric": "return"}; other choices do not matter to it.
         x: [N].
         y: [N].

@@ -72,7 +72,7 @@ def warnings(group: Group, published: Published | None) -> list[str]:
         if run.learnt and (reason := _not_learnt(run, group.runs, published)):
             found.append(f"{name} has not learnt: {reason}")
         if run.whole:
-            continue  # the rest is said of the run
+            continue  # the rest is reported with the run
         for before, start in zip(run.starts, run.starts[1:], strict=False):
             message = f"{name} was resumed at frame {start.get('frame', 0):,} ({start.get('time', 'at unknown time')})"
             if before.get("commit") != start.get("commit"):

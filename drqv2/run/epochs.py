@@ -1,4 +1,4 @@
-"""The epochs of a run: where they end, their evaluations, the hooks, and what each epoch has brought."""
+"""The epochs of a run: where they end, their evaluations, hooks and statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Epochs:
         run: a `BaseWorkspace`.
 
     Attributes:
-        hooks: of the loop that is under way.
+        hooks: those of the current loop.
         stopped: whether an evaluation was good enough to end the run.
         seconds: what the run had spent on each activity when the epoch began.
     """
@@ -38,10 +38,10 @@ class Epochs:
         self._stop_return: float | None = cfg.stop_return
 
     def start(self, hooks: Hooks) -> bool:
-        """Begin or resume with these hooks; at the start of a run, evaluate. Return whether there is anything to do.
+        """Start or resume with these hooks; evaluate at the start of a run. Return whether there is anything to do.
 
         Raises:
-            UserError: hooks or keys would never do anything, or a hook has raised after an evaluation.
+            UserError: hooks or keys would have no effect, or a hook has raised after an evaluation.
         """
         run, p = self.run, self.run.progress
         if self._evaluated:  # its epoch has not ended, and the newest snapshot is from before it
@@ -65,7 +65,7 @@ class Epochs:
         return bool(run.train_until_step(p.step)) and not reached(p, self._stop_return)
 
     def _require_sense(self) -> None:
-        """Raise UserError if hooks or keys would never do anything."""
+        """Raise UserError if hooks or keys would have no effect."""
         if self.run.cfg.test_in_train and self._stop_return is None and self.hooks.stop is None:
             raise UserError("test_in_train=true: needs stop_return=NUMBER, a return that ends the run, or a stop hook")
         rules = {
@@ -86,12 +86,12 @@ class Epochs:
         return ends
 
     def unfinished(self) -> bool:
-        """Return whether there has been anything since the last epoch ended, at the end of a run."""
+        """Return whether anything has happened since the last epoch ended, at the end of a run."""
         p = self.run.progress
         return p.step > p.epoch_step or (self._interval is not None and p.last_eval_step != p.step)
 
     def end(self) -> EpochStats:
-        """Save, evaluate if due, and return what the epoch has brought.
+        """Save, evaluate if due, and return the epoch's statistics.
 
         Raises:
             Stopped: the process was asked to stop; the epoch ends again after a resume.
@@ -159,11 +159,11 @@ class Epochs:
         return bool(self.call("stop", stats, default=False)) or reached
 
     def logged(self, episodes: Sequence[EpisodeStats], metrics: Mapping[str, float] | None = None) -> None:
-        """Count training episodes of a row; with test_in_train, see whether they call for an evaluation.
+        """Count the training episodes of a row; with test_in_train, decide whether they call for an evaluation.
 
         Args:
             episodes: those of the row.
-            metrics: what the row says of them; by default, the means of return, length and success.
+            metrics: those of the row; by default, the means of return, length and success.
         """
         run, p = self.run, self.run.progress
         for episode in episodes:
@@ -174,7 +174,7 @@ class Epochs:
             self.call("on_episode_end", episode)
         if run.cfg.test_in_train and episodes:
             metrics = _means(episodes) if metrics is None else metrics
-            if "episode_reward" in metrics:  # not where all of them are of tasks that are not learnt
+            if "episode_reward" in metrics:  # absent where all of them belong to tasks that are not learnt
                 returns = [episode.total for episode in episodes]
                 p.eval_wanted |= self._good_enough(eval_stats(p.step, run.global_frame, returns, metrics))
 
@@ -191,7 +191,9 @@ class Epochs:
             return hook(*args)
         except Exception as error:
             try:
-                if self.run.cfg.save_snapshot and not self._evaluated:  # from the one before it, it is repeated
+                if (
+                    self.run.cfg.save_snapshot and not self._evaluated
+                ):  # the run resumes before the evaluation and repeats it
                     self.run.save_snapshot()
                 self.run.finish_snapshots()
             except UserError as other:
@@ -232,7 +234,7 @@ class Epochs:
         )
 
     def summary(self) -> RunSummary:
-        """Return what the run has brought so far."""
+        """Return statistics of the run so far."""
         run, p = self.run, self.run.progress
         update, train = self._spent(run.update_phases), run.timer.total_time()
         return RunSummary(

@@ -33,7 +33,7 @@ class Hooks:
 
     A hook that raises ends the run with its own exception, once a snapshot of that step is on disk, or, after
     `transform_reward`, which is called within a step, the newest before it.
-    Whatever hooks remember is yours to keep: snapshots hold the run alone.
+    Snapshots do not include what your hooks remember.
 
     Attributes:
         on_epoch_start: called with (epoch, env_step) where an epoch begins, and where a resumed run continues one.
@@ -42,13 +42,13 @@ class Hooks:
         on_episode_end: called with each training episode when it is logged or, in regime=ppo and regime=impala, when
             the learner gets it.
         save_checkpoint: called with (epoch, env_step, gradient_step) where an epoch ends, before the evaluation;
-            returns a path, which stands in `EpochStats`.
+            returns a path, which `EpochStats` holds.
         before_eval: called with (epoch, env_step) before an evaluation; 0 is the one before the first epoch.
         score: maps an evaluation to the number by which evaluations are compared; by default its mean return.
         save_best: called with an evaluation whose score is greater than each before.
-        stop: whether an evaluation is good enough to end the run. The one before the first epoch is not asked about.
+        stop: whether an evaluation is good enough to end the run. Not called for the one before the first epoch.
         transform_reward: maps rewards of any shape, a float32 array, to those that the agent learns from, of the same
-            shape. Returns in the logs are of the environment's own.
+            shape. Returns in the logs are those of the environment's own rewards.
     """
 
     on_epoch_start: Callable[[int, int], None] | None = None

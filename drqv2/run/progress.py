@@ -40,14 +40,14 @@ class Progress:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Progress:
-        """Return what a snapshot holds, maybe one from before some of the counters existed."""
+        """Return the counters of a snapshot, possibly written before some counters existed."""
         older = {"updated_step": saved["step"], "epoch_step": max(saved["last_eval_step"], 0)}
         progress = cls(**{**older, "best_score": saved["best_return"], **saved})
         progress.episode_success = progress.episode_success or [None] * len(progress.episode_steps)
         return progress
 
     def begin_epoch(self) -> None:
-        """Count from zero what the next epoch brings."""
+        """Reset the counters of the epoch."""
         self.epoch_step, self.epoch_gradient_step = self.step, self.gradient_step
         self.epoch_episodes, self.epoch_return_sum, self.epoch_length_sum = 0, 0.0, 0
         self.eval_wanted = False

@@ -98,7 +98,7 @@ class Snapshots:
             self._pin_replay()
 
     def is_current(self) -> bool:
-        """Return whether the newest snapshot holds all that the run has done, the end of its last epoch included."""
+        """Return whether the newest snapshot is up to date, the end of the last epoch included."""
         return self.step == self.run.global_step and self._epoch == self.run.progress.epoch
 
     def finish(self) -> None:
@@ -124,7 +124,7 @@ class Snapshots:
         files.retry_on_full_disk(lambda: files.write_atomically(path, text.encode()), str(path))
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Bring the run to where a snapshot was taken, under a configuration that may differ.
+        """Restore the run from a snapshot, under a configuration that may differ.
 
         Raises:
             UserError: it differs in what cannot change, or files that the snapshot refers to are missing.

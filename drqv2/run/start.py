@@ -22,7 +22,7 @@ from drqv2.system.signals import StopSignals, resume_hint
 def open_workspace(
     workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None
 ) -> BaseWorkspace:
-    """Start or resume the run in `work_dir`, up to where its loop begins; leaving its context unlocks the directory.
+    """Open the run in `work_dir`, new or resumed, before its loop begins; leaving the context unlocks the directory.
 
     Args:
         workspace: the Workspace of the regime.
@@ -59,12 +59,12 @@ def open_workspace(
 
 
 def current_regime(cfg: DictConfig, work_dir: Path) -> str:
-    """Return the name of a run's regime where the run is now: regime=offline may continue with another (`then`)."""
+    """Return a run's current regime: regime=offline may continue with another (`then`)."""
     if cfg.get("then") is not None and files.has_snapshot(work_dir):
         found = newest_readable(work_dir)
         if found is not None:
             made, end = found[1]["progress"], cfg.offline_frames // cfg.action_repeat
-            # At the end of the first part its last evaluation may be to do.
+            # At the end of the first part its last evaluation may still be due.
             if made["step"] > end or (made["step"] == end and made["epoch_step"] == end):
                 return str(cfg.then)
     return str(cfg.regime)
@@ -103,7 +103,7 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
 
 
 def conclude(run: BaseWorkspace) -> None:
-    """Print how well a finished run has done and where its files are; keep or delete its replay, as configured."""
+    """Print a finished run's returns and where its files are; keep or delete its replay, as configured."""
     lines, folder, storage = [], run.work_dir, run.replay_storage
     if run.progress.evaluations:
         last, best = run.progress.last_return, run.progress.best_return
@@ -136,20 +136,22 @@ def why_unlearnt(run: BaseWorkspace) -> str:
 
 
 class RunFinished(UserError):
-    """The run in a directory is finished, and its replay is deleted: a scheduler may start it again.
+    """The run has finished and its replay is gone; a scheduler may have restarted it.
 
     Attributes:
-        last_return: of its last evaluation.
+        last_return: mean return of its last evaluation.
     """
 
     last_return = float("nan")
 
 
 def _keep_foreign_episodes(run_dir: Path) -> None:
-    """Refuse a directory whose episodes a new start would delete, unless they are of a start that had no snapshot yet.
+    """Refuse a directory whose episodes a new start would delete.
+
+    Those of a start that died before its first snapshot may be deleted.
 
     Raises:
-        UserError: there are episodes of a run with save_snapshot=false or with its snapshots removed, or of no run.
+        UserError: the episodes come from a run without snapshots or from no run.
     """
     config = run_dir / "config.yaml"
     began = config.is_file() and "\nsave_snapshot: true" in config.read_text(errors="replace")
@@ -168,7 +170,7 @@ def _require_replay(cfg: DictConfig, run_dir: Path) -> None:
 
     Raises:
         RunFinished: keep_replay=false has deleted it at the end.
-        UserError: the run has not finished, or is asked to train for longer.
+        UserError: the run has not finished, or a longer one is requested.
     """
     found = newest_readable(run_dir)
     assert found is not None

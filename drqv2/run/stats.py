@@ -1,4 +1,4 @@
-"""What an epoch and a run have brought: frozen dataclasses of plain values."""
+"""Statistics of an epoch and of a run: frozen dataclasses of plain values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class EpisodeStats:
     """A finished training episode.
 
     Attributes:
-        env_step: agent steps of the run when it became known.
+        env_step: agent steps of the run when it was logged.
         task: index of its task, 0 where there is one.
         total: its return, of the environment's own rewards.
         length: environment frames.
@@ -30,7 +30,7 @@ class EpisodeStats:
 
 @dataclass(frozen=True)
 class EvalStats:
-    """An evaluation, or, where a training return may call for one (`test_in_train`), the episodes of a row.
+    """An evaluation; or the episodes of a row, where a training return may call for one (`test_in_train`).
 
     Attributes:
         env_step: agent steps of the run.
@@ -61,7 +61,7 @@ class EvalStats:
 
 @dataclass(frozen=True)
 class CollectStats:
-    """What an epoch has collected.
+    """Statistics of an epoch's collection.
 
     Attributes:
         env_steps: agent steps.
@@ -82,7 +82,7 @@ class CollectStats:
 
 @dataclass(frozen=True)
 class TrainStats:
-    """What an epoch has learnt.
+    """Statistics of an epoch's updates.
 
     Attributes:
         gradient_steps: steps of the optimizers.
@@ -111,8 +111,8 @@ class EpochStats:
         frame: environment frames of the run.
         gradient_step: steps of the optimizers in the run.
         episode: training episodes of the run.
-        collect: what the epoch has collected.
-        train: what it has learnt.
+        collect: statistics of its collection.
+        train: statistics of its updates.
         eval: the evaluation; None if there was none.
         score: that by which evaluations are compared; None without an evaluation.
         improved: whether it is greater than each before.
@@ -140,7 +140,7 @@ class EpochStats:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run, up to where it is.
+    """Statistics of a run so far.
 
     Attributes:
         epochs: how many have ended.

@@ -1,4 +1,4 @@
-"""Turns of a run: it trains with its own random numbers, clocks and signals, and stands still in between."""
+"""Turns of a run: it trains with its own random numbers, clocks and signals, and is paused in between."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Turns:
         run: a `BaseWorkspace`.
 
     Attributes:
-        rng_state: the run's state of the global random generators while it stands still; None while it trains.
-        between_epochs: whether its loop stands still at the end of an epoch.
+        rng_state: the run's state of the global random generators while it is paused; None while it trains.
+        between_epochs: whether its loop is paused at the end of an epoch.
     """
 
     def __init__(self, run: Any) -> None:
@@ -32,7 +32,7 @@ class Turns:
         """Yield from the run's epochs, each trained in a turn.
 
         Raises:
-            UserError: the epochs of the run were asked for once more meanwhile.
+            UserError: another iterator over the run's epochs has taken over.
         """
         self.revoke()
         number = self._iterators
@@ -43,7 +43,7 @@ class Turns:
                     raise UserError("this iterator's run was reset, or another iterator over its epochs has taken over")
 
     def revoke(self) -> None:
-        """Have the newest iterator end with a UserError, should it be asked for more."""
+        """Make the newest iterator raise UserError at its next step."""
         self._iterators += 1
 
     def _next(self, epochs: Iterator[EpochStats]) -> EpochStats | None:

@@ -50,8 +50,8 @@ class BaseWorkspace:
         collect_phases: those of them that collect experience.
         update_phases: those of them that learn from it.
         length_key: the key that sets the length of the run.
-        resources: what `close` closes, the last first; `owns` adds to them.
-        closed: whether it has.
+        resources: what `close` closes, last opened first; `owns` adds to them.
+        closed: whether the run has been closed.
         progress: what the loop counts.
         epoch: ends epochs and calls hooks.
         turns: when the run trains, and with which random numbers.
@@ -124,7 +124,7 @@ class BaseWorkspace:
     # --- a regime's own -----------------------------------------------------------------------------------------
 
     def setup(self) -> None:
-        """Make the environments, the agent and all else that the loop needs; none of it has a history yet."""
+        """Make the environments, the agent and everything else that the loop needs, all of it new."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -156,9 +156,9 @@ class BaseWorkspace:
     def epochs(self, hooks: Hooks | None = None) -> Iterator[EpochStats]:
         """Train, epoch by epoch, until the end of the run; the last one may be shorter.
 
-        Between epochs the run stands still: the time does not count, and what other code draws from the global random
+        Between epochs the run is paused: the time does not count, and what other code draws from the global random
         generators does not affect it. So several runs can take turns, as in `zip(a.epochs(), b.epochs())`. An iterator
-        that is left before its end is continued by the next one, within the epoch.
+        that is left early is continued by the next one, within the epoch.
 
         Args:
             hooks: functions of yours that are called.
@@ -184,7 +184,7 @@ class BaseWorkspace:
         self.save_snapshot_if_due(now=True)
         self.finish_snapshots()
         if last is not None:
-            yield last  # after the snapshot: whoever takes turns with other runs may not ask for more
+            yield last  # after the snapshot: a caller that alternates between runs may not ask for more
 
     def run(self, hooks: Hooks | None = None) -> RunSummary:
         """Train until the end of the run; see `epochs`."""
@@ -197,12 +197,12 @@ class BaseWorkspace:
         return self.run()
 
     def reset(self) -> None:
-        """Begin anew, from frame 0 with the same seed; what the run has written is deleted, its mp4 files too.
+        """Start over from frame 0 with the same seed; everything the run has written is deleted, videos too.
 
-        Iterators over the epochs of before end with a UserError.
+        Existing epoch iterators then raise UserError.
 
         Raises:
-            UserError: the run cannot begin again, and nothing is deleted.
+            UserError: the run cannot start over; nothing is deleted.
         """
         self.require_open()
         self.require_beginning()
@@ -217,13 +217,11 @@ class BaseWorkspace:
             self.lock = lock
 
     def require_beginning(self) -> None:
-        """Raise UserError if the run could not begin again once what it has written is deleted."""
+        """Raise UserError if the run could not start over once its files are deleted."""
         if self.cfg.get("then") is not None:
             raise UserError(f"a run with then={self.cfg.then} has two parts: start a new one in another directory")
         if self.cfg.init_from and not Path(self.cfg.init_from).is_file():
-            raise UserError(
-                f"init_from={self.cfg.init_from}: there is no such file any more; the run cannot begin again"
-            )
+            raise UserError(f"init_from={self.cfg.init_from}: the file no longer exists; the run cannot start over")
 
     def require_open(self) -> None:
         """Raise UserError if the run is closed."""
@@ -239,7 +237,7 @@ class BaseWorkspace:
                 return
             try:
                 if self.turns.between_epochs and self.cfg.save_snapshot and not self.snapshots.is_current():
-                    self.save_snapshot()  # of a loop that was left
+                    self.save_snapshot()  # the loop was left early
             finally:
                 self.close()
 
@@ -345,7 +343,7 @@ class BaseWorkspace:
         self.checkpoints.save_best(self.global_frame, config, agent_state.capture(self.agent))
 
     def evaluation_metrics(self, results: Sequence[Any], seconds: float) -> dict[str, float]:
-        """Return what the row of an evaluation says of its episodes: return, length and success, and each return."""
+        """Return the metrics of an evaluation's episodes: mean return, length and success, and each return."""
         returns, steps, success = zip(*results, strict=True)
         metrics = {
             "episode_reward": float(np.mean(returns)),
@@ -356,12 +354,12 @@ class BaseWorkspace:
         return metrics | {f"episode_reward/{episode}": value for episode, value in enumerate(returns)}
 
     def owns(self, *resources: Any) -> None:
-        """Have `close` close these, before those of earlier calls."""
+        """Have `close` close these, before those registered earlier."""
         for one in resources:
             self.resources.callback(one.close)
 
     def next_part(self) -> str:
-        """Return what is said at the end of a part of the run that another regime continues; empty otherwise."""
+        """Return the message to print when another regime takes over; empty otherwise."""
         return ""
 
     def close(self) -> None:

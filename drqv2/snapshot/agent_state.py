@@ -54,7 +54,7 @@ _ADVICE = "give the agent state_dict and load_state_dict"
 
 
 def capture(agent: Any, warn: bool = False) -> State:
-    """Return an agent's state for `torch.load(weights_only=True)`, tensors not copied; `warn` of what is left out."""
+    """Return an agent's state for `torch.load(weights_only=True)`, tensors not copied; `warn` about what it omits."""
     walk = _Capture()
     state = walk.walk(agent, "agent")
     if warn and walk.unsaved:
