@@ -43,7 +43,7 @@ from drqv2 import envs, utils
 from drqv2.agents.acting import evaluation_policy
 from drqv2.config.checks import validate
 from drqv2.config.formatting import column_name, rewards_of
-from drqv2.config.kinds import Bool, Device, EvenInt, Float, Folder, Int, Key, Text
+from drqv2.config.kinds import Bool, Camera, Device, EvenInt, Float, Folder, Int, Key, Text
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay, screen
 from drqv2.evaluation import trained_agent as trained
@@ -75,7 +75,7 @@ KEYS = {
         null="0,1,2,3, or 0 of several tasks",
     ): None,
     Key("render_size", EvenInt(16, 2048), "Height and width of each episode's frames.", "pixels"): 256,
-    Key("camera", Text(), "Camera to record with, index or name.", null="the task's default"): None,
+    Key("camera", Camera(), "Camera of the video; the agent sees what it saw in training.", null="the run's"): None,
     Key("fps", Float(0.1, 1000), "Frames per second of the video.", null="real time"): None,
     Key("live", Bool(), "Show the recorded episodes in a window instead of writing a video."): False,
     Key("num_envs", Int(1, 256), "Number of parallel environments, of each task.", "environments"): 1,
@@ -123,7 +123,6 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     stem = folder / f"{path.stem}_{frame}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', played)}"
     if not args.live and not args.store:
         _make(folder)
-    camera = int(args.camera) if re.fullmatch(r"-?[0-9]{1,9}", args.camera or "") else args.camera
     filmed = 1 if chosen is None or (len(names) > 1 and args.film is None) else len(chosen)  # episodes of each task
     if args.store and len(tasks) > 1:
         raise UserError("store: keeps the episodes of one task; add task=NAME, one of " + ", ".join(names))
@@ -133,10 +132,10 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         own = [made[t * cfg.num_eval_envs :][: cfg.num_eval_envs] for t in tasks]
         agent = trained.agent_with(cfg, made[0], weights, path)
         act: Policy = torch.no_grad()(evaluation_policy(agent, made[0].action_spec().shape, frame // cfg.action_repeat))
-        if camera is not None:  # report a wrong camera now, not after all episodes
+        if args.camera is not None:  # report a wrong camera now, not after all episodes
             for first, *_ in own:
                 first.call("begin", _EVALUATION, 0)
-                first.call("render", 16, 16, camera)
+                first.call("render", 16, 16, args.camera)
         playing = [some[: args.num_envs] for some in own]
         if args.store:
             return _store_episodes(playing[0], act, args, cfg, {"weights": str(path), "frame": frame, "task": played})
@@ -153,7 +152,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         cells = _cells(chosen, args.film, results, several=len(names) > 1)
         if cells:
             pictures = [Picture(own[i][k % filmed], e, played_names[i]) for k, (i, e) in enumerate(cells)]
-            _record(pictures, act, camera, args, stem, several=len(names) > 1)
+            _record(pictures, act, args, stem, several=len(names) > 1)
     finally:
         for env in made:
             env.close()
@@ -173,15 +172,13 @@ def _require_sense(args: SimpleNamespace, chosen: Sequence[int] | None) -> None:
         require_format(Path(args.export))
 
 
-def _record(
-    pictures: Sequence[Picture], act: Policy, camera: int | str | None, args: SimpleNamespace, stem: Path, several: bool
-) -> None:
+def _record(pictures: Sequence[Picture], act: Policy, args: SimpleNamespace, stem: Path, several: bool) -> None:
     """Play episodes side by side, and write their video or show it; those of `several` tasks are drawn less often."""
     seconds = pictures[0].env.step_seconds
     fps = 1 / seconds if seconds else 20.0
     every = max(1, round(fps / _GRID_FPS)) if several else 1
     size = overlay.cell_size(args.render_size, len(pictures)) if several else args.render_size
-    frames = side_by_side(pictures, _EVALUATION, act, size, camera, every, titles=several)
+    frames = side_by_side(pictures, _EVALUATION, act, size, args.camera, every, titles=several)
     if args.live:
         screen.show(frames, args.fps or fps / every)
     else:

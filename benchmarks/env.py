@@ -17,7 +17,7 @@ from benchmarks.baseline.pixels import REPEAT, SIZE, STACK
 from benchmarks.common import Row, main, quartiles
 from drqv2 import envs, utils
 from drqv2.config import schema
-from drqv2.envs.dmc import load
+from drqv2.envs.dm_control import load
 
 ABOUT = (
     "one agent step (2 frames, one image); ratio: speed-up over dm_control's pixels wrapper; fast: render=fast; "

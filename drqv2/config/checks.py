@@ -15,11 +15,12 @@ from zlib import crc32
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from drqv2.config.dm_control import every_task, unknown_task
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.kinds import NO_LEGACY, Device, Key, Schedule
 from drqv2.config.messages import explain
 from drqv2.config.rules import check_together
-from drqv2.config.schema import every_key, keys, tasks
+from drqv2.config.schema import every_key, keys
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
@@ -53,12 +54,8 @@ def _check_names(cfg: Mapping[str, Any], known: Mapping[str, Key]) -> None:
         if cfg["env"]["_target_"] is not None:
             raise UserError(f"env_id={show(env_id)} and env._target_={cfg['env']['_target_']}: give only one of them")
         return
-    if cfg.get("tasks") is None and cfg["env"]["_target_"] is None and task not in (None, "???", *tasks()):
-        raise UserError(
-            f"task_name={show(task)}: unknown task{did_you_mean(str(task), tasks())}\n"
-            "allowed: the files of cfgs/task; env_id=gymnasium:NAME or env_id=envpool:NAME; or your own environment "
-            "with env._target_=module.function"
-        )
+    if cfg.get("tasks") is None and cfg["env"]["_target_"] is None and task not in (None, "???", *every_task()):
+        raise UserError(unknown_task(f"task_name={show(task)}", str(task)))
 
 
 def validate(cfg: DictConfig) -> None:
@@ -99,6 +96,8 @@ def validate(cfg: DictConfig) -> None:
                     target[leaf] = flat[key.name]
             elif node != "agent":
                 raise UserError(f"{key.name} is missing: add +{key.name}=VALUE, which must be {key.allowed}")
+    if "time_limit" in plain["env"]:
+        flat["env.time_limit"] = plain["env"]["time_limit"]  # of dm_control's task: its episodes have another length
     check_together(flat)
 
 

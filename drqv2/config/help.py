@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from omegaconf import OmegaConf
 
 from drqv2.config.checks import leaves
+from drqv2.config.dm_control import MANIPULATION, other_tasks
 from drqv2.config.formatting import show
 from drqv2.config.kinds import Key
 from drqv2.config.schema import CFGS, GROUPS, agent_arguments, defaults, groups, keys, presets, tasks
@@ -33,6 +34,25 @@ of `env` in the same way.
 *resume* says what `resume=RUN_DIR` may do with a key: change it (free), change it with `resume_force=true`
 (force), or only keep it (fixed)."""
 
+_OTHER_TASKS = """\
+Every other task of dm_control has the values of `medium`. Those of its suite are named DOMAIN_TASK:
+
+{suite}.
+
+Those of its manipulation tasks are named without the ending, in place of which there is `obs_type`: states are those of
+dm_control's `reach_site_features`, images those of its `reach_site_vision`. `task=reach_site_features` also sets
+`obs_type=state`, `task=reach_site_vision` `obs_type=pixels`.
+
+{manipulation}.
+
+`ball_in_cup_catch` is another name of `cup_catch`. Without `camera`, tasks are seen by their camera 0, with these
+exceptions: 2 of `quadruped`; `y-axis` of `dog`, since camera 0 of `dog_fetch` does not see the dog; `cam1` of `lqr`,
+whose camera 0 loses sight of the masses; `front_close` of the manipulation tasks. In dm_control, episodes of `lqr` have
+no time limit and its actions no bounds; here they are 30 s (1000 frames) and [-1, 1].
+
+`+env.time_limit=5` (seconds) and other arguments of the functions in dm_control's suite reach the task, such as
+`+env.fully_observable=false` of `manipulator` and `stacker`; its manipulation tasks take none."""
+
 
 def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
     """Return what `--help` prints: usage, tasks, presets and the keys of a regime; raises as `groups`."""
@@ -49,7 +69,11 @@ def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
         "~agent.x removes an argument of the agent, +agent.x=1 adds one.",
         "",
         _fill(f"regime: {regime} ({REGIMES[regime]}; its keys are below){others}", 2),
-        _fill("task: " + ", ".join(tasks()), 2),
+        _fill(
+            "task: " + ", ".join(tasks()) + f"; and the {len(other_tasks())} others of dm_control's suite and "
+            "manipulation tasks (fish_swim, dog_run, stack_2_bricks; docs/configuration.md lists them)",
+            2,
+        ),
         "preset: paper (the task's own values), " + ", ".join(name for name in presets() if name != "paper"),
     ]
     for title, group in groups(regime).items():
@@ -68,7 +92,7 @@ def key_text(key: Key, default: str, width: int) -> str:
 def markdown() -> str:
     """Return docs/configuration.md."""
     lines = [_HEAD]
-    sections = _key_tables() | {"Tasks": _file_table("task"), "Presets": _file_table("preset")}
+    sections = _key_tables() | {"Tasks": [*_file_table("task"), "", _other_tasks()], "Presets": _file_table("preset")}
     for heading, table in sections.items():
         lines += ["", f"## {heading}", "", *table]
     return "\n".join(lines)
@@ -122,6 +146,17 @@ def _file_table(folder: str) -> list[str]:
         own = [f"`{name}={show(value)}`" for name, value in values.items() if name != "task_name"]
         rows.append([f"`{path.stem}`", ", ".join(bases + own) or "nothing"])
     return _table([folder, "sets"], rows)
+
+
+def _other_tasks() -> str:
+    """Return what is said of the tasks without a file."""
+    suite, manipulation = ([name for name in other_tasks() if (name in MANIPULATION) == arm] for arm in (False, True))
+    return _OTHER_TASKS.format(
+        **{
+            kind: textwrap.fill(", ".join(f"`{name}`" for name in names), 118, break_on_hyphens=False)
+            for kind, names in (("suite", suite), ("manipulation", manipulation))
+        }
+    )
 
 
 def _shown_defaults(regime: str) -> dict[str, str]:

@@ -124,6 +124,20 @@ class EnvId(Kind):
         return str(value)
 
 
+class Camera(Kind):
+    """A MuJoCo camera. Text of digits is a number, as on a command line."""
+
+    allowed = "a camera's name or number, -1 for the free camera"
+    is_text = True
+
+    def check(self, value: Any) -> int | str:
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value):
+            value = int(value)
+        _require(value != "" and isinstance(value, int | str) and not isinstance(value, bool))
+        _require(isinstance(value, str) or value >= -1)
+        return value
+
+
 class Tasks(Kind):
     """A list of different tasks and groups of them, or the name of a group.
 

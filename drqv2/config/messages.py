@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
+from drqv2.config.dm_control import unknown_task
 from drqv2.config.formatting import did_you_mean, unknown
 from drqv2.config.kinds import Key, not_set
-from drqv2.config.schema import CHOSEN, GROUPS, every_key, keys, tasks
+from drqv2.config.schema import CHOSEN, GROUPS, every_key, keys
 from drqv2.config.tables.shared import FIRST_REGIME
 
 
@@ -19,7 +20,9 @@ def explain(error: Exception, regime: str = FIRST_REGIME) -> str:
     known = keys(regime) if regime in GROUPS else every_key()
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
         group, _, option = str(error.missing_cfg_file).rpartition("/")
-        return unknown(group, option, tasks() if group == "task" else error.options or [])
+        if group == "task":
+            return unknown_task(f"task={option}", option)
+        return unknown(group, option, error.options or [])
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override, known)
     if isinstance(error, OmegaConfBaseException):

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from drqv2.config.dm_control import episode_frames, every_task
 from drqv2.config.formatting import did_you_mean, show
-from drqv2.config.schema import tasks
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.errors import UserError
 
-_FRAMES = {"reach_duplo": 250}  # of episodes of dm_control's tasks, where they are not 1000: 10 s at 25 Hz
+_OTHER_LENGTH = ("env._target_", "env.time_limit", "max_episode_steps")  # with one of them, episodes have another
 
 
 def check_together(cfg: Mapping[str, Any]) -> None:
@@ -31,6 +31,8 @@ def check_together(cfg: Mapping[str, Any]) -> None:
                 f"{name}={value}: shorter than one agent step of action_repeat={repeat} frames; "
                 f"must be at least {repeat} (frames)"
             )
+    if cfg["camera"] is not None and cfg["env_id"] is not None:
+        raise UserError(f"camera={show(cfg['camera'])}: applies only to dm_control's tasks, not to {cfg['env_id']}")
     _check_epochs(cfg)
     if "data" in cfg:
         _check_data(cfg)
@@ -45,10 +47,11 @@ def check_together(cfg: Mapping[str, Any]) -> None:
         )
     if "tasks" in cfg:
         return _check_tasks(cfg)
-    frames = _FRAMES.get(task, 1000)
+    frames = episode_frames(task)
     least = math.ceil(frames / repeat)
     # The length of other environments' episodes is unknown.
-    if cfg["env._target_"] is None and cfg["env_id"] is None and cfg.get("replay_buffer_size", least) < least:
+    known = all(cfg.get(name) is None for name in (*_OTHER_LENGTH, "env_id"))
+    if known and cfg.get("replay_buffer_size", least) < least:
         raise UserError(
             f"replay_buffer_size={cfg['replay_buffer_size']}: smaller than one episode of {task}; must be at least "
             f"{least} (transitions: {frames} frames at action_repeat={repeat})"
@@ -119,8 +122,8 @@ def _check_tasks(cfg: Mapping[str, Any]) -> None:
         other = short.setdefault(name.rpartition(":")[2], name)
         if other != name:
             raise UserError(f"tasks: {other} and {name} would have the same name in the metrics; give only one of them")
-        if ":" not in name and cfg["env._target_"] is None and name not in tasks():
-            near = did_you_mean(name, [*TASK_GROUPS, *tasks()])
+        if ":" not in name and cfg["env._target_"] is None and name not in every_task():
+            near = did_you_mean(name, [*TASK_GROUPS, *every_task()])
             raise UserError(f"tasks: {show(name)}: unknown task{near}; others are LIBRARY:NAME")
     for key, given in (("exclude_tasks", cfg["exclude_tasks"]), ("per_task", cfg["per_task"] or ())):
         for name in given:
@@ -141,10 +144,10 @@ def _check_tasks(cfg: Mapping[str, Any]) -> None:
 
 def _episode(cfg: Mapping[str, Any], task: str) -> int:
     """Return the transitions of an episode of one of several tasks; 0 where its length is not known here."""
-    if task in cfg["exclude_tasks"] or cfg["env._target_"] is not None:
+    if task in cfg["exclude_tasks"] or any(cfg.get(name) is not None for name in _OTHER_LENGTH):
         return 0
     own = (cfg["per_task"] or {}).get(task, {})
-    frames = {"": _FRAMES.get(task, 1000), "metaworld": 500}.get(task.rpartition(":")[0], 0)
+    frames = {"": episode_frames(task), "metaworld": 500}.get(task.rpartition(":")[0], 0)
     return math.ceil(frames / own.get("action_repeat", cfg["action_repeat"]))
 
 

@@ -43,6 +43,9 @@ def compose(task: str, preset: str) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
+    from drqv2.config.dm_control import offer_tasks
+
+    offer_tasks()
     with initialize_config_dir(str(ROOT / "cfgs"), version_base="1.3"):
         cfg = compose("config", overrides=[f"task={task}", f"preset={preset}"])
     return {**OmegaConf.to_container(cfg, resolve=True), "preset": preset}  # type: ignore[dict-item]
@@ -143,13 +146,13 @@ def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
     """Append the paper preset to `cfgs`, and, without a GPU, the cpu preset."""
     import torch
 
+    from drqv2.config.dm_control import every_task
     from drqv2.config.formatting import did_you_mean
-    from drqv2.config.schema import tasks
 
-    if task in tasks():
+    if task in every_task():
         cfgs += [compose(task, preset) for preset in ("paper", "cpu")[: 1 if torch.cuda.is_available() else 2]]
     else:
-        text = f"there is no task {task}{did_you_mean(task, tasks())}"
+        text = f"there is no task {task}{did_you_mean(task, every_task())}"
         yield Finding("fail", "task", text, "python train.py --help lists the tasks")
 
 

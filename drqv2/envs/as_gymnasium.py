@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from drqv2.config.schema import tasks
+from drqv2.config.dm_control import every_task
 from drqv2.envs.dmc import make
 from drqv2.errors import UserError
 
@@ -118,5 +118,5 @@ class DrQV2Env(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.ascontiguousarray(observation.transpose(1, 2, 0)) if self._channels_last else observation
 
 
-for _task in tasks():
+for _task in every_task():
     gymnasium.register(f"drqv2/{_task}-v0", f"{__name__}:{DrQV2Env.__name__}", kwargs={"task": _task})

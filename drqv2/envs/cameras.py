@@ -51,10 +51,7 @@ class PhysicsCamera:
     """
 
     def __init__(self, env: Any, size: int, camera: int | str, fast: bool = False, own: bool = False) -> None:
-        model = env.physics.model
-        names = [model.id2name(i, "camera") for i in range(model.ncam)]
-        if camera not in names and not (isinstance(camera, int) and -1 <= camera < model.ncam):
-            raise UserError(f"camera={camera!r}: must be -1 (free), 0 to {model.ncam - 1} or one of {names}")
+        check_camera(env.physics, camera)
         self.shape = (size, size, 3)
         self._env = env
         self._camera = camera
@@ -128,6 +125,15 @@ class RenderCamera:
 
     def render(self, height: int, width: int) -> np.ndarray:
         return fit(_rgb(self._env.picture()), height, width)
+
+
+def check_camera(physics: Any, camera: int | str, task: str = "") -> None:
+    """Raise UserError, which lists the cameras, if a simulation of dm_control's has no such camera."""
+    names = [physics.model.id2name(i, "camera") for i in range(physics.model.ncam)]
+    if camera not in names and not (isinstance(camera, int) and -1 <= camera < len(names)):
+        raise UserError(
+            f"camera={camera!r}: must be -1 (free), 0 to {len(names) - 1} or one of {names}{task and f' of {task}'}"
+        )
 
 
 def picture_shape(image: np.ndarray, name: str) -> tuple[int, int, int]:

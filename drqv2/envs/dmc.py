@@ -6,7 +6,7 @@ Importing this imports neither mujoco nor dm_control, since `choose_backend` has
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,49 +14,15 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera
+from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera, check_camera
+from drqv2.envs.dm_control import load
 from drqv2.envs.episode import LONG_EPISODE, Environment
 from drqv2.envs.faults import explain, explained
 from drqv2.envs.images import FORMAT, PIXELS, Image, described, find_image
 from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import choose_backend
-from drqv2.errors import UserError, nearest, not_installed
+from drqv2.errors import UserError, not_installed
 from drqv2.utils import TRAIN_ENV, spawn_seed
-
-
-def load(name: str, seed: int, obs_type: str = "pixels", endless: bool = False) -> tuple[dm_env.Environment, int | str]:
-    """Return dm_control's own environment for a task, and the camera to see it with.
-
-    Args:
-        name: reach_duplo, cup_catch, or `domain_task` of dm_control's suite.
-        seed: for what is drawn once, when the task is built (such as the masses of `lqr`).
-        obs_type: pixels or state.
-        endless: without the task's own time limit.
-
-    Raises:
-        UserError: there is no such task; names the nearest.
-    """
-    if name == "reach_duplo":
-        from dm_control import manipulation
-
-        env = manipulation.load("reach_duplo_features", seed=seed)
-        if obs_type == "pixels":  # then the features are unused
-            for observable in env.task.observables.values():
-                observable.enabled = False
-        if endless:
-            env._time_limit = float("inf")  # `manipulation.load` takes no time limit
-        return env, "front_close"
-    from dm_control import suite
-
-    tasks = {f"{domain}_{task}": (domain, task) for domain, task in suite.ALL_TASKS}
-    tasks["cup_catch"] = ("ball_in_cup", "catch")
-    if name not in tasks:
-        near = nearest(name, ["reach_duplo", *tasks])
-        raise UserError(f"unknown task {name!r}; {'nearest' if near else 'there are'}: {', '.join(near or tasks)}")
-    domain, task = tasks[name]
-    options = {"random": seed} | ({"time_limit": float("inf")} if endless else {})
-    env = suite.load(domain, task, task_kwargs=options, visualize_reward=False)
-    return env, 2 if domain == "quadruped" else 0
 
 
 def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
@@ -154,6 +120,7 @@ def make(
     image_size: int = 84,
     camera: int | str | None = None,
     factory: Callable[..., Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     stream: int = TRAIN_ENV,
     index: int = 0,
     render: str = "exact",
@@ -171,11 +138,13 @@ def make(
         action_repeat: environment frames in one agent step.
         seed: the run's seed; episode e is seeded from (seed, stream, index, e).
         image_size: height and width of a frame, pixels.
-        camera: MuJoCo camera, number or name; None for the task's own (2 for quadruped, front_close for reach_duplo,
-            else 0). Where the pixels come with the observation it is used for videos only.
+        camera: MuJoCo camera, number or name; None for the task's own (2 for quadruped, y-axis for dog, cam1 for lqr,
+            front_close for manipulation tasks, else 0). Where the pixels come with the observation it is used for
+            videos only.
         factory: returns your own dm_env.Environment or gymnasium.Env; of task_name, image_size, seed and camera it is
             given those that its signature names. Its pixels are resized to image_size by area averaging; a dm_control
             environment without a pixels observation is rendered.
+        options: arguments of dm_control's task, see `load`; those of a factory are its own.
         stream: stream of random numbers (drqv2.utils): training and evaluation see different episodes.
         index: the environment's number in its stream.
         obs_type: "pixels", or "state": the arrays of the task's own observation, flattened and joined. Then nothing is
@@ -210,7 +179,7 @@ def make(
     if factory is None:
         if render == "rgb_array":
             raise UserError(f"render=rgb_array: {name} is drawn by this project; use render=exact or render=fast")
-        env, own_camera = load(name, spawn_seed(seed), obs_type, max_episode_steps is not None)
+        env, own_camera = load(name, spawn_seed(seed), obs_type, options, max_episode_steps is not None)
         shown = own_camera if camera is None else camera
         make_camera = partial(PhysicsCamera, env, image_size, shown, render == "fast", own=True)
     else:
@@ -221,6 +190,10 @@ def make(
             image = find_image(env.observation_spec(), image_key, channels)
             _check_actions(env.action_spec())
         make_camera = partial(_camera, env, name, image_size, camera, render, obs_type, image)
+    if camera is not None and hasattr(env, "physics"):
+        check_camera(env.physics, camera, name)
+    elif camera is not None and factory is not None and "camera" not in inspect.signature(factory).parameters:
+        raise UserError(f"camera={camera}: {name} is not a MuJoCo simulation of dm_control's; leave it out")
     stack = frame_stack if obs_type == "pixels" else None
     own = seed, stream, index
     return Environment(env, make_camera, stack, action_repeat, *own, name, max_episode_steps, long_episode)

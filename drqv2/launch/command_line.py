@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drqv2.config.checks import check_overrides, validate
+from drqv2.config.dm_control import offer_tasks
 from drqv2.config.help import help_text
 from drqv2.config.messages import explain
 from drqv2.errors import UserError
@@ -86,6 +87,7 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
         if files.has_snapshot(run_dir):
             args.overrides.append(WITHOUT_WEIGHTS)
     job = Job(run)
+    offer_tasks()
     try:
         if not only_shown:
             _check_jobs(args, config_dir)

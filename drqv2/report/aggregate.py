@@ -168,7 +168,7 @@ def _entry(scores: Scores) -> Entry:
 
 def _is_suite(run: Run) -> bool:
     """Whether a run's tasks are those of dm_control; a part's may be named by a library."""
-    own = run.config.get("env_id") is not None or run.config.get("env._target_") is not None
+    own = any(run.config.get(name) is not None for name in ("env_id", "env._target_", "env.time_limit"))
     return not own and (not run.whole or run.task in (run.config.get("tasks") or ()))  # else metaworld:NAME or such
 
 

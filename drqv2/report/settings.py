@@ -11,8 +11,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from drqv2.config.checks import leaves
+from drqv2.config.dm_control import every_task
 from drqv2.config.formatting import show
-from drqv2.config.schema import CFGS, defaults, every_key, tasks
+from drqv2.config.schema import CFGS, defaults, every_key
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
@@ -95,7 +96,7 @@ def _task_defaults(task: str, regime: str) -> dict[str, Any]:
     except UserError:
         return {}
     files = {path.stem: path for path in CFGS.glob("task/*.yaml")}
-    own = _task_keys(task) if task in tasks() and task in files else {}
+    own = _task_keys(task if task in files else "medium") if task in every_task() else {}
     every = {key for name in files for key in _task_keys(name)} - _TASK
     return {key: own.get(key, base.get(key)) for key in every}
 

@@ -180,8 +180,11 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
     return pool
 
 
-def _options(cfg: DictConfig, env_id: str) -> dict[str, Any]:
+def _options(cfg: DictConfig, env_id: str | None = None) -> dict[str, Any]:
+    """Return the arguments in `env`: of one of dm_control's tasks, or of an environment of another library."""
     options: Any = OmegaConf.to_container(cfg.env, resolve=True)
+    if env_id is None:
+        return {name: value for name, value in options.items() if name != "_target_"}
     if cfg.max_episode_steps is not None and "max_episode_steps" not in options:  # the library's own limit
         frames = cfg.max_episode_steps * _setting(cfg, env_id, "action_repeat")
         options["max_episode_steps"] = frames if ids.uses_envpool(env_id) else -1
@@ -213,6 +216,7 @@ def _long_episode(cfg: DictConfig, task: str) -> int:
 
 def _maker(cfg: DictConfig, stream: int, index: int, task: str | None = None) -> Callable[[], envs.Environment]:
     name = cfg.task_name if task is None else task
+    factory = _own_factory(cfg, task)
     return partial(
         envs.make,
         name,
@@ -222,7 +226,8 @@ def _maker(cfg: DictConfig, stream: int, index: int, task: str | None = None) ->
         image_size=cfg.image_size,
         render=cfg.render,
         camera=_setting(cfg, name, "camera"),
-        factory=_own_factory(cfg, task),
+        factory=factory,
+        options=_options(cfg) if factory is None else None,
         stream=stream,
         index=index,
         obs_type=cfg.obs_type,

@@ -175,7 +175,7 @@ def test_good_values(plain, name, value):
         ("agent.hidden_dim", 0, "at least 1"),
         ("lr", "${lrr}", "'lrr' not found; nearest: lr"),
         ("task_name", "cheeta_run", "nearest: cheetah_run"),
-        ("task_name", 3, "unknown task"),
+        ("task_name", 3, "no such task"),
         ("task_name", "???", "give task=NAME"),
         ("regime", "drqv3", "there is no such regime; nearest: drqv2; allowed: drqv2"),
         ("regime", ["drqv2"], "there is no such regime"),

@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 
 import drqv2.envs.as_gymnasium
 from drqv2 import envs
-from drqv2.config.schema import tasks
+from drqv2.config.dm_control import every_task
 from drqv2.errors import UserError
 from tests.patience import PATIENCE
 
@@ -31,7 +31,10 @@ def test_gymnasiums_checker_has_no_complaint(options: dict[str, Any]) -> None:
 
 
 def test_every_task_is_registered() -> None:
-    assert {f"drqv2/{task}-v0" for task in tasks()} <= set(gymnasium.registry)
+    assert {f"drqv2/{task}-v0" for task in every_task()} <= set(gymnasium.registry)
+    env = made("fish_swim", obs_type="state")
+    assert env.reset(seed=1)[0].shape == env.observation_space.shape == (24,)
+    env.close()
 
 
 def test_observations_and_rewards_are_those_that_an_agent_of_this_project_gets() -> None:

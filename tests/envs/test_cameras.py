@@ -16,7 +16,7 @@ from dm_control.mujoco import engine
 from drqv2.config.schema import tasks as names
 from drqv2.envs import make
 from drqv2.envs.cameras import PhysicsCamera
-from drqv2.envs.dmc import load
+from drqv2.envs.dm_control import load
 from drqv2.errors import UserError
 
 FAST = {"cartpole_balance", "humanoid_walk", "quadruped_walk", "reach_duplo"}

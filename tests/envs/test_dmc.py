@@ -7,7 +7,7 @@ import pytest
 from dm_control import suite
 
 from drqv2.config.schema import tasks
-from drqv2.envs import dmc, make
+from drqv2.envs import dm_control, make
 from drqv2.envs.episode import find_seeder
 from drqv2.envs.scene import Scene
 from drqv2.errors import UserError
@@ -70,7 +70,7 @@ def test_state(name, monkeypatch):
         env = make(name, 3, 2, seed=1, obs_type="state")
         time_steps = [env.reset(), env.step(np.zeros(env.action_spec().shape))]
         assert (env.restore(env.state()).observation == time_steps[-1].observation).all()
-    stock, _ = dmc.load(name, spawn_seed(1), "state")
+    stock, _ = dm_control.load(name, spawn_seed(1), "state")
     seeder = find_seeder(stock)
     assert seeder is not None
     seeder(spawn_seed(1, TRAIN_ENV, 0, 0))

@@ -342,7 +342,7 @@ def test_another_task_and_camera(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not np.array_equal(videos["0"], videos["lookatcart"])
     for words, told in (
         (["task=walker_walk"], "has shape [1] in the file and [6] in the agent"),
-        (["task=cartpole_balanc"], "task_name=cartpole_balanc: unknown task; nearest: cartpole_balance"),
+        (["task=cartpole_balanc"], "task_name=cartpole_balanc: there is no such task; nearest: cartpole_balance"),
         (["camera=9"], "camera=9"),
         (["task=x"], "x"),
     ):

@@ -44,6 +44,29 @@ def test_sweep(tmp_path):
     assert RUNS[0][0].init_from == str(tmp_path / "old.pt"), "a launcher's processes may start elsewhere"
 
 
+def test_tasks_without_a_file_have_medium_settings(tmp_path):
+    cfg, work_dir = start("task=fish_swim", "camera=tracking_x")
+    assert (cfg.task_name, cfg.num_train_frames, cfg.camera) == ("fish_swim", 3_100_000, "tracking_x")
+    assert work_dir.name.endswith("_fish_swim_1")
+    start("-m", "task=dog_run,cup_catch,manipulator_bring_ball")
+    assert [(cfg.task_name, cfg.num_train_frames) for cfg, _ in RUNS[1:]] == [
+        ("dog_run", 3_100_000),
+        ("cup_catch", 1_100_000),
+        ("manipulator_bring_ball", 3_100_000),
+    ]
+    assert start(f"resume={work_dir}")[0].task_name == "fish_swim"
+    assert start("task_name=swimmer_swimmer6")[0].task_name == "swimmer_swimmer6"
+
+
+def test_dm_controls_own_names_say_what_a_manipulation_task_shows():
+    shown = [("reach_site", "pixels"), ("reach_site_vision", "pixels"), ("reach_site_features", "state")]
+    for name, obs_type in shown:
+        cfg, _ = start(f"task={name}")
+        assert (cfg.task_name, cfg.obs_type) == ("reach_site", obs_type)
+    assert start("task=reach_duplo_features", "replay_buffer_size=125")[0].task_name == "reach_duplo"
+    assert start("task=ball_in_cup_catch")[0].task_name == "cup_catch"
+
+
 def as_hydra_reads(override: str) -> object:
     return OverridesParser.create().parse_override(readable(override, multirun=False)).value()
 
@@ -61,6 +84,14 @@ def test_schedules_need_no_quotes():
         ("batch_size=0", "batch_size=0: must be a whole number of at least 1 (transitions)"),
         ("stddev_schedule=lineer(1,2,3)", "linear(init,final,duration)"),
         ("task=cheeta_run", "task=cheeta_run: there is no such task; nearest: cheetah_run"),
+        ("task=fish_swin", "task=fish_swin: there is no such task; nearest: fish_swim"),
+        ("-m task=fish_swim,dog_rum", "task=dog_rum: there is no such task; nearest: dog_run"),
+        ("task_name=stack_2_brick", "task_name=stack_2_brick: there is no such task; nearest: stack_2_bricks"),
+        ("regime=multitask tasks=[fish_swim,dog_rum]", "tasks: dog_rum: unknown task; nearest: dog_run"),
+        ("task=reach_site replay_buffer_size=99", "at least 125 (transitions: 250 frames"),
+        ("task=fish_swim camera=-2", "camera=-2: must be a camera's name or number"),
+        ("task=fish_swim camera=true", "camera=true: must be a camera's name or number"),
+        ("env_id=gymnasium:CartPole-v1 camera=1", "camera=1: applies only to dm_control's tasks"),
         (
             "preset=gpu",
             "allowed: cartpole, cpu, debug, dmc_state, impala_cartpole, impala_catch, impala_pong, lunarlander, mt10, "

@@ -111,6 +111,7 @@ def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_published_curves_and_a_history_of_speeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "run", [1, 2])
+    make_run(tmp_path / "other", [1, 2], task_name="fish_swim")  # of which nobody has published a curve
     published, history = tmp_path / "published.csv", tmp_path / "history.jsonl"
     published.write_text(
         "task,frame,mean,std,min,max,n_seeds\ncheetah_run,20000,7\ncheetah_run,0,1,0,0,2,10\ncheetah_run,10000,5,0,4,6,10\n"

@@ -100,6 +100,16 @@ def test_settings_are_the_same_on_all_tasks(tmp_path: Path) -> None:
     assert "tasks=[cheetah_run,humanoid_run]" in wholes["cheetah_run+humanoid_run"][0].label
 
 
+def test_the_defaults_of_a_task_without_a_file_are_those_of_medium(tmp_path: Path) -> None:
+    medium, easy = ({"stddev_schedule": f"linear(1.0,0.1,{steps})"} for steps in (500_000, 100_000))
+    tasks, _ = grouped(
+        make_run(tmp_path / "a", [1], task_name="fish_swim", **medium),
+        make_run(tmp_path / "b", [1], task_name="walker_walk", **easy),
+        make_run(tmp_path / "c", [1], task_name="cheetah_run", **medium),
+    )
+    assert len({group.setting for every in tasks.values() for group in every}) == 1
+
+
 def test_table_of_tasks(tmp_path: Path) -> None:
     made = [
         make_run_of_tasks(
@@ -121,6 +131,7 @@ def test_scores(tmp_path: Path) -> None:
         make_run(tmp_path / "b", [1], task_name="reach_duplo"),
         make_run(tmp_path / "c", [1], task_name="walker_of_mine", env={"_target_": "my.env"}),
         make_run(tmp_path / "d", [1], task_name="dog_run"),
+        make_run(tmp_path / "f", [1], task_name="fish_swim", env={"_target_": None, "time_limit": 5}),
         make_run_of_tasks(tmp_path / "e", {REACH: [1], "cup_catch": [1], "gymnasium:cheetah_2": [1]}, {REACH: [1]}),
     )
     assert {task: score_of(members) for task, members in tasks.items()} == {
@@ -128,6 +139,7 @@ def test_scores(tmp_path: Path) -> None:
         "reach_duplo": "",
         "walker_of_mine": "",
         "dog_run": "return / 1000",
+        "fish_swim": "",
         "reach-v3": "success",
         "cup_catch": "return / 1000",
         "cheetah_2": "",

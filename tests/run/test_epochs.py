@@ -668,6 +668,7 @@ def test_compose_takes_values_of_any_kind(tmp_path: Path) -> None:
         agent_dir=tmp_path,
     )
     assert list(cfg.tasks) == ["walker_walk", "cheetah_run"]
+    assert train.compose(task="fish_swim").num_train_frames == 3_100_000
     assert cfg.per_task == {"cheetah_run": {"action_repeat": 4}}
     assert (cfg.experiment, cfg.stop_return, cfg.save_video) == ("with = and, a comma", None, False)
     assert (cfg.seed, cfg.agent.lr, cfg.agent.hidden_dim, cfg.agent_dir) == (7, 1e-3, 8, str(tmp_path))

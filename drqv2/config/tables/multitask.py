@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drqv2.config.kinds import Bool, Choice, Float, Int, Key, Settings, Tasks
+from drqv2.config.kinds import Bool, Camera, Choice, Float, Int, Key, Settings, Tasks
 from drqv2.config.tables import drqv2, shared
 from drqv2.config.tables.shared import fixed, free
 
@@ -39,7 +39,7 @@ TASKS = (
     ),
     fixed(
         "per_task",
-        Settings(action_repeat=Int(1), discount=Float(0, 1, above=True), camera=Int(-1)),
+        Settings(action_repeat=Int(1), discount=Float(0, 1, above=True), camera=Camera()),
         "Settings of individual tasks, as in per_task={cheetah_run:{action_repeat:4}}; frames are counted with the "
         "action_repeat of the others.",
         null="no task has settings of its own",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from drqv2.config.kinds import Bool, Choice, Device, EnvId, EvenInt, File, Float, Folder, Int, Key, Name, Text
+from drqv2.config.kinds import Bool, Camera, Choice, Device, EnvId, EvenInt, File, Float, Folder, Int, Key, Name, Text
 
 REGIMES = {  # each has cfgs/regime/NAME.yaml and a table beside this one
     "drqv2": "DrQ-v2, off-policy learning from pixels",
@@ -38,6 +38,13 @@ TASK = (
     fixed("frame_stack", Int(1), "Images stacked into one observation, newest last.", "images"),
     fixed("action_repeat", Int(1), "Environment frames for which each action is held.", "frames"),
     fixed("image_size", Int(SMALLEST_IMAGE, LARGEST_RENDER), "Side of the agent's square images.", "pixels"),
+    fixed(
+        "camera",
+        Camera(),
+        "MuJoCo camera of a dm_control task, for the agent's images and for videos.",
+        null="the task's own",
+        legacy=None,
+    ),
     Key(
         "render",
         Choice("exact", "fast", "rgb_array"),
@@ -72,7 +79,7 @@ TASK = (
         "env._target_",
         Name(),
         "Your own environment: a function or class that returns a dm_env or gymnasium environment; +env.x=1 passes it "
-        "an argument.",
+        "an argument, as it does to a dm_control task (+env.time_limit=5).",
         null="the dm_control task task_name",
     ),
     fixed(
