@@ -50,7 +50,8 @@ def test_a_replay_that_loses_all_of_a_task_says_so(tmp_path: Path, capsys: pytes
 # Cameras
 
 
-def test_each_task_is_shown_by_its_own_camera(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cameras_and_arguments_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task is seen by its own camera, or the one for all; +env.time_limit reaches all of them."""
     seen: dict[str, Any] = {}
     make = envs.make
 
@@ -59,9 +60,25 @@ def test_each_task_is_shown_by_its_own_camera(tmp_path: Path, monkeypatch: pytes
         return make(name, *args, camera=camera, **kwargs)
 
     monkeypatch.setattr(envs, "make", noted)
-    own = f"per_task={{{SHORT}:{{camera:1}}}}"
-    run_tasks(tmp_path / "run", RECORDER, tasks(LONG, SHORT), own, "num_train_frames=4", "eval_every_frames=4")
-    assert seen == {LONG: None, SHORT: 1}
+    own = [tasks("acrobot_swingup", "acrobot_swingup_sparse"), "per_task={acrobot_swingup:{camera:lookat}}"]
+    short = ["+env.time_limit=0.1", "num_train_frames=20", "eval_every_frames=20", "replay_buffer_size=80"]
+    run_dir = run_tasks(tmp_path / "run", RECORDER, *own, *short)
+    assert seen == {"acrobot_swingup": "lookat", "acrobot_swingup_sparse": None}
+    (row,) = all_rows(run_dir, "eval")[-1:]
+    assert row["episode_length_acrobot_swingup"] == row["episode_length_acrobot_swingup_sparse"] == "10.0"
+    run_tasks(tmp_path / "again", RECORDER, *own, *short, "camera=1")
+    assert seen == {"acrobot_swingup": "lookat", "acrobot_swingup_sparse": 1}
+
+
+def test_a_camera_that_a_task_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for named, said in (
+        ((tasks("fish_swim", "cheetah_run"), "camera=side", "replay_buffer_size=2000"), "of fish_swim"),
+        ((tasks(LONG, SHORT), f"per_task={{{SHORT}:{{camera:1}}}}"), f"camera=1: {SHORT} is not a MuJoCo simulation"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            run_tasks(tmp_path / "run", RECORDER, *named)
+        assert end.value.code == 2
+        assert said in capsys.readouterr().err
 
 
 # Rows

@@ -101,11 +101,11 @@ def test_settings_are_the_same_on_all_tasks(tmp_path: Path) -> None:
 
 
 def test_the_defaults_of_a_task_without_a_file_are_those_of_medium(tmp_path: Path) -> None:
-    medium, easy = ({"stddev_schedule": f"linear(1.0,0.1,{steps})"} for steps in (500_000, 100_000))
+    medium, easy = "linear(1.0,0.1,500000)", "linear(1.0,0.1,100000)"
     tasks, _ = grouped(
-        make_run(tmp_path / "a", [1], task_name="fish_swim", **medium),
-        make_run(tmp_path / "b", [1], task_name="walker_walk", **easy),
-        make_run(tmp_path / "c", [1], task_name="cheetah_run", **medium),
+        make_run(tmp_path / "a", [1], task_name="fish_swim", stddev_schedule=medium),
+        make_run(tmp_path / "b", [1], task_name="walker_walk", stddev_schedule=easy),
+        make_run(tmp_path / "c", [1], task_name="cheetah_run", stddev_schedule=medium),
     )
     assert len({group.setting for every in tasks.values() for group in every}) == 1
 
