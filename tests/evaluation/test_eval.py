@@ -329,17 +329,18 @@ def test_another_task_and_camera(tmp_path: Path, capsys: pytest.CaptureFixture[s
     from drqv2.launch.command_line import launch
 
     small = "preset=debug num_train_frames=1000 num_seed_frames=2000 eval_every_frames=1000 save_video=false".split()
-    launch(train.main, "cfgs", argv=[*small, f"hydra.run.dir={tmp_path / 'run'}", "action_repeat=8"])
+    launch(train.main, "cfgs", argv=[*small, f"hydra.run.dir={tmp_path / 'run'}", "action_repeat=8", "camera=1"])
     capsys.readouterr()
     common = (tmp_path / "run", "episodes=1", "render_size=64", f"out={tmp_path}")
     lines = said(capsys, *common, "task=cartpole_balance", "film=0")
     assert lines[0].startswith("cartpole_balance: ")
     videos = {}
-    for camera in ("0", "fixed", "lookatcart"):
+    for camera in ("null", "0", "fixed", "lookatcart"):
         said(capsys, *common, "film=0", f"camera={camera}")
         videos[camera] = iio.imread(tmp_path / "snapshot_1000_cartpole_balance_sparse.mp4", plugin="FFMPEG")
     assert np.array_equal(videos["0"], videos["fixed"])
     assert not np.array_equal(videos["0"], videos["lookatcart"])
+    assert np.array_equal(videos["null"], videos["lookatcart"]), "the run's own"
     for words, told in (
         (["task=walker_walk"], "has shape [1] in the file and [6] in the agent"),
         (["task=cartpole_balanc"], "task_name=cartpole_balanc: there is no such task; nearest: cartpole_balance"),
