@@ -73,7 +73,10 @@ def test_cameras_and_arguments_of_tasks(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_camera_that_a_task_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for named, said in (
         ((tasks("fish_swim", "cheetah_run"), "camera=side", "replay_buffer_size=2000"), "of fish_swim"),
-        ((tasks(LONG, SHORT), f"per_task={{{SHORT}:{{camera:1}}}}"), f"camera=1: {SHORT} is not a MuJoCo simulation"),
+        (
+            (tasks(LONG, SHORT), f"per_task={{{SHORT}:{{camera:1}}}}"),
+            "camera=1: gymnasium:Short-v0 is not a MuJoCo simulation",
+        ),
     ):
         with pytest.raises(SystemExit) as end:
             run_tasks(tmp_path / "run", RECORDER, *named)

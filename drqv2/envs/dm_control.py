@@ -17,6 +17,7 @@ from drqv2.errors import UserError, nearest
 # does not see the dog; that of lqr loses sight of the masses.
 _CAMERAS: dict[str, int | str] = {"quadruped": 2, "dog": "y-axis", "lqr": "cam1"}
 _MANIPULATION_CAMERA = "front_close"  # of the variants that show pictures
+_MANIPULATION_SECONDS = 10.0
 # lqr has neither a time limit nor limits of its actions: 1000 frames, and about what its optimal policy needs.
 _LQR_SECONDS, _LQR_ACTION = 30.0, 1.0
 _SET_BY_TASK = ("physics", "task", "time_limit")  # of the arguments in environment_kwargs
@@ -55,13 +56,21 @@ def load(
         )
     if options:
         raise UserError(f"env.{next(iter(options))}: {name} is one of the manipulation tasks, which take no arguments")
-    env = manipulation.load(f"{name}_features", seed=seed)
-    if obs_type == "pixels":  # then the features are unused
-        for observable in env.task.observables.values():
+    return _manipulation_task(name, seed, obs_type == "pixels", endless), _MANIPULATION_CAMERA
+
+
+def _manipulation_task(name: str, seed: int, unseen: bool, endless: bool) -> dm_env.Environment:
+    """Return what `manipulation.load` returns, which takes no time limit; without observations if they are `unseen`."""
+    from dm_control import composer
+    from dm_control.manipulation.shared import registry
+
+    task = registry.get_constructor(f"{name}_features")()
+    if unseen:  # before the environment is made, whose specs would still have them
+        for observable in task.observables.values():
             observable.enabled = False
-    if endless:
-        env._time_limit = float("inf")  # `manipulation.load` takes no time limit
-    return env, _MANIPULATION_CAMERA
+    limit = float("inf") if endless else _MANIPULATION_SECONDS
+    env: dm_env.Environment = composer.Environment(task, time_limit=limit, random_state=seed)
+    return env
 
 
 def _suite_task(

@@ -107,10 +107,20 @@ def test_other_arguments_are_refused_by_name(name: str, options: dict[str, Any],
     assert said in str(error.value)
 
 
+def test_a_limit_of_steps_replaces_that_of_time() -> None:
+    for name in ("fish_swim", "lqr_lqr_6_2", "reach_site"):
+        env = make(name, 1, 1, 1, obs_type="state", max_episode_steps=3)
+        ends = [env.reset().last()] + [env.step(np.zeros(env.action_spec().shape)).last() for _ in range(3)]
+        assert ends == [False, False, False, True]
+        env.close()
+    with pytest.raises(UserError, match=r"env\.time_limit=5 and max_episode_steps: give only one of them"):
+        make("fish_swim", 1, 1, 1, obs_type="state", options={"time_limit": 5}, max_episode_steps=3)
+
+
 def test_a_wrong_camera_is_refused_before_anything_is_drawn() -> None:
     with pytest.raises(UserError, match=r"camera='side': must be .* one of \['tracking_top', .*\] of fish_swim"):
         make("fish_swim", 1, 1, 1, obs_type="state", camera="side")
     with pytest.raises(UserError, match="camera=9: must be"):
         make("mine", 1, 1, 1, obs_type="state", camera=9, factory=short_env.make)
-    with pytest.raises(UserError, match="camera=1: mine is not a MuJoCo simulation"):
+    with pytest.raises(UserError, match="camera=1: gymnasium:CartPole-v1 is not a MuJoCo simulation"):
         make("mine", 1, 1, 1, obs_type="state", camera=1, factory=partial(gymnasium.make, "CartPole-v1"))
