@@ -1,4 +1,4 @@
-"""Stopping on request: SIGTERM and SIGUSR2 (preemption by a scheduler), SIGINT (ctrl-C).
+"""Stopping on request: by a scheduler (SIGTERM, SIGUSR1, SIGUSR2), ctrl-C (SIGINT) or a closed terminal (SIGHUP).
 
 The main thread stops at its next safe point, where the run's state is consistent. Since it may be in a long computation
 that runs no Python code, a second thread enforces a deadline: without a safe point in time the process exits, and its
@@ -9,6 +9,7 @@ called at the safe point, after a snapshot has been started, and there is no dea
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import signal
 import socket
@@ -23,7 +24,7 @@ from typing import Any, NoReturn, TypeGuard
 from drqv2.errors import Stopped
 from drqv2.system.files import has_snapshot
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _SECONDS = 8.0  # to reach the safe point and write the snapshot there
 _MESSAGE_SECONDS = 0.5  # to print the last message
 
@@ -46,7 +47,7 @@ class StopSignals:
             self._write.setblocking(False)
             # The interpreter's C handler writes the number there, even while the main thread is busy.
             self._fd_before = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
-            self._before = {s: signal.signal(s, _wait_for_safe_point) for s in SIGNALS}
+            self._before = {s: signal.signal(s, _wait_for_safe_point) for s in _to_handle()}
             self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
             self._thread.start()
         return self
@@ -118,8 +119,9 @@ class StopSignals:
 
 def exit_on_signal_before_run() -> None:
     """Exit with a preempted run's exit code on a signal that arrives before there is anything to save."""
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, _exit_quietly)
+    for number in _to_handle():
+        if number != signal.SIGINT:
+            signal.signal(number, _exit_quietly)
     exit_quietly_on_ctrl_c()
 
 
@@ -129,11 +131,41 @@ def exit_quietly_on_ctrl_c() -> None:
         signal.signal(signal.SIGINT, _exit_quietly)
 
 
+def _to_handle() -> list[signal.Signals]:
+    """Return the signals to handle: all but SIGHUP where it is ignored, as it is under nohup."""
+    return [s for s in SIGNALS if s != signal.SIGHUP or signal.getsignal(s) is not signal.SIG_IGN]
+
+
 def _exit_quietly(number: int, frame: Any) -> None:
+    if number == signal.SIGHUP:
+        _survive_hangup()
     raise SystemExit(130 if number == signal.SIGINT else 75)
 
 
-def _wait_for_safe_point(number: int, frame: Any) -> None: ...
+def _wait_for_safe_point(number: int, frame: Any) -> None:
+    if number == signal.SIGHUP:  # here in the main thread, before it prints anything else
+        _survive_hangup()
+
+
+def _survive_hangup() -> None:
+    """Discard output from when its terminal, or the program that it is piped to, is gone: printing would raise."""
+    poll = select.poll()
+    for fd in (1, 2):
+        poll.register(fd, 0)  # a hang-up is reported all the same
+
+    def discard(timeout: float | None) -> None:
+        for fd, _ in poll.poll(timeout):
+            poll.unregister(fd)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, fd)
+            os.close(nowhere)
+
+    def watch() -> None:
+        while True:
+            discard(None)
+
+    discard(0.0)
+    threading.Thread(target=watch, name="hang-up", daemon=True).start()
 
 
 def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -24,6 +23,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from drqv2.errors import ProcessError
 from drqv2.replay import loader as loader_module
+from drqv2.system.signals import SIGNALS
 from replay_buffer import (
     LOOKAHEAD,
     Batch,
@@ -212,7 +212,7 @@ def test_closed_and_used_again(replay_dir, uninterrupted):
     run.loader.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_workers_ignore_the_signals_that_stop_a_run(replay_dir, uninterrupted, number):
     """Signals reach all processes of a terminal or a cluster's job; the main process decides when workers end."""
     run = Run(replay_dir, num_workers=2)

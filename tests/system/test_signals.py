@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -13,16 +14,20 @@ from pathlib import Path
 
 import pytest
 
+from drqv2.system import signals
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
-# argv: how long until a safe point, and how long it may be.
+CODES = [pytest.param(number, 130 if number == signal.SIGINT else 75, id=number.name) for number in signals.SIGNALS]
+# argv: how long until a safe point, and how long it may be; "nohup" where SIGHUP stays as it is.
 BUSY = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from drqv2.system import signals
 from drqv2.errors import Stopped
-seconds, signals._SECONDS = map(float, sys.argv[1:])
+if "nohup" not in sys.argv:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+seconds, signals._SECONDS = map(float, sys.argv[1:3])
 try:
     with signals.StopSignals(Path("run")) as stop:
         print("ready", flush=True)
@@ -44,14 +49,71 @@ def busy(seconds: float, deadline: float = 20.0) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR2, 75), (signal.SIGINT, 130)], ids=lambda x: str(x)
-)
+@pytest.mark.parametrize(("number", "code"), CODES)
 def test_a_signal_waits_for_the_safe_point(number, code):
     process = busy(0.2)
     process.send_signal(number)
     assert process.communicate()[0] == f"stopped by {signal.Signals(number).name}\n"
     assert process.returncode == code
+
+
+def test_nohup_ignores_a_closed_terminal():
+    command = ["nohup", sys.executable, "-c", BUSY, "0.1", "20", "nohup"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)  # several safe points
+    process.send_signal(signal.SIGUSR1)
+    assert process.communicate()[0] == "stopped by SIGUSR1\n"
+    assert process.returncode == 75
+
+
+TALKING = """
+import fcntl, os, signal, sys, termios, time
+from pathlib import Path
+from drqv2.system import signals
+from drqv2.errors import Stopped
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if sys.argv[1] == "terminal":
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # the terminal that sends SIGHUP when it is closed
+try:
+    with signals.StopSignals(Path("run")) as stop:
+        print("ready", flush=True)
+        while not stop.requested:
+            time.sleep(0.01)
+        for line in range(30):  # before the safe point
+            print(line, flush=True)
+            print(line, file=sys.stderr, flush=True)
+            time.sleep(0.01)
+        stop.raise_if_requested()
+except Stopped as stopped:
+    print(stopped, flush=True)
+    Path(sys.argv[2]).write_text(str(stopped))
+    sys.exit(stopped.code)
+"""
+
+
+@pytest.mark.parametrize("output", ["terminal", "pipe"])  # python train.py, and python train.py | tee log
+def test_output_may_go_with_the_terminal(output, tmp_path):
+    result = tmp_path / "result"
+    ours, theirs = pty.openpty() if output == "terminal" else os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TALKING, output, str(result)],
+        cwd=ROOT,
+        stdin=theirs if output == "terminal" else subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    assert os.read(ours, 5) == b"ready"
+    if output == "pipe":
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)  # tee ends a little later
+    os.close(ours)
+    assert process.wait(PATIENCE) == 75
+    assert result.read_text() == "stopped by SIGHUP"
 
 
 def test_exits_without_a_safe_point():
@@ -127,11 +189,12 @@ def test_scheduler_handlers_take_precedence(seconds):
     assert process.returncode == 7
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR2, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), CODES)
 def test_exit_codes_before_there_is_a_run(number, code):
     setting_up = (
         "import signal, time\nfrom drqv2.system import signals\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job's children ignore it
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "signals.exit_on_signal_before_run()\n"
     )
     command = [sys.executable, "-c", f"{setting_up}print('ready', flush=True)\ntime.sleep(20)"]
