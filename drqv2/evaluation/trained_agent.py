@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hydra
 import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -19,6 +18,7 @@ from drqv2.config.schema import defaults
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 from drqv2.run import factory
+from drqv2.run.target import find as find_target
 from drqv2.snapshot import agent_state, agent_weights
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.agent_weights import ADVICE, misfit
@@ -143,10 +143,7 @@ def override_task(cfg: DictConfig, task: str) -> None:
         return
     custom = cfg.env._target_
     if custom is not None:
-        try:
-            takes = inspect.signature(hydra.utils.get_object(custom)).parameters
-        except Exception as e:  # its import may raise anything
-            raise UserError(f"env._target_={custom}: cannot be imported ({_line(e)})") from e
+        takes = inspect.signature(find_target(custom)).parameters
         if "task_name" not in takes or "task_name" in cfg.env:
             raise UserError(f"task={task}: the run's environment, env._target_={custom}, takes no task_name")
     cfg.task_name = task

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, utils
@@ -18,6 +17,7 @@ from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
 from drqv2.envs.tasks import as_tasks
 from drqv2.envs.vector import HandleVector, VectorEnv
 from drqv2.errors import UserError
+from drqv2.run.target import own_factory
 from drqv2.system import machine
 
 
@@ -199,10 +199,7 @@ def _own_factory(cfg: DictConfig, task: str | None = None) -> Callable[..., Any]
     env_id = cfg.env_id if task is None or ":" not in task else task
     if env_id is not None:
         return libraries.factory(env_id, _options(cfg, env_id))
-    if cfg.env._target_ is None:
-        return None
-    own: Callable[..., Any] = hydra.utils.instantiate(cfg.env, _partial_=True, _convert_="all")
-    return own
+    return None if cfg.env._target_ is None else own_factory(cfg.env)
 
 
 def _long_episode(cfg: DictConfig, task: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ def start(process: Any) -> None:
     Otherwise each process would import the file that this one was started with, torch included, and a program without
     `if __name__ == "__main__"` would start itself again.
     """
+    if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
+        multiprocessing.set_start_method(None, force=True)  # joblib's in its jobs; the new process does not know it
     with signals_blocked():  # multiprocessing's servers, too, leave signals to the main process
         resource_tracker.ensure_running()  # it lets SIGINT and SIGTERM through again, so it comes first and alone
     with signals_blocked(), _STARTING, _program_hidden():
