@@ -127,7 +127,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     if args.store and len(tasks) > 1:
         raise UserError("store: keeps the episodes of one task; add task=NAME, one of " + ", ".join(names))
     cfg.num_eval_envs, cfg.overlap = max(args.num_envs, filmed), args.num_envs > 1
-    made = make_envs(cfg, utils.EVAL_ENV)
+    made = make_envs(cfg, utils.EVAL_ENV, "set num_envs=1: environments in the main process have no time limit")
     try:
         own = [made[t * cfg.num_eval_envs :][: cfg.num_eval_envs] for t in tasks]
         agent = trained.agent_with(cfg, made[0], weights, path)

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import signal
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -26,10 +27,10 @@ from drqv2.system.signals import ignore_signals
 
 _log = logging.getLogger(__name__)
 
-_REPLY_SECONDS = 30.0  # for a reply; after that the process counts as dead
-_START_SECONDS = 300.0  # for a process to import mujoco, open OpenGL and play an episode again
+_REPLY_SECONDS = 300.0  # for a reply; after that the process counts as dead
+_START_SECONDS = 300.0  # at least, for a process to import mujoco, open OpenGL and play an episode again
 _ATTEMPTS = 3  # processes that may be lost over one request
-_ADVICE = "overlap=false steps the environments in the main process, without a time limit"
+_MEMORY = "; the kernel kills processes with status -9 where memory is short"
 
 Request = tuple[str, tuple[Any, ...]]
 """A method of the `Environment` and its arguments."""
@@ -124,6 +125,7 @@ class ProcessEnv(EnvHandle):
         make: makes the environment; can be pickled.
         threads: of software rendering in the process; None leaves that to OpenGL.
         reply_seconds: how long to wait for a reply.
+        patience: what the user can do if that is too short, for the message.
 
     Raises:
         UserError: raised by `make` in the process.
@@ -132,11 +134,15 @@ class ProcessEnv(EnvHandle):
     """
 
     def __init__(
-        self, make: Callable[[], Environment], threads: int | None = None, reply_seconds: float = _REPLY_SECONDS
+        self,
+        make: Callable[[], Environment],
+        threads: int | None = None,
+        reply_seconds: float = _REPLY_SECONDS,
+        patience: str = "increase reply_seconds",
     ) -> None:
         self._make = make
         self._threads = threads
-        self._reply_seconds = reply_seconds
+        self._reply_seconds, self._patience = reply_seconds, patience
         self._place: tuple[int, int] | None = None  # index and episode; None before the first episode
         self._actions: list[np.ndarray] = []  # of the current episode
         self._process: Any = None
@@ -157,6 +163,7 @@ class ProcessEnv(EnvHandle):
 
     def _exchange(self, request: Request | None) -> Any:
         """Return the result of a request that was sent, from new processes where one is lost; None only starts one."""
+        reason = advice = ""
         for _ in range(_ATTEMPTS):
             new = self._process is None
             if new:
@@ -168,10 +175,11 @@ class ProcessEnv(EnvHandle):
             except (EOFError, OSError) as error:
                 hangs = isinstance(error, TimeoutError)
                 status = self._end(0.0 if hangs else 1.0)
-                reason = error if hangs else f"ended with status {status}"
+                reason = str(error) if hangs else f"ended with status {status}"
+                advice = self._patience if hangs else "fix the environment" + _MEMORY * (status == -signal.SIGKILL)
                 _log.warning("An environment process %s; restarting it and replaying its episode.", reason)
         what = "its start" if request is None else f"{request[0]}{request[1]!r:.100}"
-        raise ProcessError(f"{_ATTEMPTS} processes of an environment failed at {what}; {_ADVICE}")
+        raise ProcessError(f"{_ATTEMPTS} processes of an environment failed at {what}: the last {reason}\n{advice}")
 
     def _start_process(self) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -201,9 +209,9 @@ class ProcessEnv(EnvHandle):
             EOFError, OSError: it has died.
         """
         starting = request is None or request[0] == "restore"
-        seconds = _START_SECONDS if starting else self._reply_seconds
+        seconds = max(_START_SECONDS, self._reply_seconds) if starting else self._reply_seconds
         if not self._pipe.poll(seconds):
-            raise TimeoutError(f"has not replied for {seconds:.0f} seconds")
+            raise TimeoutError(f"has not replied for {seconds:g} seconds")
         failed, progress, result, messages = self._pipe.recv()
         for message in messages:
             notices.notice(message)

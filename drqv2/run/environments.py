@@ -77,7 +77,7 @@ def _setting(cfg: DictConfig, task: str, name: str) -> Any:
     return own[name] if name in own else cfg.get(name)
 
 
-def make_envs(cfg: DictConfig, stream: int) -> list[EnvHandle]:
+def make_envs(cfg: DictConfig, stream: int, patience: str | None = None) -> list[EnvHandle]:
     """Return the environments of a stream, task by task; each in a separate process where several can step at once.
 
     Actions have the size of the largest task's, see `drqv2.envs.tasks`.
@@ -85,6 +85,7 @@ def make_envs(cfg: DictConfig, stream: int) -> list[EnvHandle]:
     Args:
         cfg: the run's configuration.
         stream: `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
+        patience: what the user can do if a reset or a step takes longer than env_timeout_seconds.
 
     Raises:
         UserError: one cannot be made, or tasks show observations of different shapes.
@@ -93,12 +94,13 @@ def make_envs(cfg: DictConfig, stream: int) -> list[EnvHandle]:
     number = cfg.num_envs if training else cfg.num_eval_envs
     total = number * len(names)
     here = not cfg.overlap or (total == 1 and not training)
+    serial = "overlap=false" if training or len(names) > 1 else "num_eval_envs=1"
     made: list[EnvHandle] = []
     try:
         for task, name in enumerate(names):
             for i in range(number):
                 make = _maker(cfg, stream, task * number + i, name)
-                made.append(LocalEnv(make) if here else ProcessEnv(make, machine.render_threads(total)))
+                made.append(LocalEnv(make) if here else _in_process(cfg, make, total, patience or _patience(serial)))
         return made if len(names) == 1 else as_tasks(made, names)
     except BaseException:
         for env in made:
@@ -128,7 +130,17 @@ def make_vector(cfg: DictConfig, step: int) -> VectorEnv:
     makes = [_maker(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
     if cfg.vector == "serial":
         return HandleVector([LocalEnv(make) for make in makes])
-    return HandleVector([ProcessEnv(make, machine.render_threads(len(makes))) for make in makes])
+    return HandleVector([_in_process(cfg, make, len(makes), _patience("vector=serial")) for make in makes])
+
+
+def _in_process(cfg: DictConfig, make: Callable[[], envs.Environment], number: int, patience: str) -> ProcessEnv:
+    """Return an environment in a process of its own, one of so many."""
+    return ProcessEnv(make, machine.render_threads(number), cfg.env_timeout_seconds, patience)
+
+
+def _patience(serial: str) -> str:
+    """Say what a user can do against time-outs; `serial` steps environments in the main process."""
+    return f"increase env_timeout_seconds; or set {serial}: environments in the main process have no time limit"
 
 
 def make_actor_vector(cfg: DictConfig, step: int, actor: int, restarts: int) -> VectorEnv:

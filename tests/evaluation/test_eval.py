@@ -229,7 +229,7 @@ def test_a_task_for_a_run_with_its_own_environment(
     assert "env._target_=tests.short_env.make, takes no task_name" in refusal(capsys, trained, *words, "task=mine")
     asked: list[tuple[str, Any]] = []
 
-    def make_envs(cfg: Any, stream: int) -> Any:
+    def make_envs(cfg: Any, stream: int, patience: str) -> Any:
         asked.append((cfg.task_name, cfg.env._target_))
         raise UserError("seen")
 

@@ -32,7 +32,12 @@ ROLLOUT = (
         "updates",
         null="no bound",
     ),
-    free("actor_hang_seconds", Float(1), "Seconds without a step before an actor is replaced.", "seconds"),
+    free(
+        "actor_hang_seconds",
+        Float(1),
+        "Time that a step of an actor, or a reset, may take; then the actor is replaced.",
+        "seconds",
+    ),
     free(
         "batched_inference",
         Bool(),

@@ -96,6 +96,14 @@ TASK = (
         Bool(),
         "Step environments in processes of their own while the agent learns, or in the main process; same results.",
     ),
+    free(
+        "env_timeout_seconds",
+        Float(0, above=True),
+        "Time that a reset or a step of an environment in its own process may take; then the process is replaced. "
+        "Those of IMPALA's actors have actor_hang_seconds.",
+        "seconds",
+        legacy=300.0,
+    ),
 )
 EVALUATION = (
     free(
