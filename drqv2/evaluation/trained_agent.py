@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from safetensors import SafetensorError, safe_open
 
 from drqv2.config.schema import defaults
 from drqv2.config.tables.shared import FIRST_REGIME
@@ -77,14 +76,12 @@ def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
 
 
 def _read_export(path: Path) -> tuple[Any, dict[str, Any], int]:
+    state, metadata = agent_weights.read_export(path)
     try:
-        with safe_open(path, framework="pt") as f:
-            metadata = f.metadata() or {}
-            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
         if not {"config", "frame"} <= metadata.keys():
             raise ValueError("it contains no config")
-        return json.loads(metadata["config"]), {"kind": "module", "value": tensors}, int(metadata["frame"])
-    except (SafetensorError, OSError, ValueError) as e:
+        return json.loads(metadata["config"]), state, int(metadata["frame"])
+    except ValueError as e:
         raise UserError(f"{path}: not written by python -m drqv2.snapshot export ({_line(e)})") from e
 
 

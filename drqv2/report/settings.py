@@ -21,7 +21,7 @@ from drqv2.report.runs import Run
 
 # Keys that may differ between runs of the same setting.
 _FREE = {name for name, key in every_key().items() if key.resume == "free"}
-_IGNORED = _FREE - {"init_from", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
+_IGNORED = _FREE - {"init_from", "init_parts", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
 _TASK = {"task_name", "env_id"}  # a setting is the same on all tasks
 _OF_TASK = "the task's default"
 _LONGEST, _LONGEST_VALUE = 44, 20  # characters of a short label, and of a value in it

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from drqv2.config.formatting import show
 from drqv2.errors import EnvError, NotFiniteError, UserError
 from drqv2.logging import provenance
 from drqv2.run import factory
@@ -37,6 +38,8 @@ def open_workspace(
     for name in ("agent_dir", "init_from"):
         if cfg[name]:
             cfg[name] = str(Path(cfg[name]).resolve())  # found again when the run is resumed from elsewhere
+    if cfg.init_parts is not None and not cfg.init_from and not files.has_snapshot(work_dir):
+        raise UserError(f"init_parts={show(list(cfg.init_parts))}: are those of init_from=FILE, which is missing")
     resolve_obs_type(cfg)
     renderer = require_renderer(cfg)
     print(f"run directory: {work_dir}")

@@ -113,7 +113,7 @@ class BaseWorkspace:
         saved = self.checkpoints.load()
         if saved is None:
             if cfg.init_from:
-                agent_weights.init_weights(self.agent, Path(cfg.init_from))
+                agent_weights.init_weights(self.agent, Path(cfg.init_from), cfg.init_parts)
             self.snapshots.store_config()
             self.begin()
         else:

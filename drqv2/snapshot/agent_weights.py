@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
+from drqv2.config.formatting import did_you_mean
 from drqv2.errors import UserError
 from drqv2.snapshot import agent_state
 from drqv2.snapshot import file as snapshot
@@ -68,26 +70,47 @@ def _optimizers(value: Any) -> Iterator[torch.optim.Optimizer]:
             yield from _optimizers(item)
 
 
-def init_weights(agent: Any, path: Path) -> None:
-    """Give a new agent the weights in a snapshot, and say so.
+def init_weights(agent: Any, path: Path, parts: Sequence[str] | None = None) -> None:
+    """Give a new agent the weights in a file, and say so.
+
+    Args:
+        agent: a new one.
+        path: a snapshot, weights_FRAME.pt, best.pt, or what `python -m drqv2.snapshot export` writes.
+        parts: dotted names of the only parts to take, such as `encoder` or `policy.encoder`; None for all.
 
     Raises:
-        UserError: the file is not a snapshot, or its weights do not fit.
+        UserError: the file is none of these, its weights do not fit, or there is no such part.
     """
     try:
-        saved = snapshot.load(path)
+        saved = {"agent": read_export(path)[0]} if path.suffix == ".safetensors" else snapshot.load(path)
     except UserError as e:
         raise UserError(f"init_from={e}\n{ADVICE}") from e
     if "agent" not in saved:
         raise UserError(f"init_from={path}: contains no agent\n{ADVICE}")
     try:
-        restore_weights(agent, weights(saved["agent"]))
+        restore_weights(agent, weights(saved["agent"]), parts)
     except RuntimeError as e:
         raise UserError(
             f"init_from={path}: its weights do not fit the agent: {misfit(e)}\n"
-            "Use a task with the same action and observation shapes, and the preset and sizes used in training."
+            "Use a task with the same action and observation shapes, and the preset and sizes used in training; "
+            "init_parts=[NAME] takes parts of the agent alone."
         ) from e
-    print(f"loaded the agent's weights from {path}; counters and replay start from scratch")
+    what = "the agent's weights" if parts is None else f"the weights of {', '.join(parts)}"
+    print(f"loaded {what} from {path}; everything else starts from scratch")
+
+
+def read_export(path: Path) -> tuple[State, dict[str, str]]:
+    """Return the weights in a safetensors file, as a captured state, and its metadata.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        with safe_open(path, framework="pt") as f:
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+            return {"kind": "module", "value": tensors}, f.metadata() or {}
+    except (SafetensorError, OSError) as e:
+        raise UserError(f"{path}: cannot be read as safetensors ({' '.join(str(e).split())[:100]})") from e
 
 
 def weights(state: State) -> dict[str, Any]:
@@ -104,15 +127,27 @@ def weights(state: State) -> dict[str, Any]:
     return tensors
 
 
-def restore_weights(agent: Any, saved: dict[str, Any]) -> None:
+def restore_weights(agent: Any, saved: dict[str, Any], parts: Sequence[str] | None = None) -> None:
     """Restore what `weights` returned, and nothing else; warn of what the agent has no counterpart for.
+
+    Args:
+        agent: the agent.
+        saved: what `weights` returned.
+        parts: dotted names of the only parts to restore; None for all.
 
     Raises:
         RuntimeError: it does not fit, or part of a network is missing.
+        UserError: there is no such part.
     """
+    own = weights(agent_state.capture(agent))  # its tensors are the agent's
+    if parts is not None:
+        if "stateful" in (saved.get("kind"), own.get("kind")):
+            raise UserError(
+                "init_parts: the agent has its own state_dict, whose parts are unknown; leave init_parts out"
+            )
+        own, saved = (_of_parts(own, parts, "the agent"), _of_parts(saved, parts, "the file"))
     if saved.get("kind") == "stateful":
         return agent_state.restore(agent, saved)
-    own = weights(agent_state.capture(agent))  # its tensors are the agent's
     shared = sorted(own.keys() & saved.keys())
     if not shared:
         raise RuntimeError("no network of the snapshot is in the agent")
@@ -125,6 +160,22 @@ def restore_weights(agent: Any, saved: dict[str, Any]) -> None:
             raise RuntimeError(f"{name} has shape {shapes[0]} in the file and {shapes[1]} in the agent")
         own[name].copy_(saved[name])
     return agent_state.warn_of_lost(sorted(saved.keys() - own.keys()))
+
+
+def _of_parts(tensors: dict[str, Any], parts: Sequence[str], where: str) -> dict[str, Any]:
+    """Return the tensors of some parts; raise UserError if there is none of a part."""
+    if not parts:
+        raise UserError("init_parts=[]: names no part; leave it out to take all")
+    chosen: dict[str, Any] = {}
+    for part in parts:
+        found = {name: tensor for name, tensor in tensors.items() if f"{name}.".startswith(f"{part}.")}
+        if not found:
+            names = dict.fromkeys(name[: dot.start()] for name in sorted(tensors) for dot in re.finditer(r"\.", name))
+            top = [name for name in names if "." not in name]
+            near = did_you_mean(part, [name for name in names if name not in top])
+            raise UserError(f"init_parts: {where} has no {part}; its parts are {', '.join(top)}{near}")
+        chosen |= found
+    return chosen
 
 
 def not_finite(state: State, name: str = "", own: bool = False) -> str | None:

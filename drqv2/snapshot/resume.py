@@ -24,7 +24,7 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
     regime = old.get("regime", FIRST_REGIME)
     known, absent = keys(regime), object()
     # The environment, not the user, says what the two shapes are.
-    unrelated = {"resume", "resume_force", "init_from", "agent.obs_shape", "agent.action_shape"}
+    unrelated = {"resume", "resume_force", "init_from", "init_parts", "agent.obs_shape", "agent.action_shape"}
     was, now = (legacy(regime) | leaves(cfg) for cfg in (old, new))
     changed: dict[str, Any] = {}
     said: dict[str, list[str]] = {"free": [], "force": [], "fixed": []}

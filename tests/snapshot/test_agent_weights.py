@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from drqv2.errors import UserError
 from drqv2.snapshot import agent_state
 from drqv2.snapshot.agent_weights import not_finite, restore_weights, weights
 from tests.snapshot.test_agent_state import Net, assert_same, batches, drqv2_agent, through_a_file
@@ -47,6 +48,51 @@ def test_weights_alone_of_another_agent() -> None:
         restore_weights(Agent(net=None, encoder=nn.Linear(2, 2)), weights(state))
     with pytest.raises(RuntimeError, match="no network of the snapshot"):
         restore_weights(Agent(other=nn.Linear(2, 2)), weights(state))
+
+
+def test_parts_alone() -> None:
+    """An encoder that has learnt with actions of another size."""
+    old, new, untouched = drqv2_agent(1), drqv2_agent(2, action_shape=(3,)), drqv2_agent(2, action_shape=(3,))
+    with pytest.raises(
+        RuntimeError, match=r"^actor\.policy\.4\.bias has shape \[2\] in the file and \[3\] in the agent"
+    ):
+        restore_weights(new, weights(through_a_file(old)))
+    new = drqv2_agent(2, action_shape=(3,))
+    given_state = weights(through_a_file(old))
+    restore_weights(new, given_state, ["encoder", "actor.trunk"])
+    got, kept = (weights(agent_state.capture(agent)) for agent in (new, untouched))
+    for name in got:
+        assert_same(got[name], (given_state if name.startswith(("encoder.", "actor.trunk.")) else kept)[name])
+    with pytest.raises(RuntimeError, match=r"^critic\.Q1\.0\.weight has shape"):
+        restore_weights(new, given_state, ["encoder", "critic"])
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (["net", "polcy"], "the agent has no polcy; its parts are net, policy"),
+        (["encoder"], "the agent has no encoder; its parts are net, policy; nearest: policy.encoder"),
+        (["policy.encoder"], "the file has no policy.encoder; its parts are encoder, net"),
+        ([], "init_parts=[]: names no part"),
+    ],
+)
+def test_unknown_parts_are_refused_by_name(parts: list[str], said: str) -> None:
+    policy = nn.ModuleDict({"encoder": nn.Linear(2, 2)})
+    agent, file = Agent(policy=policy, net=nn.Linear(2, 2)), Agent(encoder=nn.Linear(2, 2), net=nn.Linear(2, 2))
+    with pytest.raises(UserError) as refusal:
+        restore_weights(agent, weights(through_a_file(file)), parts)
+    assert said in str(refusal.value)
+
+
+def test_parts_of_a_state_of_its_own_are_unknown() -> None:
+    class Own:
+        def state_dict(self) -> dict[str, int]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+    with pytest.raises(UserError, match="leave init_parts out"):
+        restore_weights(Own(), weights(through_a_file(Own())), ["encoder"])
 
 
 def test_masks_may_be_infinite_and_parameters_must_be_finite() -> None:

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from functools import partial
 
-from drqv2.config.kinds import Bool, Camera, Choice, Device, EnvId, EvenInt, File, Float, Folder, Int, Key, Name, Text
+from drqv2.config.kinds import (
+    Bool,
+    Camera,
+    Choice,
+    Device,
+    EnvId,
+    EvenInt,
+    File,
+    Float,
+    Folder,
+    Int,
+    Key,
+    Name,
+    Names,
+    Text,
+)
 
 REGIMES = {  # each has cfgs/regime/NAME.yaml and a table beside this one
     "drqv2": "DrQ-v2, off-policy learning from pixels",
@@ -157,7 +172,20 @@ RUN = (
     ),
     free("experiment", Text(), "A label of your own, stored with the run."),
     free("agent_dir", Folder(), "Directory of your agent files; agent._target_ is looked up there first.", null="none"),
-    free("init_from", File(), "Snapshot from which a new run takes the weights and nothing else.", null="new weights"),
+    free(
+        "init_from",
+        File(),
+        "Snapshot, or exported weights, from which a new run takes the weights and nothing else.",
+        null="new weights",
+    ),
+    free(
+        "init_parts",
+        Names(),
+        "Parts of the agent that take their weights from init_from, by the names of attributes: encoder, actor, "
+        "critic, policy.encoder.",
+        null="all",
+        legacy=None,
+    ),
     free(
         "resume",
         Text(),
