@@ -30,7 +30,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,7 +148,8 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
             summary = {"weights": str(path), "frame": frame, "task": played, "seed": cfg.seed}
             _store(stem, summary | _numbers(played_names, results, several=len(names) > 1))
         if args.export:
-            _export(agent, Path(args.export), act, [some[0] for some in own], cfg, source, frame, table)
+            exported = dict(zip(played_names, (some[0] for some in own), strict=True))
+            _export(agent, Path(args.export), act, exported, cfg, source, frame, table)
         cells = _cells(chosen, args.film, results, several=len(names) > 1)
         if cells:
             pictures = [Picture(own[i][k % filmed], e, played_names[i]) for k, (i, e) in enumerate(cells)]
@@ -232,16 +233,18 @@ def _export(
     agent: Any,
     path: Path,
     act: Policy,
-    envs: Sequence[Any],
+    envs: Mapping[str, Any],
     cfg: DictConfig,
     source: Path,
     frame: int,
     table: Sequence[str],
 ) -> None:
-    """Write the policy for other programs, checked on observations of an episode of each task, and its model card."""
-    time_steps = [step for env in envs for step in observed(env, _EVALUATION, act, math.ceil(100 / len(envs)))]
-    difference, inputs = export(agent, path, time_steps, envs[0].action_spec().shape)
-    card = model_card(path, cfg, source if source.is_dir() else None, frame, inputs, table, difference)
+    """Write the policy for other programs, checked on an environment of each task, by name, and its model card."""
+    number = math.ceil(100 / len(envs))
+    time_steps = [step for env in envs.values() for step in observed(env, _EVALUATION, act, number)]
+    difference, inputs = export(agent, path, time_steps, next(iter(envs.values())).action_spec().shape)
+    actions = {name: env.call("own_action_spec") for name, env in envs.items()}
+    card = model_card(path, cfg, source if source.is_dir() else None, frame, inputs, table, difference, actions)
     written = path.with_name(f"{path.name}.md")
     try:
         files.write_atomically(written, card.encode())

@@ -191,6 +191,11 @@ class Environment(Wrapper):
         self._over = time_step.last()
         return time_step
 
+    def own_action_spec(self) -> specs.Array:
+        """Return the spec of the actions that the environment itself takes; `step` maps its own to these."""
+        spec: specs.Array = getattr(self._base, "own_action_spec", self._base.action_spec)()
+        return spec
+
     def state(self) -> dict[str, Any]:
         """Return the whole state, which `restore` takes; see `episode_state`."""
         return episode_state(self.index, self.episode, self._actions, self.action_spec())

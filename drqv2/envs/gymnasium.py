@@ -122,6 +122,14 @@ class GymnasiumEnvironment(dm_env.Environment):
             )
         return self._actions
 
+    def own_action_spec(self) -> Any:
+        """Return the spec of the environment's own actions: discrete ones need not start at 0."""
+        start = getattr(self._actions, "start", None)
+        if start is None:
+            return self.action_spec()
+        spec = self.action_spec()
+        return specs.BoundedArray(spec.shape, self._actions.dtype, start, start + spec.maximum, "action")
+
     def control_timestep(self) -> float | None:
         """Return simulated seconds in one step, where the environment says how many frames a second are real time."""
         fps = self._env.metadata.get("render_fps")

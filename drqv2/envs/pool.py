@@ -71,6 +71,9 @@ class _Actions:
             shown = " ".join(str(space).split())
             raise UserError(f"the actions of {name} are {shown}: must be discrete, or one vector with finite bounds")
 
+        low, high = (0, self.spec.maximum) if self._scale is None else (space.low, space.high)
+        self.own_spec = specs.BoundedArray(self.spec.shape, self._dtype, low, high, "action")
+
     def __call__(self, actions: np.ndarray) -> np.ndarray:
         if self._scale is not None:
             actions = self._scale[0] + np.clip(actions, -1, 1) * self._scale[1]
@@ -230,6 +233,10 @@ class PoolEnvironment(dm_env.Environment):
     def action_spec(self) -> specs.Array:
         """Return the spec of an action: discrete, several discrete ones, or a vector in [-1, 1]."""
         return self._actions.spec
+
+    def own_action_spec(self) -> specs.BoundedArray:
+        """Return the spec of EnvPool's own actions."""
+        return self._actions.own_spec
 
     def control_timestep(self) -> float | None:
         """Return simulated seconds in one step, where they are known: Meta-World's step is 5 of 2.5 ms."""

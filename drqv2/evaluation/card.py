@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dm_env import specs
 from omegaconf import DictConfig
+
+from drqv2.run.environments import task_names
 
 _ROWS = 12  # of the curve
 _ONNX = """\
@@ -20,14 +23,19 @@ session = onnxruntime.InferenceSession("{file}")
 inputs = {{{inputs}}}
 {outputs} = session.run(None, inputs)
 print(action.shape, action.dtype)
+action = action[0]  # of the first observation
+{mapping}
 """
 _PT2 = """\
+import numpy as np
 import torch
 
 policy = torch.export.load("{file}").module()
 inputs = {{{inputs}}}
 {outputs} = policy(*inputs.values())
 print(action.shape, action.dtype)
+action = action[0].detach().numpy()  # of the first observation
+{mapping}
 """
 
 
@@ -39,6 +47,7 @@ def model_card(
     inputs: dict[str, np.ndarray],
     table: Sequence[str],
     difference: float,
+    actions: Mapping[str, specs.BoundedArray],
 ) -> str:
     """Return the card as Markdown.
 
@@ -50,13 +59,15 @@ def model_card(
         inputs: an example of the policy's inputs, for one observation.
         table: lines of eval.py's table.
         difference: greatest difference between its actions and the agent's.
+        actions: spec of each environment's own actions, by task.
     """
     facts = {
         "task": cfg.task_name,
         "algorithm": f"regime={cfg.regime}, {cfg.agent._target_}",
         "trained for": f"{frame:,} environment frames, seed {cfg.seed}",
         "action repeat": f"{cfg.action_repeat}: hold each action for so many frames",
-        "observation": _observed(cfg),
+        "observation": _observed(cfg, inputs["obs"].shape[1:]),
+        "action": _acted(next(iter(actions.values()))) if len(actions) == 1 else "by task, see below",
         "commit": _commits(run_dir),
         "checked": f"actions differ from the agent's by at most {difference:.1g} on the observations tried",
     }
@@ -65,19 +76,57 @@ def model_card(
     lines += ["", "## Returns", "", "```", *table, "```"]
     if curve := _curve(run_dir):
         lines += ["", "## Training", "", "Mean return of the evaluations during training.", "", *curve]
-    lines += ["", "## How to run it", "", "```python", *_example(path, inputs).splitlines(), "```", ""]
+    lines += ["", "## How to run it", "", "```python", *_example(path, inputs, actions).splitlines(), "```", ""]
     lines += [f"- `{name}`: {array.dtype} {_shape(array)}" for name, array in inputs.items()]
     lines += ["", "The first axis is a batch of any size. `h` and `c` are zeros where an episode starts."] * (
         "h" in inputs
     )
+    if len(actions) > 1:
+        lines += ["", "Each task takes the first numbers of an action. The example's mapping is that of the first one."]
+        index = {name: i for i, name in enumerate(task_names(cfg))}
+        lines += ["", *(f"- task {index[name]}, `{name}`: {_acted(spec)}" for name, spec in actions.items())]
     return "\n".join(lines) + "\n"
 
 
-def _observed(cfg: DictConfig) -> str:
+def _observed(cfg: DictConfig, shape: Sequence[int]) -> str:
     if cfg.obs_type == "state":
-        return "state vector, as in training"
-    camera = "" if cfg.get("render", "exact") == "exact" else f", render={cfg.render}"
-    return f"the last {cfg.frame_stack} images of {cfg.image_size}x{cfg.image_size}, RGB, newest last{camera}"
+        return f"a state vector of {shape[0]} numbers, as in training"
+    number, (channels, height, width) = cfg.frame_stack, shape
+    camera = "" if cfg.get("render", "exact") == "exact" else f"; render={cfg.render}"
+    own = cfg.env._target_ is not None or cfg.env_id is not None or any(":" in name for name in task_names(cfg))
+    meaning = "the environment's own, in its order" if own else "RGB"
+    images = f"the last {number} images" if number > 1 else "one image"
+    order = ", newest last" if number > 1 else ""
+    each = channels // number
+    return (
+        f"{images} of {height}x{width}{order}, with {each} channel{'s' * (each > 1)}{' each' * (number > 1)}: "
+        f"{meaning}{camera}"
+    )
+
+
+def _acted(spec: specs.BoundedArray) -> str:
+    """Return in words what the environment takes, and what the policy's actions are."""
+    low, high = (np.broadcast_to(bound, spec.shape).ravel() for bound in (spec.minimum, spec.maximum))
+    bounds = ", ".join(dict.fromkeys(f"{a:g} to {b:g}" for a, b in zip(low, high, strict=True)))
+    if np.issubdtype(spec.dtype, np.integer):
+        shown = "discrete, numbered from 0" if not low.any() else "discrete; the policy's are numbered from 0"
+        return f"{shown}; the environment's own: {spec.dtype} {list(spec.shape)}, {bounds}"
+    return f"{spec.shape[0]} numbers in [-1, 1]; the environment's own: {spec.dtype} {list(spec.shape)}, {bounds}"
+
+
+def _mapping(spec: specs.BoundedArray) -> str:
+    """Return code that maps an action of the policy to the environment's own."""
+    low, high = (np.broadcast_to(bound, spec.shape) for bound in (spec.minimum, spec.maximum))
+    if np.issubdtype(spec.dtype, np.integer):
+        shifted = f"(action + np.array({low.tolist()}))" if low.any() else "action"
+        return f"own_action = {shifted}.astype(np.{spec.dtype})\nprint(own_action)"
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    return (
+        f"low, high = np.array({low.tolist()}), np.array({high.tolist()})\n"
+        f"share = (action[:{spec.shape[0]}] + 1) / 2  # of the way from low to high\n"
+        f"own_action = np.clip(low + share * (high - low), low, high).astype(np.{spec.dtype})\n"
+        "print(own_action)"
+    )
 
 
 def _commits(run_dir: Path | None) -> str:
@@ -104,12 +153,13 @@ def _curve(run_dir: Path | None) -> list[str]:
     return [f"| {' | '.join(names)} |", "|---" * len(names) + "|", *(f"| {' | '.join(row)} |" for row in cells)]
 
 
-def _example(path: Path, inputs: dict[str, np.ndarray]) -> str:
+def _example(path: Path, inputs: dict[str, np.ndarray], actions: Mapping[str, specs.BoundedArray]) -> str:
     onnx = path.suffix == ".onnx"
     zeros = "np.zeros({}, np.{})" if onnx else "torch.zeros({}, dtype=torch.{})"
     made = ", ".join(f'"{name}": {zeros.format(array.shape, array.dtype)}' for name, array in inputs.items())
     outputs = "action, h, c" if "h" in inputs else "(action,)" if onnx else "action"
-    return (_ONNX if onnx else _PT2).format(file=path.name, inputs=made, outputs=outputs)
+    mapping = _mapping(next(iter(actions.values())))
+    return (_ONNX if onnx else _PT2).format(file=path.name, inputs=made, outputs=outputs, mapping=mapping)
 
 
 def _shape(array: np.ndarray) -> str:

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from dm_env import StepType, specs
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 import eval as evaluation  # the script; the built-in stays what it is
+from drqv2 import envs
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.agents.impala import ImpalaAgent
 from drqv2.agents.multitask import MultiTaskAgent
 from drqv2.agents.ppo import PPOAgent
 from drqv2.envs import ExtendedTimeStep
+from drqv2.envs.handles import EnvHandle, LocalEnv
+from drqv2.envs.pool import PoolEnvironment
 from drqv2.errors import UserError
 from drqv2.evaluation import export as exporting
+from drqv2.evaluation.card import model_card
 from drqv2.evaluation.export import export
+from tests.envs.toys import Counter
+from train import compose
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTOR, BUTTONS = specs.BoundedArray((4,), np.float32, -1, 1), specs.DiscreteArray(5)
@@ -167,11 +177,13 @@ def test_eval_py_writes_the_policy_and_a_model_card(
         "## Training",
         "| frame | episode_reward |",
         "uint8 [batch, 9, ",
+        "the last 3 images of 32x32, newest last, with 3 channels each: the environment's own, in its order |",
+        "1 numbers in [-1, 1]; the environment's own: float64 [1], -1 to 1",
     ):
         assert words in card, words
     example = card.partition("```python\n")[2].partition("```")[0]
     ran = subprocess.run([sys.executable, "-c", example], cwd=file.parent, capture_output=True, text=True, check=True)
-    assert ran.stdout == "torch.Size([1, 1]) torch.float32\n"
+    assert re.fullmatch(r"torch\.Size\(\[1, 1\]\) torch\.float32\n\[-?[\d.]+\]\n", ran.stdout)
 
 
 @pytest.mark.slow
@@ -180,7 +192,89 @@ def test_the_example_of_an_onnx_file_runs(reference: Path, tmp_path: Path) -> No
     evaluation.main([str(reference), "episodes=1", "film=none", f"export={tmp_path}/policy.onnx", f"out={tmp_path}"])
     example = (tmp_path / "policy.onnx.md").read_text().partition("```python\n")[2].partition("```")[0]
     ran = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert ran.stdout == "(1, 1) float32\n"
+    assert re.fullmatch(r"\(1, 1\) float32\n\[-?[\d.]+\]\n", ran.stdout)
+
+
+class Four(Counter):
+    def action_spec(self) -> Any:
+        return specs.BoundedArray((4,), np.float64, [-0.1, 0.0, -5.0, -5.0], [0.1, 3.0, -4.0, -4.0], "torque")
+
+
+class Buttons(gymnasium.Env[Any, Any]):
+    """Its actions are numbered from 5."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (7,))
+    action_space = gymnasium.spaces.Discrete(5, start=5)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(7, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.taken = action
+        return np.zeros(7, np.float32), 0.0, False, False, {}
+
+
+def card_of(
+    kind: str, file: Path, env: EnvHandle, env_id: str | None = None, **values: Any
+) -> tuple[str, dict[str, Any]]:
+    """Return the card of an exported agent, and what its example defines."""
+    agent, shape = agent_of(kind, env.observation_spec().shape)
+    _, inputs = export(agent, file, [env.call("begin", 0, 0)] * 2, shape)
+    cfg = OmegaConf.merge(compose(device="cpu", **values), {"env_id": env_id})
+    assert isinstance(cfg, DictConfig)
+    card = model_card(file, cfg, None, 0, inputs, [], 0.0, {"task": env.call("own_action_spec")})
+    defined: dict[str, Any] = {}
+    with contextlib.chdir(file.parent):
+        exec(card.partition("```python\n")[2].partition("```")[0], defined)
+    return card, defined
+
+
+@pytest.mark.parametrize("end", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_the_card_maps_actions_to_the_environments_own(tmp_path: Path, end: str) -> None:
+    counter = Four(shape=(6, 4, 1))
+    env = LocalEnv(partial(envs.make, "x", 2, 1, seed=1, image_size=48, factory=lambda: counter))
+    own: dict[str, Any] = {"env._target_": "tests.envs.toys.Counter", "frame_stack": 2, "image_size": 48}
+    card, defined = card_of("DrQ-v2", tmp_path / f"policy.{end}", env, **own)
+    assert "the last 2 images of 48x48, newest last, with 1 channel each: the environment's own, in its order |" in card
+    assert "4 numbers in [-1, 1]; the environment's own: float64 [4], -0.1 to 0.1, 0 to 3, -5 to -4 |" in card
+    env.call("step", defined["action"])
+    np.testing.assert_allclose(defined["own_action"], counter.taken[-1], atol=1e-6)
+    assert defined["own_action"].dtype == np.float64
+
+
+def test_the_card_maps_discrete_actions(tmp_path: Path) -> None:
+    buttons = Buttons()
+    env = LocalEnv(partial(envs.make, "x", 1, 1, seed=1, factory=lambda: buttons, obs_type="state"))
+    own: dict[str, Any] = {"env._target_": "tests.evaluation.test_export.Buttons", "obs_type": "state"}
+    card, defined = card_of("PPO, buttons", tmp_path / "policy.pt2", env, **own)
+    assert "a state vector of 7 numbers" in card
+    assert "discrete; the policy's are numbered from 0; the environment's own: int64 [], 5 to 9 |" in card
+    env.call("step", defined["action"])
+    assert buttons.taken == defined["own_action"]
+
+
+def test_channels_on_the_card_are_those_of_the_environment(tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    env = LocalEnv(partial(envs.make, "x", 1, 1, seed=1, factory=partial(PoolEnvironment, "Pong-v5")))
+    card, _ = card_of("PPO, buttons", tmp_path / "policy.pt2", env, env_id="envpool:Pong-v5", frame_stack=1)
+    env.close()
+    assert "| observation | one image of 84x84, with 4 channels: the environment's own, in its order |" in card
+    assert "discrete, numbered from 0; the environment's own: int64 [], 0 to 5 |" in card
+
+
+def test_the_card_of_several_tasks_has_the_actions_of_each(tmp_path: Path) -> None:
+    agent, shape = agent_of("several tasks", (7,))
+    _, inputs = export(agent, tmp_path / "policy.pt2", observations((7,), 3, tasks=2), shape)
+    cfg = compose(regime="multitask", tasks=["walker_walk", "cup_catch"], obs_type="state", device="cpu")
+    specs_of = {
+        "walker_walk": specs.BoundedArray((4,), np.float64, -1, 1),
+        "cup_catch": specs.BoundedArray((2,), np.float32, -2, [0, 2]),
+    }
+    card = model_card(tmp_path / "policy.pt2", cfg, None, 0, inputs, [], 0.0, specs_of)
+    assert "- task 0, `walker_walk`: 4 numbers in [-1, 1]; the environment's own: float64 [4], -1 to 1\n" in card
+    assert "- task 1, `cup_catch`: 2 numbers in [-1, 1]; the environment's own: float32 [2], -2 to 0, -2 to 2\n" in card
 
 
 def test_another_format_is_refused_before_anything_is_played(
