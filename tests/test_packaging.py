@@ -55,12 +55,20 @@ def test_lock_serves_cpu_and_gpu_alike():
     assert not [name for name in LOCK if locked(name).local]
 
 
-def test_conda_environment_installs_the_lock_and_this_project():
+def test_conda_environment_installs_what_a_user_needs():
     conda = yaml.safe_load((ROOT / "conda_env.yml").read_text())["dependencies"]
     (python,) = (entry.split("=")[1] for entry in conda if isinstance(entry, str) and entry.startswith("python="))
     assert Version(python) in Requirement(f"python{PROJECT['requires-python']}").specifier
     (pip,) = (entry["pip"] for entry in conda if isinstance(entry, dict))
-    assert pip == ["-r requirements.lock", "-e .[dev]"]
+    tested, own = pip
+    assert tested == "-c requirements.lock"
+    (extras,) = re.findall(r"^-e \.\[([\w,]+)\]$", own)
+    assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
+    # What a user needs: neither Ray, nor EnvPool with its 700 MB of meshes, nor the tools of developers.
+    packages = {
+        Requirement(line).name for extra in extras.split(",") for line in PROJECT["optional-dependencies"][extra]
+    }
+    assert not packages & {"ray", "envpool", "pytest", PROJECT["name"]}
 
 
 def test_supported_python_is_the_same_everywhere():
