@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from absl import logging as absl_logging
 from hypothesis import HealthCheck, settings
 
@@ -25,6 +26,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 envs.choose_backend()  # before a test imports dm_control; the processes it starts inherit the choice
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is marked `gpu` where there is none."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
 
 
 @pytest.fixture(autouse=True)

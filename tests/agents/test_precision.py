@@ -26,7 +26,6 @@ from tests import short_env
 from tests.agents import test_golden
 from tests.compare import assert_equal
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 
 
@@ -233,7 +232,7 @@ def test_losses_of_bf16_follow_those_of_fp32(replay: Path) -> None:
         assert distance.max() < bound, f"{name}: {distance.max():.3f}"
 
 
-@needs_cuda
+@pytest.mark.gpu
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 2e-2)])
 def test_graphed_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch, precision: str, bound: float) -> None:
     utils.set_numerics()
@@ -241,7 +240,7 @@ def test_graphed_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch, 
     assert worst(agent) < bound
 
 
-@needs_cuda
+@pytest.mark.gpu
 def test_a_graph_does_what_single_kernels_do() -> None:
     data = batches(6)
     eager, graphed = (small_agent("cuda", compile=how) for how in (False, True))
@@ -257,7 +256,7 @@ def test_a_graph_does_what_single_kernels_do() -> None:
     assert_equal(*shifts)
 
 
-@needs_cuda
+@pytest.mark.gpu
 def test_a_graph_acts_as_single_kernels_do() -> None:
     eager, graphed = (small_agent("cuda", compile=how) for how in (False, True))
     for step, batch in enumerate(batches(2)):
@@ -270,7 +269,7 @@ def test_a_graph_acts_as_single_kernels_do() -> None:
             agent.update(iter([batch]), step)  # the graph sees what it has learnt
 
 
-@needs_cuda
+@pytest.mark.gpu
 def test_a_graph_continues_after_a_restore() -> None:
     data = batches(6)
     whole, parts = (small_agent("cuda", compile=True) for _ in range(2))

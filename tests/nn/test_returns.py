@@ -102,6 +102,17 @@ def test_scan_is_the_recurrence(time_first, dtype, compiled, sizes):
     assert_close(got if time_first else got.T, want[:-1])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("time_first", [True, False])
+@given(sizes=SIZES)
+def test_scan_on_a_gpu_is_that_on_a_cpu(time_first, dtype, sizes):
+    deltas, decays = (x if time_first else x.T for x in random_tensors(sizes, dtype, 2))
+    got = scan.reverse_scan(deltas.cuda(), decays.cuda(), time_first)
+    assert (got.device.type, got.dtype) == ("cuda", dtype)
+    assert_close(got.cpu(), scan.reverse_scan(deltas.double(), decays.double(), time_first))
+
+
 def naive_gae(rewards, values, next_values, terminated, ended, gamma, gae_lambda):
     advantages, after = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +18,7 @@ from replay_buffer import LOOKAHEAD, ReplayBufferStorage, episode_path, make_rep
 from tests.naive_replay import ACTIONS, OBSERVATIONS, NaiveReplay, data_specs, make_episode, memory_dir, on_cpu, same
 from tests.replay_run import SCHEDULE, Run
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture

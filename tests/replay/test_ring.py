@@ -254,7 +254,7 @@ def test_where_memory_cannot_be_locked_batches_come_all_the_same(monkeypatch):
     assert gpu.calls == 0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_copies_to_a_gpu_that_is_behind(replay_dir, num_workers):
     """Copies are only queued when their batches are dropped; what arrives is what was drawn."""
