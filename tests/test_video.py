@@ -232,6 +232,15 @@ def test_a_failing_encoder_warns_once_and_the_next_video_works(tmp_path, monkeyp
     assert len(frames(record_evaluation(tmp_path))) == 5
 
 
+def test_without_imageio_ffmpeg_there_are_no_videos(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)  # then an import fails as if it were not installed
+    record_evaluation(tmp_path, length=12)
+    (record,) = caplog.records
+    assert "imageio-ffmpeg is not installed" in record.getMessage()
+    code = "import sys; sys.modules['imageio_ffmpeg'] = None; import train, eval, report"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True)
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_full_disk(tmp_path, monkeypatch, caplog):
     encoder(tmp_path, monkeypatch, 'for last; do :; done; ln -sf /dev/full "$last"; exec "$REAL" "$@"')

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import imageio_ffmpeg
 import numpy as np
 
 from drqv2.system.files import sync_folder
@@ -64,7 +63,7 @@ class Mp4:
         )
         # In a new session, neither ctrl-C nor closing the terminal reaches the encoder.
         self._process = subprocess.Popen(
-            [imageio_ffmpeg.get_ffmpeg_exe(), *options.split(), str(self._path)],
+            [_ffmpeg(), *options.split(), str(self._path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -108,6 +107,14 @@ class Mp4:
         if status := self._process.returncode:
             last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise OSError(f"ffmpeg exited with status {status}: {last_line}")
+
+
+def _ffmpeg() -> str:
+    try:
+        import imageio_ffmpeg  # only here: runs without videos do without it
+    except ModuleNotFoundError as error:
+        raise RuntimeError("imageio-ffmpeg is not installed") from error
+    return str(imageio_ffmpeg.get_ffmpeg_exe())
 
 
 class VideoRecorder:
