@@ -54,9 +54,9 @@ def main() -> None:
 def ratios(results: dict[str, Sequence[Row]]) -> dict[str, float]:
     """Return the speed-up of each benchmark over its baseline by name."""
     found = {f"learner, {row['side']}": row["ratio"] for row in results["learner"] if row["side"] != "baseline"}
-    found |= {
-        f"replay, {row['workers']} workers": row["ratio"] for row in results["replay"] if row["side"] != "baseline"
-    }
+    for row in results["replay"]:
+        if row["side"] != "baseline":
+            found["replay, " + (f"{row['workers']} workers" if row["side"] == "ours" else row["side"])] = row["ratio"]
     mean = results["env"][-1]
     found |= {"environment": mean["ratio"], "environment, render=fast": mean["fast_ratio"]}
     return found | {"whole loop": results["loop"][-1]["ratio"]}

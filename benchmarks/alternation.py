@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing as mp
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -19,7 +20,9 @@ def timed_ms(call: Callable[[], Any], times: int = 1) -> float:
     return 1000 * (time.perf_counter() - begin) / times
 
 
-def alternate(sides: Mapping[str, Side], seconds: float, *, warm_up: int = 1, least: int = 3) -> dict[str, list[Any]]:
+def alternate(
+    sides: Mapping[str, Side], seconds: float, *, warm_up: int = 1, least: int = 3, within: float = math.inf
+) -> dict[str, list[Any]]:
     """Measure several sides alternately, so that a temporary slow-down of the machine affects all of them.
 
     Each side has its own process, allocator, threads and OpenGL context, and measures while the others wait.
@@ -30,6 +33,7 @@ def alternate(sides: Mapping[str, Side], seconds: float, *, warm_up: int = 1, le
         seconds: duration without set-up and warm-up. It ends earlier if a side's iterator is exhausted.
         warm_up: rounds to discard.
         least: minimum number of rounds.
+        within: seconds for everything, set-up and warm-up included; the rounds after the least end earlier if need be.
 
     Returns:
         The measurements of each side, one per round.
@@ -37,7 +41,7 @@ def alternate(sides: Mapping[str, Side], seconds: float, *, warm_up: int = 1, le
     Raises:
         RuntimeError: a side fails; its traceback is on stderr.
     """
-    context = mp.get_context("spawn")
+    context, latest = mp.get_context("spawn"), time.perf_counter() + within
     processes, pipes = [], {}
     try:
         for name, side in sides.items():
@@ -50,7 +54,7 @@ def alternate(sides: Mapping[str, Side], seconds: float, *, warm_up: int = 1, le
         for _ in range(warm_up):
             _round(pipes)
         rounds: list[list[Any]] = []
-        stop = time.perf_counter() + seconds
+        stop = min(time.perf_counter() + seconds, latest)
         while len(rounds) < least or time.perf_counter() < stop:
             figures = _round(pipes)
             if any(figure is None for figure in figures):

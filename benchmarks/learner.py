@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -41,10 +42,10 @@ SMALL = Shapes(8, 9, 40, 8, 32, 2)
 PRODUCT = 2048  # rows and columns
 
 
-def measure(quick: bool = False) -> list[Row]:
+def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
     """Return a row for the baseline and for each precision; on CUDA, also for each precision as a CUDA graph.
 
-    A CPU that would emulate bf16 is measured in fp32 alone.
+    A CPU that would emulate bf16 is measured in fp32 alone. `within` as in `alternate`.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     shapes, seconds = (SMALL, 0.0) if quick else (PAPER, 70.0 if device == "cpu" else 20.0)
@@ -58,7 +59,7 @@ def measure(quick: bool = False) -> list[Row]:
         for precision in precisions:
             updates[precision + " graph" * compile] = partial(updates_in, shapes, device, precision, compile)
     products: dict[str, Side] = {f"product {name}": partial(product, device, d) for name, d in precisions.items()}
-    times = alternate(updates | products, seconds, warm_up=2)
+    times = alternate(updates | products, seconds, warm_up=2, within=within)
 
     flop = update_flop(shapes)
     rows = []

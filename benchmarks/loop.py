@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import multiprocessing as mp
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,11 +33,11 @@ WORKERS = 4 if machine.cores() >= 8 else 1  # the paper has four, too many for t
 STEPS = 10  # agent steps per measurement
 
 
-def measure(quick: bool = False) -> list[Row]:
-    """Return a row for the baseline and one for train.py with precision=auto."""
+def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
+    """Return a row for the baseline and one for train.py with precision=auto; `within` as in `alternate`."""
     sides = {"baseline": partial(plain_fps, quick), "train.py": partial(own_fps, quick)}
     seconds = 30.0 if torch.cuda.is_available() else 60.0
-    fps = alternate(sides, seconds=0.0 if quick else seconds)
+    fps = alternate(sides, 0.0 if quick else seconds, within=within)
     rows = []
     for name, values in fps.items():
         ratios = [own / slow for slow, own in zip(fps["baseline"], values, strict=True)]
@@ -48,7 +49,8 @@ def measure(quick: bool = False) -> list[Row]:
 def plain_fps(quick: bool) -> Iterator[float]:
     """Yield the baseline's frames per second, in one run that pauses in between."""
     env = pixels.wrap(pixels.short_cartpole(), camera=0) if quick else pixels.make(TASK, seed=1)
-    agent = PlainDrQV2((9, pixels.SIZE, pixels.SIZE), 1, hidden_dim=32 if quick else 1024)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    agent = PlainDrQV2((9, pixels.SIZE, pixels.SIZE), 1, device, hidden_dim=32 if quick else 1024)
     with tempfile.TemporaryDirectory() as folder:
         run = loop.train(env, agent, Path(folder), 16 if quick else 256, WORKERS, _seed_frames(quick) // REPEAT)
         while True:
@@ -65,7 +67,7 @@ def own_fps(quick: bool) -> Iterator[float]:
     return run_fps([*setting, f"num_seed_frames={_seed_frames(quick)}"], REPEAT)
 
 
-def run_fps(overrides: Sequence[str], frames: int) -> Iterator[float]:
+def run_fps(overrides: Sequence[str], frames: int) -> Generator[float, None, None]:
     """Yield the frames per second of a run, which pauses in between.
 
     Args:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from dm_env import StepType, specs
 
 from benchmarks.alternation import Side, alternate, timed_ms
@@ -25,8 +28,11 @@ SIZE, STACK, BATCH, ACTIONS = 84, 3, 256, 6
 AHEAD = 16  # batches that a loader may prefetch while the others are measured
 
 
-def measure(quick: bool = False) -> list[Row]:
-    """Return a row for each loader and number of background workers."""
+def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
+    """Return a row for each loader and number of background workers, and one for replay on the GPU if there is one.
+
+    `within` as in `alternate`.
+    """
     seconds, episodes, block = (0.0, 2, 2) if quick else (60.0, 10, 16)
     with tempfile.TemporaryDirectory() as folder:
         storage = fill(Path(folder), episodes, length=50 if quick else 500)
@@ -35,7 +41,9 @@ def measure(quick: bool = False) -> list[Row]:
             **{f"baseline/{n}": partial(plain_batches, Path(folder), n, block) for n in (1, 2)},
             **{f"ours/{n}": partial(batches, Path(folder), n, block) for n in (0, 1, 2)},
         }
-        times = alternate({**loaders, "copy": copies}, seconds, warm_up=2)
+        if torch.cuda.is_available():
+            loaders["on the GPU/0"] = partial(batches, Path(folder), 0, block, "cuda")
+        times = alternate({**loaders, "copy": copies}, seconds, warm_up=2, within=within)
     limit = statistics.median(times["copy"])
     rows = []
     for name in loaders:
@@ -78,9 +86,11 @@ def plain_batches(replay_dir: Path, workers: int, block: int) -> Iterator[float]
     yield from _times(iter(plain_loader(replay_dir, BATCH, workers)), block)
 
 
-def batches(replay_dir: Path, workers: int, block: int) -> Iterator[float]:
+def batches(replay_dir: Path, workers: int, block: int, replay_device: str = "disk") -> Generator[float, None, None]:
     """Yield the times of a batch from this project's loader."""
-    loader = make_replay_loader(replay_dir, None, BATCH, workers, False, 3, 0.99, frame_stack=STACK)
+    loader = make_replay_loader(
+        replay_dir, None, BATCH, workers, False, 3, 0.99, frame_stack=STACK, replay_device=replay_device
+    )
     try:
         yield from _times(iter(loader), block)
     finally:
@@ -100,11 +110,16 @@ def copies() -> Iterator[float]:
         yield timed_ms(copy, times=10)
 
 
-def _times(loader: Iterator[object], block: int) -> Iterator[float]:
+def _times(loader: Iterator[Any], block: int) -> Iterator[float]:
     while True:
         for _ in range(AHEAD):  # skip batches prefetched while the other sides were measured
             next(loader)
-        yield timed_ms(lambda: next(loader), times=block)
+        yield timed_ms(lambda: _finished(next(loader)), times=block)
+
+
+def _finished(batch: Any) -> None:
+    if batch[0].is_cuda:
+        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import common, env, learner, memory, replay
+from benchmarks import common, env, env_parts, learner, memory, overlap, replay
 from benchmarks.alternation import alternate
 from benchmarks.baseline import learner as plain
 from benchmarks.baseline.loader import EpisodeStream, plain_loader
@@ -38,6 +39,10 @@ class TestAlternate:
     def test_figures_come_round_by_round_and_warm_up_does_not_count(self) -> None:
         found = alternate({"a": partial(count, 1), "b": partial(count, 10, 10)}, 0.0, warm_up=2)
         assert found == {"a": [3, 4, 5], "b": [30, 40, 50]}
+
+    def test_time_for_everything_ends_it_after_the_least(self) -> None:
+        found = alternate({"a": partial(count, 1)}, float("inf"), within=0.0)
+        assert found == {"a": [2, 3, 4]}
 
     def test_a_side_that_ends_ends_all(self) -> None:
         found = alternate({"a": partial(count, 1), "b": partial(iter, (1, 2, 3))}, float("inf"), warm_up=1)
@@ -167,6 +172,12 @@ class TestReplay:
             stream.load(number, 2)
         assert [[path.stem for path in stream.episodes] for stream in seen] == [["00000000", "00000002"], ["00000001"]]
 
+    def test_replay_in_the_memory_of_a_device(self, tmp_path: Path) -> None:
+        replay.fill(tmp_path, episodes=2, length=7)
+        times = replay.batches(tmp_path, workers=0, block=2, replay_device="cpu")
+        assert next(times) > 0
+        times.close()
+
     def test_frames_are_all_different(self, tmp_path: Path) -> None:
         storage = replay.fill(tmp_path, episodes=2, length=20)
         frames = np.concatenate([storage.load_episode(e)["frame"] for e in range(2)])
@@ -191,6 +202,35 @@ def test_the_baselines_pixels_are_ours(task: str) -> None:
         assert plain_step.reward is None or plain_step.reward == pytest.approx(step.reward, rel=1e-6)
     baseline.close()
     ours.close()
+
+
+def test_the_parts_of_a_step_are_the_step() -> None:
+    functions = mujoco.mjv_updateScene, mujoco.mjr_render, mujoco.mjr_readPixels
+    ours = env.make("ours", "cartpole_balance")
+    ours.reset()
+    with env_parts.parts_of(ours) as step:
+        parts = [step(np.zeros(1, np.float32)) for _ in range(3)]
+    for found in parts:
+        assert set(found) == {*env_parts.PARTS, "rest", "step"}
+        assert all(ms > 0 for ms in found.values())
+        assert sum(found.values()) == pytest.approx(2 * found["step"])
+    assert (mujoco.mjv_updateScene, mujoco.mjr_render, mujoco.mjr_readPixels) == functions
+    ours.step(np.zeros(1, np.float32))
+    ours.close()
+
+
+@pytest.mark.slow
+def test_a_step_here_and_in_a_process() -> None:
+    row = env_parts.task_row("cartpole_balance", rounds=1)
+    assert row["repetitions"] == env_parts.STEPS
+    assert row["process_ms"] == pytest.approx(row["step_ms"] + row["pipe_ms"])
+
+
+@pytest.mark.slow
+def test_the_first_run_with_overlap() -> None:
+    row = next(overlap.rows(quick=True))
+    assert (row["num_envs"], row["overlap"], row["ratio"]) == (1, True, 1.0)
+    assert 0 < row["fps_25"] <= row["fps"] <= row["fps_75"]
 
 
 def test_memory_is_that_of_all_processes() -> None:
@@ -228,7 +268,7 @@ LOGS = ["an update's metrics", "an episode's row", "an evaluation's clip"]
 SHOWN = ["the dashboard", "CPU and memory in it"]
 CASES = {
     "learner": [LEARNERS],
-    "replay": [["baseline", "baseline", "ours", "ours", "ours"]],
+    "replay": [["baseline"] * 2 + ["ours"] * 3 + ["on the GPU"] * torch.cuda.is_available()],
     "env": [["cartpole_balance", "cheetah_run", "geometric mean"]],
     "loop": [["baseline", "train.py"]],
     "snapshots": [["none", "one"]],
