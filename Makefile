@@ -15,7 +15,7 @@ CHOSEN = $(or $(findstring preset=,$(ARGS)),$(findstring resume=,$(ARGS)),$(filt
 PRESET = $(if $(CHOSEN),,$(shell nvidia-smi -L >/dev/null 2>&1 || echo preset=cpu))
 
 .NOTPARALLEL:
-.PHONY: help setup train test slow lint check soak site audit bench lock clean
+.PHONY: help setup train test slow lint check soak site audit bench gpu lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -57,6 +57,10 @@ audit: ## check the locked packages for known vulnerabilities
 
 bench: $(READY) ## benchmark the learner, the replay, the environments and the loop
 	$(PY) -m benchmarks $(ARGS)
+
+# With WHEELS, a folder of wheels, no .venv is made: they are installed beside what $(PYTHON) has.
+gpu: $(if $(WHEELS),,$(READY)) ## measure a machine with a GPU, within MINUTES=8; results in OUT=build/gpu
+	$(if $(WHEELS),$(PYTHON),$(PY)) -m benchmarks.gpu $(ARGS)
 
 lock: ## write the packages in .venv to requirements.lock (see CONTRIBUTING.md)
 	@echo "# The tested set of packages, written by make lock from .venv. Without CUDA packages and local versions, so" > .lock
