@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -43,9 +44,9 @@ def wait_for(what: Callable[[], Any], seconds: float = 300.0) -> None:
 
 
 def alive(words: str) -> list[str]:
-    """Return the processes whose arguments contain these words."""
-    done = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True, check=True)
-    return [line for line in done.stdout.splitlines() if words in line and line.split()[1][0] != "Z"]
+    """Return the commands of the processes whose arguments contain these words."""
+    commands = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    return [command for command in commands if words in command]
 
 
 # Ignores SIGTERM, and says so.

@@ -9,7 +9,8 @@ off. Without a GPU, the same runs on the CPU, in small.
     MINUTES=30 OUT=results_here make gpu ARGS="--only facts,learning"
     WHEELS=.whl MINUTES=8 make gpu                    # without a network, see docs/deployment.md
 
-Needs nothing but Python itself until the first section.
+RUNS is the folder of the learning runs, exp_local/gpu by default, which the next call resumes. Nothing but Python
+itself is needed until the first section.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def main() -> int:
     titles = ({INSTALL: "Wheels"} if args.wheels else {}) | {name: SECTIONS[name][0] for name in names}
     results = Results(args.out, titles, args.minutes)
     env = {**os.environ, "PYTHONPATH": _path(ROOT, os.environ.get("PYTHONPATH")), "PYTHONUNBUFFERED": "1"}
+    if env.get("RUNS"):
+        env["RUNS"] = str(Path(env["RUNS"]).resolve())  # sections have another working directory
     if args.wheels:
         if section(INSTALL, _install(args.wheels), env, 60 * args.minutes, 2.0, results, signals) != "done":
             names = []

@@ -21,7 +21,7 @@ SETTING = (
     "seed=1 eval_every_frames=20000 eval_at_start=false save_video=false save_train_video=false use_tb=false "
     "console=plain"
 ).split()
-STOPPED = 75  # exit status of a run that SIGTERM has stopped
+STOPPED = (75, -signal.SIGTERM)  # exit status of a run that SIGTERM has stopped, and of one that had hardly begun
 _SAVING = 10.0  # seconds that a run may take to stop
 _RECENT = 10  # rows for the speed
 _TICK = 1.0
@@ -110,7 +110,7 @@ def train(emit: Emit, until: float, small: bool) -> None:
     for run in runs:
         run.process.wait()
     _report(runs, emit)
-    if failed := [run.name for run in runs if run.process.returncode not in (0, STOPPED)]:
+    if failed := [run.name for run in runs if run.process.returncode not in (0, *STOPPED)]:
         sys.exit(f"failed: {', '.join(failed)}")
 
 
