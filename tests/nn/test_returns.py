@@ -105,12 +105,12 @@ def test_scan_is_the_recurrence(time_first, dtype, compiled, sizes):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("time_first", [True, False])
-@given(sizes=SIZES)
-def test_scan_on_a_gpu_is_that_on_a_cpu(time_first, dtype, sizes):
-    deltas, decays = (x if time_first else x.T for x in random_tensors(sizes, dtype, 2))
-    got = scan.reverse_scan(deltas.cuda(), decays.cuda(), time_first)
-    assert (got.device.type, got.dtype) == ("cuda", dtype)
-    assert_close(got.cpu(), scan.reverse_scan(deltas.double(), decays.double(), time_first))
+def test_scan_on_a_gpu_is_that_on_a_cpu(time_first, dtype):
+    for sizes in ((1, 1, 0), (17, 5, 1), (64, 130, 2)):  # few, since Triton compiles the kernel anew for some sizes
+        deltas, decays = (x if time_first else x.T for x in random_tensors(sizes, dtype, 2))
+        got = scan.reverse_scan(deltas.cuda(), decays.cuda(), time_first)
+        assert (got.device.type, got.dtype) == ("cuda", dtype)
+        assert_close(got.cpu(), scan.reverse_scan(deltas.double(), decays.double(), time_first))
 
 
 def naive_gae(rewards, values, next_values, terminated, ended, gamma, gae_lambda):
