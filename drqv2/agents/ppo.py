@@ -1,4 +1,4 @@
-"""PPO (Schulman et al., arXiv 1707.06347) as in PufferLib 3: V-trace weights in advantages, prioritised segments."""
+"""PPO (Schulman et al., arXiv 1707.06347), with PufferLib 3's V-trace weights and prioritised segments as options."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from drqv2.agents import ppo_mlp
 from drqv2.agents.ppo_mlp import Kernels
 from drqv2.agents.segments import Segments, take_rows
+from drqv2.errors import UserError
 from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss, explained_variance
 from drqv2.nn.normalization import RunningMeanStd
@@ -34,20 +35,20 @@ class PPOAgent:
         hidden_dim: units.
         lstm: whether the policy is recurrent.
         optimizer: muon (matrices; Adam for the rest) or adam.
-        lr: learning rate at the start; it falls to 0 along a cosine.
+        lr: learning rate, at the start of the run where it is annealed.
         total_steps: agent steps until it is 0.
         discount: gamma, of a step.
         gae_lambda: lambda of the advantages.
-        rho_clip: greatest ratio in their differences.
-        c_clip: greatest ratio in their trace.
-        update_epochs: how often an update goes through its steps.
+        rho_clip: clip of the importance ratio in their differences (rho-bar).
+        c_clip: clip of the importance ratio in their trace (c-bar).
+        update_epochs: passes over the batch per update.
         minibatch_size: steps in a minibatch, a multiple of the horizon.
         accumulate_minibatches: minibatches before a step of the optimizer.
-        clip_coef: how far the ratio may leave 1.
+        clip_coef: clipping range around a ratio of 1.
         vf_coef: weight of the value loss.
-        vf_clip: how far values may leave the old ones.
+        vf_clip: clipping range around the old values.
         ent_coef: weight of the entropy.
-        max_grad_norm: to which gradients are clipped.
+        max_grad_norm: maximum gradient norm.
         prio_alpha: exponent of the segments' priorities; 0 draws uniformly.
         prio_beta0: exponent of the importance weights at the start; it rises with the steps.
         truncation: bootstrap from the last observation of a truncated episode, or ignore that it was cut off and treat
@@ -59,9 +60,14 @@ class PPOAgent:
         normalize_observations: vectors by their running mean and deviation. The first batch only begins these.
         normalize_rewards: by the running deviation of their discounted sum.
         precision: fp32, or bf16 for the convolutions.
-        adam_beta1: decay of Adam's mean of gradients.
-        adam_eps: added to the root of its mean of squares. Where a unit's inputs hardly change, as those of a still
-            background, gradients are small, and Adam makes full steps of their noise unless this is larger.
+        adam_beta1: Adam's decay of the mean of gradients.
+        adam_beta2: Adam's decay of the mean of their squares.
+        adam_eps: Adam's epsilon. Where a unit's inputs hardly change, as those of a still background, gradients are
+            small, and Adam makes full steps of their noise unless this is larger.
+        adam_lr: learning rate of Adam beside Muon, annealed alike; None: lr.
+        anneal_lr: whether learning rates decay to 0 along a cosine; otherwise they are constant.
+        target_kl: end an update after the first pass over the batch whose mean approximate KL, r - 1 - log r,
+            exceeds this; None: make all passes.
         seed: of what it draws.
     """
 
@@ -97,17 +103,22 @@ class PPOAgent:
         precision: str = "fp32",
         adam_beta1: float = 0.95,
         adam_eps: float = 1e-8,
+        adam_beta2: float = 0.999,
+        adam_lr: float | None = None,
+        anneal_lr: bool = True,
+        target_kl: float | None = None,
         seed: int = 0,
     ) -> None:
         self.device, self.training = device, True
         policy = Policy(obs_shape, action_spec, encoder, hidden_dim, lstm, normalize_observations, precision)
         self.policy = policy.to(device)
-        self.optimizers = make_optimizers(self.policy, optimizer, lr, (adam_beta1, 0.999), adam_eps)
+        self.optimizers = make_optimizers(self.policy, optimizer, lr, adam_lr, (adam_beta1, adam_beta2), adam_eps)
         self.reward_stats = RunningMeanStd().to(device) if normalize_rewards else None
-        self.lr, self.total_steps = lr, total_steps
+        self.lr, self.adam_lr, self.anneal_lr, self.total_steps = lr, adam_lr, anneal_lr, total_steps
         self.advantage_args = discount, gae_lambda, rho_clip, c_clip
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
         self.accumulate_minibatches, self.max_grad_norm = accumulate_minibatches, max_grad_norm
+        self.target_kl = target_kl
         self.clip_coef, self.vf_coef, self.vf_clip, self.ent_coef = clip_coef, vf_coef, vf_clip, ent_coef
         self.prio_alpha, self.prio_beta0 = prio_alpha, prio_beta0
         self.truncation, self.advantage = truncation, advantage
@@ -151,7 +162,8 @@ class PPOAgent:
 
         Returns:
             losses/: policy_loss, value_loss, entropy, old_approx_kl, approx_kl, clipfrac, importance (mean ratio),
-            explained_variance; and learning_rate. Nothing for a batch that only begins the statistics.
+            explained_variance; learning_rate; and gradient_steps, those of the optimizer. Nothing for a batch that only
+            begins the statistics.
         """
         collected = dict(next(segments))
         sums, batch = collected.pop("sums", None), Segments(**collected)
@@ -170,17 +182,20 @@ class PPOAgent:
         steps = self._steps(batch)
         number = int(self.update_epochs * count * horizon / self.minibatch_size)
         if self.advantage == "once":
-            found = self._learn_from(self._shuffled(steps, number), number)
+            found, made = self._learn_from(self._shuffled(steps, number), number, self._pass(count * horizon))
         else:
             noise = batch.rewards.new_empty(number, count).exponential_(generator=self.generator)
             beta = self.prio_beta0 + (1 - self.prio_beta0) * self.prio_alpha * progress
-            found = self._learn_by_priority(steps, noise, beta)
+            found, made = self._learn_by_priority(steps, noise, beta)
         means = dict(zip(METRICS, found, strict=True))
         means["approx_kl"] = means["importance"] - 1 + means["old_approx_kl"]
         returns = self._advantages(steps) + steps["values"]
         if (explained := explained_variance(steps["values"], returns, steps["live"])) is not None:
             means["explained_variance"] = explained
-        return {f"losses/{name}": value for name, value in means.items()} | {"learning_rate": lr}
+        return {f"losses/{name}": value for name, value in means.items()} | {
+            "learning_rate": lr,
+            "gradient_steps": float(made),
+        }
 
     def _steps(self, batch: Segments) -> dict[str, Any]:
         """Return the fields of a batch that learning needs, and what it derives from them, [S, H, ...].
@@ -194,25 +209,26 @@ class PPOAgent:
         steps |= {"dones": batch.first.to(batch.values.dtype), "live": live, "followed": followed}
         return steps | {"values": batch.values * followed, "ratio": live.clone()}
 
-    def _learn_by_priority(self, steps: dict[str, Any], noise: Tensor, beta: float) -> list[float]:
-        """Learn from minibatches of segments, drawn by their advantages; return means of their METRICS.
+    def _pass(self, steps: int) -> int:
+        """Return the minibatches of a pass over a batch of so many steps, after which the optimizer has made a step."""
+        return math.ceil(steps / self.minibatch_size / self.accumulate_minibatches) * self.accumulate_minibatches
+
+    def _learn_by_priority(self, steps: dict[str, Any], noise: Tensor, beta: float) -> tuple[list[float], int]:
+        """Learn from minibatches of segments, drawn by their advantages; return as `_learn_from`.
 
         Args:
             steps: of the batch.
             noise: exponential, for the draws, [minibatches, S].
             beta: exponent of the importance weights.
         """
-        drawn = self.minibatch_size // steps["rewards"].shape[1]
+        drawn, in_pass = self.minibatch_size // steps["rewards"].shape[1], self._pass(steps["rewards"].numel())
         if self.kernels is Kernels.CPP:
             losses = self.clip_coef, self.vf_coef, self.vf_clip, self.ent_coef
-            settings = {"minibatches": len(noise), "drawn": drawn, "accumulate": self.accumulate_minibatches}
-            settings |= dict(
-                zip(
-                    ppo_mlp.SETTINGS,
-                    (*self.advantage_args, *losses, self.max_grad_norm, self.prio_alpha, beta),
-                    strict=True,
-                )
-            )
+            target_kl = math.inf if self.target_kl is None else self.target_kl
+            numbers = *self.advantage_args, *losses, self.max_grad_norm, self.prio_alpha, beta, target_kl
+            settings = dict(zip(ppo_mlp.SETTINGS, numbers, strict=True))
+            settings |= {"minibatches": len(noise), "in_pass": in_pass, "drawn": drawn}
+            settings |= {"accumulate": self.accumulate_minibatches}
             steps["obs"] = self.policy.normalized(steps["obs"])
             return ppo_mlp.learn(self.policy, self.optimizers[0], steps, settings, noise)
 
@@ -221,7 +237,7 @@ class PPOAgent:
                 steps["advantages"] = self._advantages(steps)
                 yield steps, *self._draw(steps["advantages"], drawn, one, beta)
 
-        return self._learn_from(draws(), len(noise))
+        return self._learn_from(draws(), len(noise), in_pass)
 
     def _shuffled(self, steps: dict[str, Any], number: int) -> Iterator[Minibatch]:
         """Yield minibatches of single steps, or with an LSTM of segments: each once before any comes again."""
@@ -236,16 +252,19 @@ class PPOAgent:
             yield steps, left[:drawn], steps["rewards"].new_ones(drawn)
             left = left[drawn:]
 
-    def _learn_from(self, minibatches: Iterator[Minibatch], number: int) -> list[float]:
-        """Learn from so many minibatches; return means of their METRICS."""
+    def _learn_from(self, minibatches: Iterator[Minibatch], number: int, in_pass: int) -> tuple[list[float], int]:
+        """Learn from so many minibatches, or from fewer passes; return means of METRICS and the optimizer's steps."""
         sums: list[Tensor] = []
-        group = self.accumulate_minibatches
-        for k, minibatch in enumerate(minibatches):
-            sums.append(self._accumulate(*minibatch, min(group, number - k // group * group)))
-            if (k + 1) % group == 0 or k + 1 == number:  # a snapshot holds no gradients
+        group, made = self.accumulate_minibatches, 0
+        for k, minibatch in enumerate(minibatches, 1):
+            sums.append(self._accumulate(*minibatch, min(group, number - (k - 1) // group * group)))
+            if k % group == 0 or k == number:  # a snapshot holds no gradients
                 self._step()
+                made += 1
+            if self.target_kl is not None and k % in_pass == 0 and approx_kl(sums[-in_pass:]) > self.target_kl:
+                break
         means: list[float] = torch.stack(sums).mean(0).tolist()
-        return means
+        return means, made
 
     def _accumulate(self, steps: Mapping[str, Any], rows: Tensor, weights: Tensor, group: int) -> Tensor:
         """Add the gradients of a minibatch, return metrics in the order of METRICS.
@@ -308,18 +327,31 @@ class PPOAgent:
             optimizer.zero_grad(set_to_none=True)
 
     def _anneal(self, progress: float) -> float:
-        """Set this update's learning rate and return it."""
-        lr = 0.5 * self.lr * (1 + math.cos(math.pi * progress))
+        """Set this update's learning rates and return `lr`'s."""
+        factor = 0.5 * (1 + math.cos(math.pi * progress)) if self.anneal_lr else 1.0
         for optimizer in self.optimizers:
+            own = self.adam_lr if isinstance(optimizer, torch.optim.Adam) else None
             for group in optimizer.param_groups:
-                group["lr"] = lr
-        return lr
+                group["lr"] = factor * (self.lr if own is None else own)
+        return factor * self.lr
+
+
+def approx_kl(sums: list[Tensor]) -> float:
+    """Return the mean of r - 1 - log r over minibatches, from their metrics in the order of METRICS."""
+    means = dict(zip(METRICS, torch.stack(sums).mean(0).tolist(), strict=True))
+    return float(means["importance"] - 1 + means["old_approx_kl"])
 
 
 def make_optimizers(
-    policy: nn.Module, name: str, lr: float, betas: tuple[float, float], eps: float
+    policy: nn.Module, name: str, lr: float, adam_lr: float | None, betas: tuple[float, float], eps: float
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of a policy: Muon (Jordan et al., 2024) takes matrices alone, Adam the rest or all."""
+    """Return the optimizers of a policy: Muon (Jordan et al., 2024) takes matrices alone, Adam the rest or all.
+
+    Raises:
+        UserError: a learning rate for Adam beside Muon, without Muon.
+    """
+    if name != "muon" and adam_lr is not None:
+        raise UserError(f"agent.adam_lr={adam_lr}: applies only to agent.optimizer=muon; set agent.lr instead")
     parameters = list(policy.parameters())
     matrices = [p for p in parameters if p.ndim == 2] if name == "muon" else []
     others = [p for p in parameters if name != "muon" or p.ndim != 2]
@@ -327,5 +359,5 @@ def make_optimizers(
     if matrices:
         made.append(torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.0))
     if others:
-        made.append(torch.optim.Adam(others, lr=lr, betas=betas, eps=eps, fused=True))
+        made.append(torch.optim.Adam(others, lr=lr if adam_lr is None else adam_lr, betas=betas, eps=eps, fused=True))
     return made

@@ -12,8 +12,8 @@ struct Batch {  // [segments, horizon, ...]
 };
 
 struct Settings {
-    Real gamma, lambda, rho_clip, c_clip, clip_coef, vf_coef, vf_clip, ent_coef, max_norm, alpha, beta;
-    int64_t minibatches, drawn, accumulate;  // drawn: segments of a minibatch
+    Real gamma, lambda, rho_clip, c_clip, clip_coef, vf_coef, vf_clip, ent_coef, max_norm, alpha, beta, target_kl;
+    int64_t minibatches, in_pass, drawn, accumulate;  // in_pass: minibatches of a pass; drawn: segments of a minibatch
 };
 
 struct Adam {
@@ -132,7 +132,7 @@ void step(const Policy& net, const Settings& set, const Adam& adam, int64_t numb
 }  // namespace
 
 // As PPOAgent._learn: draw minibatches by `noise` [minibatches, segments], learn from each; write mean metrics [6].
-// Return the steps of Adam.
+// Stop after a pass whose mean approximate KL divergence exceeds the target. Return the steps of Adam.
 extern "C" int64_t learn(const Policy* net, const Batch* batch, const Settings* set, const Adam* adam,
                          const Real* noise, double* metrics) {
     const int64_t hidden = net->hidden, outputs = net->outputs;
@@ -143,16 +143,22 @@ extern "C" int64_t learn(const Policy* net, const Batch* batch, const Settings* 
     std::vector<int64_t> rows;
     Real* to[kParts] = {gradients.data()};
     for (int part = 1; part < kParts; ++part) to[part] = to[part - 1] + sizes[part - 1];
-    int64_t steps = 0;
+    int64_t steps = 0, k = 0;
+    double before = 0;  // the sum of approximate KL divergences at the start of a pass
     std::fill(metrics, metrics + 6, 0.0);
-    for (int64_t k = 0; k < set->minibatches; ++k) {
+    while (k < set->minibatches) {
         puff_advantage(*batch, *set, advantages.data());
         draw(*batch, *set, advantages.data(), noise + k * batch->segments, rows, weights);
         const int64_t group = std::min(set->accumulate, set->minibatches - k / set->accumulate * set->accumulate);
         accumulate(*net, *batch, *set, group, rows.data(), weights.data(), advantages.data(), to, metrics);
-        if ((k + 1) % set->accumulate == 0 || k + 1 == set->minibatches)
+        if (++k % set->accumulate == 0 || k == set->minibatches)
             step(*net, *set, *adam, adam->steps + ++steps, sizes, gradients);
+        if (k % set->in_pass == 0) {
+            const double sum = metrics[5] - k + metrics[3];  // of r - 1 - log r
+            if (sum - before > double(set->target_kl) * set->in_pass) break;
+            before = sum;
+        }
     }
-    for (int i = 0; i < 6; ++i) metrics[i] /= set->minibatches;
+    for (int i = 0; i < 6; ++i) metrics[i] /= k;
     return steps;
 }

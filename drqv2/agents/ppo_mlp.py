@@ -29,9 +29,9 @@ _PARTS = 9  # weight and bias of four layers, and log_std
 _STEPS = ("obs", "actions", "log_probs", "rewards", "dones", "live", "followed", "values", "ratio")
 SETTINGS = (
     *("discount", "gae_lambda", "rho_clip", "c_clip", "clip_coef", "vf_coef", "vf_clip", "ent_coef"),
-    *("max_grad_norm", "prio_alpha", "beta"),
+    *("max_grad_norm", "prio_alpha", "beta", "target_kl"),
 )
-COUNTS = ("minibatches", "drawn", "accumulate")
+COUNTS = ("minibatches", "in_pass", "drawn", "accumulate")
 _Addresses = ctypes.c_void_p * _PARTS
 
 
@@ -82,8 +82,11 @@ def learn(
     steps: Mapping[str, Tensor],
     settings: Mapping[str, float],
     noise: Tensor,
-) -> list[float]:
-    """Learn from a batch as `PPOAgent` does; return the means of its minibatches' metrics, in the order of METRICS.
+) -> tuple[list[float], int]:
+    """Learn from a batch as `PPOAgent` does.
+
+    Returns:
+        The means of its minibatches' metrics, in the order of METRICS, and the steps of Adam.
 
     Args:
         policy: one that `suits`.
@@ -108,7 +111,7 @@ def learn(
     made = _library(noise.dtype).learn(*map(ctypes.byref, structures), _pointer(noise), metrics)
     for parameter in parameters:
         adam.state[parameter]["step"] += made
-    return list(metrics)
+    return list(metrics), int(made)
 
 
 def suits(policy: Policy, optimizers: list[torch.optim.Optimizer], minibatch_size: int) -> bool:

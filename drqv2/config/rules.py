@@ -218,5 +218,5 @@ def _check_actors(cfg: Mapping[str, Any]) -> None:
 
 
 def default_minibatch(segments: int, horizon: int) -> int:
-    """Return the steps of a minibatch where none are set: the batch, or as many segments as 16,384 steps hold."""
-    return min(segments, max(1, 16384 // horizon)) * horizon
+    """Return the steps of a minibatch where none are set: the batch, or as many whole segments as 256 steps hold."""
+    return min(segments, max(1, 256 // horizon)) * horizon

@@ -102,7 +102,7 @@ class PPOWorkspace(BaseWorkspace):
             with self.time_shares.spent_on("learn"):
                 metrics = self.agent.update(self.segments, self.global_step)
             self.progress.step += self.round_steps
-            self.progress.gradient_step += self.gradient_steps if metrics else 0
+            self.progress.gradient_step += int(metrics.get("gradient_steps", self.gradient_steps)) if metrics else 0
 
             # try to log
             self.log(metrics)

@@ -37,7 +37,7 @@ def require_renderer(cfg: DictConfig) -> str:
 
 
 def resolve_obs_type(cfg: DictConfig) -> None:
-    """Resolve obs_type=auto in `cfg`: pixels for tasks, and for environments whose observations have an image.
+    """Resolve obs_type=auto in `cfg`: pixels for environments whose observations have an image, else the state.
 
     Raises:
         UserError: the environment cannot be made.
@@ -46,7 +46,7 @@ def resolve_obs_type(cfg: DictConfig) -> None:
         name = task_names(cfg)[0]
         own = _own_factory(cfg, name)
         chosen = {"image_key": cfg.image_key, "channels": cfg.channels}
-        cfg.obs_type = "pixels" if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
+        cfg.obs_type = "state" if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
 
 
 def task_names(cfg: DictConfig) -> list[str]:

@@ -13,6 +13,7 @@ from dm_env import specs
 
 from drqv2.agents.ppo import PPOAgent
 from drqv2.agents.segments import Segments
+from drqv2.errors import UserError
 from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss
 
 ARGUMENTS: dict[str, Any] = {
@@ -135,6 +136,27 @@ def test_the_learning_rate_falls_along_a_cosine() -> None:
     rates = [agent.update(iter([make_batch(agent)._asdict()]), 24 * k)["learning_rate"] for k in range(12)]
     assert rates[:6:5] == pytest.approx([0.01, 0.005])
     assert rates[10:] == [0, 0]
+
+
+@pytest.mark.parametrize("step", [0, 120, 240])
+def test_a_learning_rate_that_is_not_annealed_is_constant(step: int) -> None:
+    agent = make_agent(anneal_lr=False)
+    assert agent.update(iter([make_batch(agent)._asdict()]), step)["learning_rate"] == 0.01
+    assert agent.optimizers[0].param_groups[0]["lr"] == 0.01
+
+
+def test_adam_beside_muon_has_its_own_learning_rate() -> None:
+    """A first step of Adam moves each parameter by its learning rate, whatever the gradient."""
+    moved = {}
+    for adam_lr, rate in ((None, 0.01), (0.0001, 0.0001)):
+        agent = make_agent(optimizer="muon", adam_lr=adam_lr, adam_eps=1e-12)
+        before = copy.deepcopy(agent.policy)
+        agent.update(iter([make_batch(agent)._asdict()]), 120)  # half way: half of the rate
+        torch.testing.assert_close((agent.policy.critic.bias - before.critic.bias).abs().item(), rate / 2)
+        moved[adam_lr] = agent.policy.actor.weight - before.actor.weight
+    torch.testing.assert_close(moved[None], moved[0.0001])  # Muon's part keeps its own
+    with pytest.raises(UserError, match=r"agent\.adam_lr=0\.1: applies only to agent\.optimizer=muon"):
+        make_agent(adam_lr=0.1)
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:

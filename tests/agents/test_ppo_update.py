@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ ARGUMENTS: dict[str, Any] = {
     "prio_alpha": 0.8,
     "prio_beta0": 0.3,
     "adam_beta1": 0.9,
+    "adam_beta2": 0.99,
     "adam_eps": 0.001,
     "seed": 0,
 }
@@ -177,8 +179,8 @@ class WrittenOut:
         for p, g, (first, second) in zip(self.parameters, gradients, self.moments, strict=True):
             g = g * min(1.0, 0.5 / (norm + 1e-6))
             first += (1 - self.a["adam_beta1"]) * (g - first)
-            second += 0.001 * (g * g - second)
-            scaled = (second / (1 - 0.999**self.taken)).sqrt() + self.a["adam_eps"]
+            second += (1 - self.a["adam_beta2"]) * (g * g - second)
+            scaled = (second / (1 - self.a["adam_beta2"] ** self.taken)).sqrt() + self.a["adam_eps"]
             p.data -= lr * first / (1 - self.a["adam_beta1"] ** self.taken) / scaled
 
 
@@ -223,6 +225,50 @@ def test_cpp_learns_and_acts_as_torch(actions: str, dtype: torch.dtype, toleranc
         weights = [p.detach().flatten() for p in agent.policy.parameters()]
         found.append(torch.cat([numbers, chosen.flatten(), log_probs, values, *moments, *weights]))
     torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "kernels"), [("full_batch", Kernels.CPP), ("full_batch", Kernels.TORCH), ("once", Kernels.TORCH)]
+)
+def test_an_update_ends_after_the_pass_that_exceeds_target_kl(advantage: str, kernels: Kernels) -> None:
+    """Five passes of two minibatches each; those that are made are as without a target."""
+
+    def learn(epochs: float, target_kl: float | None) -> tuple[PPOAgent, dict[str, float]]:
+        changes: dict[str, Any] = {"accumulate_minibatches": 1, "lr": 0.003, "prio_alpha": 0.0, "advantage": advantage}
+        agent = make_agent(update_epochs=epochs, target_kl=target_kl, **changes)
+        agent.kernels = kernels
+        batch = make_batch(agent)
+        with torch.no_grad():
+            dist, _, _ = agent.policy(batch.obs)
+        batch = batch._replace(log_probs=dist.log_prob(batch.actions))  # of this very policy: KL grows from 0
+        return agent, agent.update(iter([batch._asdict()]), 0)
+
+    # The mean of each pass, from the means of all passes up to it.
+    means = [learn(n, None)[1]["losses/approx_kl"] for n in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    passes = [n * mean - (n - 1) * before for n, (before, mean) in enumerate(itertools.pairwise([0.0, *means]), 1)]
+    ended = set()
+    for target in (passes[0] / 2, *((a + b) / 2 for a, b in itertools.pairwise(sorted(passes)))):
+        stopped, metrics = learn(5.0, target)
+        made = next(n for n, kl in enumerate(passes, 1) if kl > target)
+        whole, expected = learn(float(made), None)
+        assert metrics == pytest.approx(expected)
+        assert metrics["gradient_steps"] == 2 * made
+        assert stopped.optimizers[0].state_dict()["state"][0]["step"] == 2 * made
+        for a, b in zip(stopped.policy.parameters(), whole.policy.parameters(), strict=True):
+            torch.testing.assert_close(a, b)
+        ended.add(made)
+    assert len(ended) >= 3
+    assert learn(5.0, 2 * max(passes))[1]["gradient_steps"] == 10
+
+
+def test_passes_end_with_a_step_of_the_optimizer() -> None:
+    """Two minibatches a pass and three a step: a pass counts as three, so that no gradients are lost."""
+    for kernels in (Kernels.CPP, Kernels.TORCH):
+        agent = make_agent(update_epochs=6.0, accumulate_minibatches=3, target_kl=1e-9)
+        agent.kernels = kernels
+        metrics = agent.update(iter([make_batch(agent)._asdict()]), 0)
+        assert metrics["gradient_steps"] == 1
+        assert all(p.grad is None for p in agent.policy.parameters())
 
 
 def test_cpp_is_not_used_where_a_loss_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,18 @@ def test_every_task_has_the_values_of_the_paper():
                 assert cfg | COMMON == cfg
                 linked = {"lr": own[3], "feature_dim": own[4], "stddev_schedule": NOISE[tier]}
                 assert cfg["agent"] == AGENT | linked
+
+
+PPO_PRESETS: dict[str, dict[str, Any]] = json.loads((ROOT / "tests/golden/ppo_presets.json").read_text())
+
+
+@pytest.mark.parametrize("preset", PPO_PRESETS)
+def test_presets_of_ppo_depend_on_no_default(preset: str) -> None:
+    """Their curves in results/ppo stay reproducible when a default of regime=ppo changes."""
+    found = leaves(checked(composed("regime=ppo", f"preset={preset}")))
+    assert {name: found[name] for name in PPO_PRESETS[preset]} == PPO_PRESETS[preset]
+    later = {"agent.adam_beta2": 0.999, "agent.adam_lr": None, "agent.anneal_lr": True, "agent.target_kl": None}
+    assert found | later == found  # keys that came later have no effect
 
 
 def test_order_is_regime_then_task_then_preset_then_command_line():

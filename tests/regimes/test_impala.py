@@ -239,6 +239,7 @@ def test_a_task_from_pixels(tmp_path: Path) -> None:
         argv=[
             *base,
             *pixels.split(),
+            "obs_type=pixels",
             "eval_every_frames=4800",
             "save_video=false",
             f"hydra.run.dir={tmp_path / 'run'}",

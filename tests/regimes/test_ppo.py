@@ -129,6 +129,16 @@ def test_preset_cartpole_learns(tmp_path: Path) -> None:
     assert float(last["episode_reward"]) > 400
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("env_id", "least"), [("envpool:CartPole-v1", 400), ("envpool:Catch-v0", 0.8)])
+def test_the_defaults_learn(env_id: str, least: float, tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    words = "total_timesteps=50000 eval_every_frames=50000 save_video=false".split()
+    run(tmp_path / "run", f"env_id={env_id}", *words, base=["regime=ppo"])
+    *_, last = rows(tmp_path / "run", "eval")
+    assert float(last["episode_reward"]) > least
+
+
 def test_a_sweep_maximises_the_mean_return_after_the_first_fifth(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = [float(row["episode_reward"]) for row in rows(whole, "train")[4:] if row["episode_reward"]]
     workspace = PPOWorkspace.__new__(PPOWorkspace)
@@ -139,10 +149,10 @@ def test_a_sweep_maximises_the_mean_return_after_the_first_fifth(whole: Path, mo
 def test_tasks_of_dm_control_from_state_and_from_pixels(tmp_path: Path) -> None:
     base = [word for word in PPO if not word.startswith("env_id=")] + ["total_timesteps=48", "save_video=false"]
     small = ["num_eval_episodes=1", "eval_every_frames=1000", "action_repeat=50"]
-    run(tmp_path / "state", "task=cartpole_balance", "obs_type=state", *small, base=base)
-    pixels = ["image_size=40", "frame_stack=3", "agent.encoder=small"]
+    run(tmp_path / "state", "task=cartpole_balance", *small, base=base)
+    pixels = ["obs_type=pixels", "image_size=40", "frame_stack=3", "agent.encoder=small"]
     run(tmp_path / "pixels", "task=cartpole_balance", *small, *pixels, base=base)
-    assert OmegaConf.load(tmp_path / "pixels" / "config.yaml").obs_type == "pixels"
+    assert OmegaConf.load(tmp_path / "state" / "config.yaml").obs_type == "state"  # unless asked for pixels
     (_, last) = rows(tmp_path / "pixels", "eval")
     assert (last["frame"], last["episode_length"]) == ("2400", "1000")
 

@@ -47,7 +47,7 @@ TASK = (
     fixed(
         "obs_type",
         Choice("auto", "pixels", "state"),
-        "Images, or a vector of the environment's state; auto: images for tasks, else what the environment shows.",
+        "Images, or a vector of the environment's state; auto: images where observations have one.",
         legacy="pixels",
     ),
     fixed("frame_stack", Int(1), "Images stacked into one observation, newest last.", "images"),
