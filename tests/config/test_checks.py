@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config.checks import check_agent, leaves, validate
+from drqv2.config.formatting import show
 from drqv2.config.help import help_text, markdown
 from drqv2.config.schema import CFGS, GROUPS, agent_arguments, defaults, groups, keys, presets, tasks
 from drqv2.config.tables.shared import REGIMES, SMALLEST_IMAGE
@@ -120,6 +122,16 @@ def test_presets_of_ppo_depend_on_no_default(preset: str) -> None:
     assert {name: found[name] for name in PPO_PRESETS[preset]} == PPO_PRESETS[preset]
     later = {"agent.adam_beta2": 0.999, "agent.adam_lr": None, "agent.anneal_lr": True, "agent.target_kl": None}
     assert found | later == found  # keys that came later have no effect
+
+
+def test_the_page_of_ppo_shows_its_defaults_and_those_of_pufferlib() -> None:
+    text = (ROOT / "docs" / "ppo.md").read_text().partition("## Defaults")[2].partition("## ")[0]
+    rows = re.findall(r"^\| `([\w.]+)` \| (\S+) \| (\S+) \|$", text, re.M)
+    plain, puffer = (leaves(checked(composed("regime=ppo", *more))) for more in ((), ("preset=puffer",)))
+    assert rows == [(name, show(plain[name]), show(puffer[name])) for name, *_ in rows]
+    changed = {name for name in plain if plain[name] != puffer[name]}
+    shown = {name for name, *_ in rows} | {"agent.update_epochs", "agent.discount", "agent.minibatch_size"}
+    assert changed <= shown, "every value that the preset changes is in the table"
 
 
 def test_order_is_regime_then_task_then_preset_then_command_line():

@@ -80,6 +80,29 @@ def test_an_interrupted_run_ends_in_the_same_bits(whole: Path, tmp_path: Path, m
     assert_same(whole, tmp_path / "run")
 
 
+def test_a_run_from_before_some_keys_existed_resumes_as_it_began(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as m:
+        m.setattr(PPOAgent, "update", signal_at(9))
+        with pytest.raises(SystemExit):
+            run(tmp_path / "run")
+    config: Any = OmegaConf.load(tmp_path / "run" / "config.yaml")
+    for name in ("adam_lr", "anneal_lr", "adam_beta2", "target_kl"):
+        del config.agent[name]
+    OmegaConf.save(config, tmp_path / "run" / "config.yaml")
+    resume(tmp_path / "run")
+    assert_same(whole, tmp_path / "run")
+
+
+def test_a_resume_may_stop_annealing_and_set_a_target(whole: Path, tmp_path: Path) -> None:
+    longer = Path(shutil.copytree(whole, tmp_path / "run"))
+    resume(longer, *"total_timesteps=1200 resume_force=true agent.anneal_lr=false agent.target_kl=1e-9".split())
+    *_, before, last = (row for row in rows(longer, "train") if row["step"] in ("960", "1200"))
+    assert float(before["learning_rate"]) < 1e-5
+    assert (float(last["learning_rate"]), float(last["gradient_steps"])) == (0.001, 2)
+
+
 def test_processes_give_the_same_run(whole: Path, tmp_path: Path) -> None:
     assert_same(whole, run(tmp_path / "run", "vector=processes", "num_eval_envs=2"))
 
