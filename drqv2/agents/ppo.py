@@ -182,7 +182,7 @@ class PPOAgent:
         steps = self._steps(batch)
         number = int(self.update_epochs * count * horizon / self.minibatch_size)
         if self.advantage == "once":
-            found, made = self._learn_from(self._shuffled(steps, number), number, self._pass(count * horizon))
+            found, made = self._learn_from_shuffled(steps, number)
         else:
             noise = batch.rewards.new_empty(number, count).exponential_(generator=self.generator)
             beta = self.prio_beta0 + (1 - self.prio_beta0) * self.prio_alpha * progress
@@ -221,23 +221,35 @@ class PPOAgent:
             noise: exponential, for the draws, [minibatches, S].
             beta: exponent of the importance weights.
         """
-        drawn, in_pass = self.minibatch_size // steps["rewards"].shape[1], self._pass(steps["rewards"].numel())
         if self.kernels is Kernels.CPP:
-            losses = self.clip_coef, self.vf_coef, self.vf_clip, self.ent_coef
-            target_kl = math.inf if self.target_kl is None else self.target_kl
-            numbers = *self.advantage_args, *losses, self.max_grad_norm, self.prio_alpha, beta, target_kl
-            settings = dict(zip(ppo_mlp.SETTINGS, numbers, strict=True))
-            settings |= {"minibatches": len(noise), "in_pass": in_pass, "drawn": drawn}
-            settings |= {"accumulate": self.accumulate_minibatches}
-            steps["obs"] = self.policy.normalized(steps["obs"])
-            return ppo_mlp.learn(self.policy, self.optimizers[0], steps, settings, noise)
+            return self._learn_in_cpp(steps, noise, beta)
+        drawn = self.minibatch_size // steps["rewards"].shape[1]
 
         def draws() -> Iterator[Minibatch]:
             for one in noise:
                 steps["advantages"] = self._advantages(steps)
                 yield steps, *self._draw(steps["advantages"], drawn, one, beta)
 
-        return self._learn_from(draws(), len(noise), in_pass)
+        return self._learn_from(draws(), len(noise), self._pass(steps["rewards"].numel()))
+
+    def _learn_from_shuffled(self, steps: dict[str, Any], number: int) -> tuple[list[float], int]:
+        """Learn from so many minibatches of shuffled steps, or from fewer passes; return as `_learn_from`."""
+        minibatches = self._shuffled(steps, number)
+        if self.kernels is not Kernels.CPP:
+            return self._learn_from(minibatches, number, self._pass(steps["rewards"].numel()))
+        shuffled, rows, _ = zip(*minibatches, strict=True)
+        return self._learn_in_cpp(shuffled[0], torch.stack(rows))
+
+    def _learn_in_cpp(self, steps: dict[str, Any], draws: Tensor, beta: float = 0.0) -> tuple[list[float], int]:
+        """Learn from minibatches as `ppo_mlp.learn` draws them; return as `_learn_from`."""
+        losses = self.clip_coef, self.vf_coef, self.vf_clip, self.ent_coef
+        target_kl = math.inf if self.target_kl is None else self.target_kl
+        numbers = *self.advantage_args, *losses, self.max_grad_norm, self.prio_alpha, beta, target_kl
+        settings = dict(zip(ppo_mlp.SETTINGS, numbers, strict=True))
+        sizes = len(draws), self._pass(steps["rewards"].numel()), self.minibatch_size // steps["rewards"].shape[1]
+        settings |= dict(zip(ppo_mlp.COUNTS, (*sizes, self.accumulate_minibatches), strict=True))
+        steps["obs"] = self.policy.normalized(steps["obs"])
+        return ppo_mlp.learn(self.policy, self.optimizers[0], steps, settings, draws)
 
     def _shuffled(self, steps: dict[str, Any], number: int) -> Iterator[Minibatch]:
         """Yield minibatches of single steps, or with an LSTM of segments: each once before any comes again."""

@@ -8,7 +8,7 @@ struct Batch {  // [segments, horizon, ...]
     const Real* obs;
     const void* actions;  // int64_t or Real
     const Real *log_probs, *rewards, *dones, *live, *followed;
-    Real *values, *ratio;  // written for the steps of a minibatch
+    Real *values, *ratio;  // may be written for the steps of a minibatch
 };
 
 struct Settings {
@@ -22,10 +22,10 @@ struct Adam {
     int64_t steps;  // before this update
 };
 
-// Add the gradients of a minibatch to `to` and its metrics, in the order of METRICS, to `sums`; see
-// PPOAgent._accumulate.
+// Add the gradients of a minibatch to `to` and its metrics, in the order of METRICS, to `sums`; write its values and
+// ratios, if asked to. See PPOAgent._accumulate.
 void accumulate(const Policy& net, const Batch& batch, const Settings& set, int64_t group, const int64_t* rows,
-                const Real* weights, const Real* advantages, Real* const* to, double* sums) {
+                const Real* weights, const Real* advantages, bool write, Real* const* to, double* sums) {
     thread_local Pass pass;
     const int64_t horizon = batch.horizon, width = net.sizes ? net.groups : net.outputs;
     const size_t bytes = net.sizes ? sizeof(int64_t) : sizeof(Real);
@@ -67,8 +67,7 @@ void accumulate(const Policy& net, const Batch& batch, const Settings& set, int6
         const Real far = std::abs(ratio - 1) > set.clip_coef, value_loss = std::max(error * error, near * near) / 2;
         const Real terms[6] = {-std::min(gain, clipped), value_loss, entropy, -log_ratio, far, ratio};
         for (int k = 0; k < 6; ++k) sums[k] += double(terms[k]) * share;
-        batch.values[at] = value * batch.followed[at];
-        batch.ratio[at] = ratio * live;
+        if (write) batch.values[at] = value * batch.followed[at], batch.ratio[at] = ratio * live;
     }
     pass.backward(net, to);
 }
@@ -131,26 +130,32 @@ void step(const Policy& net, const Settings& set, const Adam& adam, int64_t numb
 
 }  // namespace
 
-// As PPOAgent._learn: draw minibatches by `noise` [minibatches, segments], learn from each; write mean metrics [6].
+// As PPOAgent._learn: learn from minibatches that `noise` [minibatches, segments] draws, or from the segments `given`
+// [minibatches, drawn] with advantages that are `known` [segments, horizon]; write mean metrics [6].
 // Stop after a pass whose mean approximate KL divergence exceeds the target. Return the steps of Adam.
 extern "C" int64_t learn(const Policy* net, const Batch* batch, const Settings* set, const Adam* adam,
-                         const Real* noise, double* metrics) {
+                         const Real* noise, const int64_t* given, const Real* known, double* metrics) {
     const int64_t hidden = net->hidden, outputs = net->outputs;
     const int64_t sizes[kParts] = {hidden * net->inputs, hidden,  hidden * hidden, hidden, outputs * hidden, outputs,
                                    hidden,               int64_t(1), net->sizes ? 0 : outputs};
-    std::vector<Real> advantages(batch->segments * batch->horizon), weights;
+    std::vector<Real> advantages(batch->segments * batch->horizon), weights(set->drawn, Real(1));
     std::vector<Real> gradients(std::accumulate(sizes, sizes + kParts, int64_t(0)));
     std::vector<int64_t> rows;
     Real* to[kParts] = {gradients.data()};
     for (int part = 1; part < kParts; ++part) to[part] = to[part - 1] + sizes[part - 1];
+    if (given) std::copy(known, known + advantages.size(), advantages.begin());
     int64_t steps = 0, k = 0;
     double before = 0;  // the sum of approximate KL divergences at the start of a pass
     std::fill(metrics, metrics + 6, 0.0);
     while (k < set->minibatches) {
-        puff_advantage(*batch, *set, advantages.data());
-        draw(*batch, *set, advantages.data(), noise + k * batch->segments, rows, weights);
+        if (given) {
+            rows.assign(given + k * set->drawn, given + (k + 1) * set->drawn);
+        } else {
+            puff_advantage(*batch, *set, advantages.data());
+            draw(*batch, *set, advantages.data(), noise + k * batch->segments, rows, weights);
+        }
         const int64_t group = std::min(set->accumulate, set->minibatches - k / set->accumulate * set->accumulate);
-        accumulate(*net, *batch, *set, group, rows.data(), weights.data(), advantages.data(), to, metrics);
+        accumulate(*net, *batch, *set, group, rows.data(), weights.data(), advantages.data(), !given, to, metrics);
         if (++k % set->accumulate == 0 || k == set->minibatches)
             step(*net, *set, *adam, adam->steps + ++steps, sizes, gradients);
         if (k % set->in_pass == 0) {

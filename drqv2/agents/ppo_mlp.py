@@ -81,7 +81,7 @@ def learn(
     adam: torch.optim.Optimizer,
     steps: Mapping[str, Tensor],
     settings: Mapping[str, float],
-    noise: Tensor,
+    draws: Tensor,
 ) -> tuple[list[float], int]:
     """Learn from a batch as `PPOAgent` does.
 
@@ -92,11 +92,13 @@ def learn(
         policy: one that `suits`.
         adam: its optimizer, an Adam.
         steps: obs (normalised), actions, log_probs, rewards, dones, live, followed, [S, H, ...]; and values and ratio,
-            which are written.
+            which are written unless segments are given.
         settings: those of SETTINGS and COUNTS.
-        noise: exponential, by which segments are drawn, [minibatches, S].
+        draws: exponential noise by which segments are drawn, [minibatches, S]; or the segments of each minibatch, int64
+            [minibatches, drawn], with `advantages` in `steps`, which then are not computed again.
     """
-    settings_of, adam_of = _structures(noise.dtype)
+    dtype, given = steps["values"].dtype, draws.dtype == torch.int64
+    settings_of, adam_of = _structures(dtype)
     count, horizon = steps["values"].shape
     parameters, *_ = _layout(policy)
     states, group = [_moments(adam, parameter) for parameter in parameters], adam.param_groups[0]
@@ -108,7 +110,8 @@ def learn(
         adam_of(*moments, group["lr"], *group["betas"], group["eps"], int(states[0]["step"])),
     )
     metrics = (ctypes.c_double * 6)()
-    made = _library(noise.dtype).learn(*map(ctypes.byref, structures), _pointer(noise), metrics)
+    drawn = (None, _pointer(draws), _pointer(steps["advantages"])) if given else (_pointer(draws), None, None)
+    made = _library(dtype).learn(*map(ctypes.byref, structures), *drawn, metrics)
     for parameter in parameters:
         adam.state[parameter]["step"] += made
     return list(metrics), int(made)
@@ -129,7 +132,7 @@ def choose(agent: Any) -> Kernels:
     It does not if a loss or the policy was changed and this module was not.
     """
     agent.kernels = Kernels.CPP
-    if agent.advantage != "full_batch" or not suits(agent.policy, agent.optimizers, agent.minibatch_size):
+    if agent.advantage == "minibatch" or not suits(agent.policy, agent.optimizers, agent.minibatch_size):
         return Kernels.TORCH
     trials = copy.deepcopy(agent), copy.deepcopy(agent)
     trials[1].kernels = Kernels.TORCH

@@ -190,8 +190,9 @@ class WrittenOut:
     [
         (8, "full_batch", Kernels.TORCH),
         (16, "minibatch", Kernels.TORCH),
-        (16, "once", Kernels.TORCH),
+        (8, "once", Kernels.TORCH),
         (16, "full_batch", Kernels.CPP),
+        (16, "once", Kernels.CPP),
     ],
 )
 def test_an_update_is_the_one_written_out(hidden_dim: int, advantage: str, kernels: Kernels, truncation: str) -> None:
@@ -208,8 +209,11 @@ def test_an_update_is_the_one_written_out(hidden_dim: int, advantage: str, kerne
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("actions", ACTIONS)
-def test_cpp_learns_and_acts_as_torch(actions: str, dtype: torch.dtype, tolerance: float) -> None:
-    changes = {"normalize_observations": True, "normalize_rewards": True, "hidden_dim": 48}
+@pytest.mark.parametrize("changes", [{}, {"advantage": "once", "prio_alpha": 0.0}])
+def test_cpp_learns_and_acts_as_torch(
+    changes: dict[str, Any], actions: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    changes = changes | {"normalize_observations": True, "normalize_rewards": True, "hidden_dim": 48}
     agents = [make_agent(dtype, action_spec=ACTIONS[actions], **changes) for _ in range(2)]
     assert agents[0].kernels is Kernels.CPP
     agents[1].kernels = Kernels.TORCH
@@ -228,7 +232,7 @@ def test_cpp_learns_and_acts_as_torch(actions: str, dtype: torch.dtype, toleranc
 
 
 @pytest.mark.parametrize(
-    ("advantage", "kernels"), [("full_batch", Kernels.CPP), ("full_batch", Kernels.TORCH), ("once", Kernels.TORCH)]
+    ("advantage", "kernels"), itertools.product(("full_batch", "once"), (Kernels.CPP, Kernels.TORCH))
 )
 def test_an_update_ends_after_the_pass_that_exceeds_target_kl(advantage: str, kernels: Kernels) -> None:
     """Five passes of two minibatches each; those that are made are as without a target."""
