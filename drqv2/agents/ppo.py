@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from drqv2.agents import ppo_mlp
 from drqv2.agents.ppo_mlp import Kernels
 from drqv2.agents.segments import Segments, take_rows
-from drqv2.errors import UserError
 from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss, explained_variance
 from drqv2.nn.normalization import RunningMeanStd
+from drqv2.nn.optimizers import make_optimizers
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import puff_advantage
 
@@ -352,24 +352,3 @@ def approx_kl(sums: list[Tensor]) -> float:
     """Return the mean of r - 1 - log r over minibatches, from their metrics in the order of METRICS."""
     means = dict(zip(METRICS, torch.stack(sums).mean(0).tolist(), strict=True))
     return float(means["importance"] - 1 + means["old_approx_kl"])
-
-
-def make_optimizers(
-    policy: nn.Module, name: str, lr: float, adam_lr: float | None, betas: tuple[float, float], eps: float
-) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of a policy: Muon (Jordan et al., 2024) takes matrices alone, Adam the rest or all.
-
-    Raises:
-        UserError: a learning rate for Adam beside Muon, without Muon.
-    """
-    if name != "muon" and adam_lr is not None:
-        raise UserError(f"agent.adam_lr={adam_lr}: applies only to agent.optimizer=muon; set agent.lr instead")
-    parameters = list(policy.parameters())
-    matrices = [p for p in parameters if p.ndim == 2] if name == "muon" else []
-    others = [p for p in parameters if name != "muon" or p.ndim != 2]
-    made: list[torch.optim.Optimizer] = []
-    if matrices:
-        made.append(torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.0))
-    if others:
-        made.append(torch.optim.Adam(others, lr=lr if adam_lr is None else adam_lr, betas=betas, eps=eps, fused=True))
-    return made

@@ -85,9 +85,6 @@ def learn(
 ) -> tuple[list[float], int]:
     """Learn from a batch as `PPOAgent` does.
 
-    Returns:
-        The means of its minibatches' metrics, in the order of METRICS, and the steps of Adam.
-
     Args:
         policy: one that `suits`.
         adam: its optimizer, an Adam.
@@ -96,6 +93,9 @@ def learn(
         settings: those of SETTINGS and COUNTS.
         draws: exponential noise by which segments are drawn, [minibatches, S]; or the segments of each minibatch, int64
             [minibatches, drawn], with `advantages` in `steps`, which then are not computed again.
+
+    Returns:
+        The means of its minibatches' metrics, in the order of METRICS, and the steps of Adam.
     """
     dtype, given = steps["values"].dtype, draws.dtype == torch.int64
     settings_of, adam_of = _structures(dtype)

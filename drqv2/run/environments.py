@@ -37,7 +37,7 @@ def require_renderer(cfg: DictConfig) -> str:
 
 
 def resolve_obs_type(cfg: DictConfig) -> None:
-    """Resolve obs_type=auto in `cfg`: pixels for environments whose observations have an image, else the state.
+    """Resolve obs_type=auto in `cfg`, and print it: pixels where observations have an image, else the state.
 
     Raises:
         UserError: the environment cannot be made.
@@ -47,6 +47,7 @@ def resolve_obs_type(cfg: DictConfig) -> None:
         own = _own_factory(cfg, name)
         chosen = {"image_key": cfg.image_key, "channels": cfg.channels}
         cfg.obs_type = "state" if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
+        print(f"obs_type: {cfg.obs_type} (auto)")
 
 
 def task_names(cfg: DictConfig) -> list[str]:

@@ -169,10 +169,11 @@ def test_a_sweep_maximises_the_mean_return_after_the_first_fifth(whole: Path, mo
     assert workspace.objective() == pytest.approx(np.mean(returns))
 
 
-def test_tasks_of_dm_control_from_state_and_from_pixels(tmp_path: Path) -> None:
+def test_tasks_of_dm_control_from_state_and_from_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = [word for word in PPO if not word.startswith("env_id=")] + ["total_timesteps=48", "save_video=false"]
     small = ["num_eval_episodes=1", "eval_every_frames=1000", "action_repeat=50"]
     run(tmp_path / "state", "task=cartpole_balance", *small, base=base)
+    assert "obs_type: state (auto)" in capsys.readouterr().out
     pixels = ["obs_type=pixels", "image_size=40", "frame_stack=3", "agent.encoder=small"]
     run(tmp_path / "pixels", "task=cartpole_balance", *small, *pixels, base=base)
     assert OmegaConf.load(tmp_path / "state" / "config.yaml").obs_type == "state"  # unless asked for pixels

@@ -1,0 +1,29 @@
+"""Optimizers of on-policy agents."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from drqv2.errors import UserError
+
+
+def make_optimizers(
+    policy: nn.Module, name: str, lr: float, adam_lr: float | None, betas: tuple[float, float], eps: float
+) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of a policy: Muon (Jordan et al., 2024) takes matrices alone, Adam the rest or all.
+
+    Raises:
+        UserError: a learning rate for Adam beside Muon, without Muon.
+    """
+    if name != "muon" and adam_lr is not None:
+        raise UserError(f"agent.adam_lr={adam_lr}: applies only to agent.optimizer=muon; set agent.lr instead")
+    parameters = list(policy.parameters())
+    matrices = [p for p in parameters if p.ndim == 2] if name == "muon" else []
+    others = [p for p in parameters if name != "muon" or p.ndim != 2]
+    made: list[torch.optim.Optimizer] = []
+    if matrices:
+        made.append(torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.0))
+    if others:
+        made.append(torch.optim.Adam(others, lr=lr if adam_lr is None else adam_lr, betas=betas, eps=eps, fused=True))
+    return made
