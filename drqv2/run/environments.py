@@ -39,6 +39,8 @@ def require_renderer(cfg: DictConfig) -> str:
 def resolve_obs_type(cfg: DictConfig) -> None:
     """Resolve obs_type=auto in `cfg`, and print it: pixels where observations have an image, else the state.
 
+    dm_control's tasks show both: on-policy regimes, which need many steps, learn from the state, others from pixels.
+
     Raises:
         UserError: the environment cannot be made.
     """
@@ -46,7 +48,8 @@ def resolve_obs_type(cfg: DictConfig) -> None:
         name = task_names(cfg)[0]
         own = _own_factory(cfg, name)
         chosen = {"image_key": cfg.image_key, "channels": cfg.channels}
-        cfg.obs_type = "state" if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
+        of_tasks = "state" if cfg.regime in ("ppo", "impala") else "pixels"
+        cfg.obs_type = of_tasks if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
         print(f"obs_type: {cfg.obs_type} (auto)")
 
 

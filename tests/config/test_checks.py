@@ -21,6 +21,7 @@ from drqv2.config.tables.shared import REGIMES, SMALLEST_IMAGE
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
 from drqv2.run import factory
+from drqv2.run.environments import resolve_obs_type
 
 ROOT = Path(__file__).resolve().parents[2]
 FRAMES = {"easy": 1_100_000, "medium": 3_100_000, "hard": 30_100_000}
@@ -132,6 +133,23 @@ def test_the_page_of_ppo_shows_its_defaults_and_those_of_pufferlib() -> None:
     changed = {name for name in plain if plain[name] != puffer[name]}
     shown = {name for name, *_ in rows} | {"agent.update_epochs", "agent.discount", "agent.minibatch_size"}
     assert changed <= shown, "every value that the preset changes is in the table"
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ("regime=ppo task=walker_walk", "state"),
+        ("regime=impala task=walker_walk", "state"),
+        ("regime=multitask tasks=[walker_walk,walker_run]", "pixels"),
+        ("obs_type=auto task=walker_walk", "pixels"),
+        ("regime=ppo task=walker_walk obs_type=pixels", "pixels"),
+    ],
+)
+def test_what_a_task_shows_where_nothing_is_chosen(words: str, chosen: str) -> None:
+    cfg = composed(*words.split())
+    validate(cfg)
+    resolve_obs_type(cfg)
+    assert cfg.obs_type == chosen
 
 
 def test_order_is_regime_then_task_then_preset_then_command_line():

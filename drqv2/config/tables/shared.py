@@ -47,7 +47,8 @@ TASK = (
     fixed(
         "obs_type",
         Choice("auto", "pixels", "state"),
-        "Images, or a vector of the environment's state; auto: images where observations have one.",
+        "Images, or a vector of the environment's state; auto: images where observations have one; for "
+        "dm_control's tasks images, with regime=ppo and impala the state.",
         legacy="pixels",
     ),
     fixed("frame_stack", Int(1), "Images stacked into one observation, newest last.", "images"),
