@@ -207,7 +207,7 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         ("agent.advantage=once agent.prio_alpha=0.8", "agent.advantage=once has no priorities"),
         ("env_id=envpool:CartPole-v1 vector=auto +env.seed=7", "env.seed: is set by seed; leave it out"),
         ("agent.encoder=nature", "agent.encoder=nature applies only to images"),
-        ("obs_type=pixels agent.encoder=mlp", "agent.encoder=mlp applies only to vectors"),
+        ("obs_type=pixels render=rgb_array agent.encoder=mlp", "agent.encoder=mlp applies only to vectors"),
         ("env_id=gymnasium:CartPol-v1", "nearest: .*CartPole-v1"),
         ("env_id=CartPole-v1", "must be gymnasium:NAME, envpool:NAME or metaworld:NAME"),
         ("task=walker_walk", "task=walker_walk and env_id=gymnasium:CartPole-v1: give only one of them"),
@@ -241,4 +241,4 @@ def test_drqv2_learns_from_other_libraries_too(tmp_path: Path, capsys: pytest.Ca
         assert rows(tmp_path / env_id[:3], "eval")[-1]["episode_length"] == "200"
     with pytest.raises(SystemExit):
         run(tmp_path / "c", "env_id=envpool:CartPole-v1", base=short)
-    assert "actions of CartPole-v1 are discrete: use regime=ppo" in capsys.readouterr().err
+    assert "those of CartPole-v1 are discrete: use regime=ppo" in capsys.readouterr().err
