@@ -18,20 +18,12 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from drqv2.errors import UserError
-
-# Random streams. Each consumer draws from its own child of the run's seed, so that more draws by one (another agent,
-# another evaluation interval) never change the draws of another.
-TRAIN_ENV, EVAL_ENV, REPLAY, AGENT, ACTOR = range(5)
-
-
-def spawn_seed(seed: int, *key: int) -> int:
-    """Return the uint32 seed of a child of `seed`, independent of all others (numpy's SeedSequence).
-
-    Args:
-        seed: the run's seed.
-        key: non-negative integers that identify the child, the stream first, e.g. (TRAIN_ENV, environment, episode).
-    """
-    return int(np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1)[0])
+from drqv2.seeds import ACTOR as ACTOR
+from drqv2.seeds import AGENT as AGENT
+from drqv2.seeds import EVAL_ENV as EVAL_ENV
+from drqv2.seeds import REPLAY as REPLAY
+from drqv2.seeds import TRAIN_ENV as TRAIN_ENV
+from drqv2.seeds import spawn_seed as spawn_seed
 
 
 def set_seed_everywhere(seed: int) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import dm_env
 import numpy as np
-import torch
 from dm_env import specs
 
 from drqv2.envs.cameras import Camera, PhysicsCamera
@@ -29,7 +28,7 @@ from drqv2.envs.wrappers import (
     Wrapper,
 )
 from drqv2.errors import UserError
-from drqv2.utils import EVAL_ENV, spawn_seed
+from drqv2.seeds import EVAL_ENV, spawn_seed
 
 LONG_EPISODE = 10_000  # agent steps
 
@@ -59,6 +58,8 @@ def find_seeder(env: Any) -> Callable[[int], Any] | None:
 
 def episode_state(index: int, episode: int, actions: Sequence[np.ndarray], action_spec: Any) -> dict[str, Any]:
     """Return {"index": int, "episode": int, "actions": tensor [t, *action shape] of the episode so far}."""
+    import torch  # only here: an environment's process does not call this, and torch takes 150 MB
+
     stacked = np.stack(actions) if actions else np.zeros((0, *action_spec.shape), action_spec.dtype)
     return {"index": index, "episode": episode, "actions": torch.from_numpy(stacked)}
 

@@ -14,7 +14,7 @@ from drqv2.envs.images import find_image
 from drqv2.envs.pool import PoolEnvironment
 from drqv2.envs.render import choose_backend
 from drqv2.errors import UserError, not_installed
-from drqv2.utils import spawn_seed
+from drqv2.seeds import spawn_seed
 
 
 def factory(env_id: str, options: Mapping[str, Any]) -> Callable[..., Any]:

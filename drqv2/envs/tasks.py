@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from dm_env import specs
 
-from drqv2.envs.handles import EnvHandle, Request
+from drqv2.envs.env_process import Request
+from drqv2.envs.handles import EnvHandle
 from drqv2.errors import UserError
 
 

@@ -224,7 +224,7 @@ class ActorProcesses:
 
     def _start(self, actor: _Actor) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["drqv2.rollout.actor", *self.task.imports])
+        processes.preload("drqv2.rollout.actor", *self.task.imports)
         actor.pipe, theirs = context.Pipe()
         arguments = theirs, self.task, actor.index, actor.restarts
         actor.process = context.Process(target=serve, args=arguments, name=f"actor {actor.index}")

@@ -13,6 +13,16 @@ from typing import Any
 from drqv2.system.signals import signals_blocked
 
 _STARTING = threading.Lock()  # a thread may replace an actor while another one starts
+_preloaded: dict[str, None] = {}  # modules
+
+
+def preload(*modules: str) -> None:
+    """Have multiprocessing's forkserver import modules, once for all processes that it starts from then on.
+
+    It imports them when it is started, with the first process; later calls have no effect.
+    """
+    _preloaded.update(dict.fromkeys(modules))
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(_preloaded))
 
 
 def start(process: Any) -> None:

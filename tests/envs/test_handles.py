@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,8 @@ def exit_at_once() -> Any:
 
 
 def kill(env: ProcessEnv) -> None:
-    os.kill(env._process.pid, signal.SIGKILL)
-    env._process.join()
+    os.kill(env.host.process.pid, signal.SIGKILL)
+    env.host.process.join()
 
 
 def actions(seed: int = 0) -> Iterator[np.ndarray]:
@@ -142,7 +142,7 @@ def test_a_hanging_process_is_replaced(tmp_path: Path, caplog: pytest.LogCapture
 def test_one_that_dies_again_and_again_is_given_up() -> None:
     env = ProcessEnv(make)
     env.call("reset")
-    env._make = exit_at_once
+    env.host.members[0].make = exit_at_once
     kill(env)
     with pytest.raises(RuntimeError, match=r"3 processes .* at step.*: the last ended with status 3\nfix the"):
         env.call("step", np.zeros(2, np.float32))
@@ -208,11 +208,79 @@ def test_evaluation_does_not_depend_on_how_many_play(count: int) -> None:
     assert all(result.steps == 30 for result in one[0])
 
 
+def play_all(handles: Sequence[EnvHandle], disturb: Callable[[int], None] = lambda step: None) -> list[Any]:
+    """Step environments of different episodes side by side, now and then only some; return all that they gave."""
+    draw = actions()
+    found: list[Any] = []
+    for step in range(70):
+        asked = [i for i in range(len(handles)) if step == 0 or (step + i) % 7]
+        for i in asked:
+            handles[i].start(*(("begin", i, 3) if step == 0 else ("step", next(draw))))
+        disturb(step)
+        found += [(i, *handles[i].finish()) for i in asked]
+    found.append([handle.state() for handle in handles])
+    for handle in handles:
+        handle.close()
+    return found
+
+
+def assert_same_played(ours: list[Any], theirs: list[Any]) -> None:
+    assert_equal(ours.pop(), theirs.pop())
+    for (*a, obs, action, _, _, info), (*b, other_obs, other_action, _, _, other_info) in zip(
+        ours, theirs, strict=True
+    ):
+        assert (a, info) == (b, other_info)
+        np.testing.assert_array_equal(obs, other_obs)
+        np.testing.assert_array_equal(action, other_action)
+
+
+def test_environments_that_share_a_process_are_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    alone = play_all([LocalEnv(make) for _ in range(3)])
+    shared = ProcessEnv.sharing([make] * 3)
+    assert len({handle.host.process.pid for handle in shared}) == 1
+    deaths = (5, 31, 48)
+    assert_same_played(play_all(shared, lambda step: kill(shared[0]) if step in deaths else None), alone)
+    assert caplog.text.count("restarting it and replaying the episodes of its 3") == len(deaths)
+
+
+def test_one_that_hangs_is_replaced_with_those_beside_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    alone = play_all([LocalEnv(make) for _ in range(3)])
+    makes = [make, partial(make_hanging, tmp_path / "hung"), make]
+    assert_same_played(play_all(ProcessEnv.sharing(makes, reply_seconds=0.5)), alone)
+    assert caplog.text.count("has not replied") == 1
+
+
+def test_an_error_in_one_is_not_one_in_those_beside_it() -> None:
+    one, other = ProcessEnv.sharing([make_broken, make])
+    local = LocalEnv(make)
+    assert_same_steps(one.call("reset"), local.call("reset"))
+    assert other.call("reset").first()
+    for handle in (one, other, local):
+        handle.start("step", np.zeros(2, np.float32))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        one.finish()
+    assert_same_steps(other.finish(), local.finish())
+    other.close()
+    with pytest.raises(UserError, match="no such camera"):
+        ProcessEnv.sharing([make, fail])
+
+
+def test_the_process_of_an_environment_does_not_import_torch() -> None:
+    code = (
+        "from functools import partial; from drqv2 import envs; from drqv2.envs.handles import ProcessEnv\n"
+        "from tests.envs.toys import ModulesSeen\n"
+        "env = ProcessEnv(partial(envs.make, 'toy', 1, 1, 0, factory=ModulesSeen, image_size=8))\n"
+        "env.call('reset'); env.call('step', [0.0, 0.0]); env.call('restore', env.state())\n"
+        "assert env.call('step', [0.0, 0.0]).reward == 0.0, 'torch is imported'"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE, check=False).returncode == 0
+
+
 @pytest.mark.slow
 def test_processes_end_with_a_killed_parent() -> None:
     code = (
         "from tests.envs.test_handles import *; env = ProcessEnv(make); env.call('reset'); "
-        "print(env._process.pid, flush=True); time.sleep(60)"
+        "print(env.host.process.pid, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

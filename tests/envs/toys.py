@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import dm_env
@@ -39,6 +40,13 @@ class Counter(dm_env.Environment):
 
     def action_spec(self) -> Any:
         return specs.BoundedArray((2,), np.float64, [-0.1, 0.0], [0.1, 3.0], "torque")
+
+
+class ModulesSeen(Counter):
+    """Its rewards are 1 where the process has imported torch."""
+
+    def step(self, action: np.ndarray) -> dm_env.TimeStep:
+        return super().step(action)._replace(reward=float("torch" in sys.modules))
 
 
 class Dice(Counter):

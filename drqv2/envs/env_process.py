@@ -1,0 +1,263 @@
+"""A separate process with one environment or several, which is replaced when it dies or hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from typing import Any
+
+import numpy as np
+
+from drqv2.envs import notices
+from drqv2.envs.episode import Environment, episode_state
+from drqv2.errors import ProcessError, UserError
+from drqv2.system import processes
+from drqv2.system.signals import ignore_signals
+
+_log = logging.getLogger(__name__)
+
+_START_SECONDS = 300.0  # at least, for a process to import mujoco, open OpenGL and play an episode again
+_ATTEMPTS = 3  # processes that may be lost over the same requests
+_MEMORY = "; the kernel kills processes with status -9 where memory is short"
+
+Request = tuple[str, tuple[Any, ...]]
+"""A method of the `Environment` and its arguments."""
+Reply = tuple[bool, Any, Any]
+"""Whether it failed; its result, or what to tell of the error; and what has changed, `Environment.progress`."""
+
+
+@dataclass
+class Member:
+    """What the main process knows of one of the environments: enough to bring a new process to where it is."""
+
+    make: Callable[[], Environment]
+    place: tuple[int, int] | None = None  # index and episode; None before the first episode
+    actions: list[np.ndarray] = field(default_factory=list)  # of the current episode
+    observation_spec: Any = None
+    action_spec: Any = None
+    step_seconds: float | None = None
+
+    def state(self) -> dict[str, Any]:
+        """Return the environment's state, see `Environment.state`."""
+        assert self.place is not None, "there is no state before the first episode"
+        return episode_state(*self.place, self.actions, self.action_spec)
+
+    def replay(self) -> Request:
+        """Return the request that brings a new environment here."""
+        return plain("restore", (self.state(),))
+
+    def keep(self, request: Request, progress: tuple[int, int, int, list[np.ndarray]]) -> None:
+        """Keep what a request has changed in the environment's state."""
+        if request[0] == "restore":
+            self.actions = list(np.asarray(request[1][0]["actions"], self.action_spec.dtype))
+        index, episode, count, last = progress
+        self.place = index, episode
+        self.actions[max(count - 1, 0) :] = last  # replies to other requests than a step bring it once more
+
+
+def plain(name: str, args: tuple[Any, ...]) -> Request:
+    """Return a request without tensors, for which an environment's process would have to import torch."""
+    if name == "restore":
+        args = ({**args[0], "actions": np.asarray(args[0]["actions"])},)
+    return name, args
+
+
+class EnvProcess:
+    """Environments in a separate process, stepped there in turn; it opens OpenGL itself and ends with this process.
+
+    Requests are sent once all environments have one, or the result of one of them is asked for; the replies come all at
+    once. A process that dies or hangs is replaced, and the current episodes of all its environments are played again:
+    each reply carries what changed in the environment's state (index, episode, actions so far).
+
+    Args:
+        makes: make the environments; can be pickled.
+        threads: of software rendering in the process; None leaves that to OpenGL.
+        reply_seconds: how long to wait for the reply of each environment.
+        patience: what the user can do if that is too short, for the message.
+
+    Attributes:
+        members: the environments.
+        process: the current one.
+
+    Raises:
+        UserError: raised by one of `makes` in the process.
+        RuntimeError: anything else is raised there.
+        ProcessError: the process dies or hangs again and again.
+    """
+
+    def __init__(
+        self, makes: Sequence[Callable[[], Environment]], threads: int | None, reply_seconds: float, patience: str
+    ) -> None:
+        self.members = [Member(make) for make in makes]
+        self.process: Any = None
+        self._threads, self._reply_seconds, self._patience = threads, reply_seconds, patience
+        self._waiting: dict[int, Request] = {}  # to be sent
+        self._sent: dict[int, Request] = {}  # without a reply
+        self._replies: dict[int, Reply] = {}  # that nobody has asked for yet
+        self._exchange()
+
+    def start(self, member: int, name: str, args: tuple[Any, ...]) -> None:
+        """Start a method of an environment, by its number."""
+        self._waiting[member] = plain(name, args)
+        if len(self._waiting) == len(self.members):
+            self._send()
+
+    def finish(self, member: int) -> Any:
+        """Wait for the method that was started and return its result."""
+        if member in self._waiting:
+            self._send()
+        if member in self._sent:
+            self._exchange()
+        failed, result, _ = self._replies.pop(member)
+        return _raised(result) if failed else result
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self._end(0.0 if self._sent else 5.0)
+
+    def _send(self) -> None:
+        self._sent, self._waiting = self._waiting, {}
+        with contextlib.suppress(OSError):  # it has died: `_exchange` replaces it
+            self._pipe.send(self._sent)
+
+    def _exchange(self) -> None:
+        """Receive the replies to what was sent, from new processes where one is lost; at first, only start one."""
+        reason = advice = ""
+        for _ in range(_ATTEMPTS):
+            new = self.process is None
+            try:
+                if new:
+                    self._start_process()
+                    self._prepare()
+                if self._sent:
+                    replies = self._receive(self._sent)
+                    self._sent = {}
+                    self._replies |= replies
+                return
+            except (EOFError, OSError) as error:
+                hangs = isinstance(error, TimeoutError)
+                status = self._end(0.0 if hangs else 1.0)
+                reason = str(error) if hangs else f"ended with status {status}"
+                advice = self._patience if hangs else "fix the environment" + _MEMORY * (status == -signal.SIGKILL)
+                what = "its episode" if len(self.members) == 1 else f"the episodes of its {len(self.members)}"
+                _log.warning("An environment process %s; restarting it and replaying %s.", reason, what)
+        requests = ", ".join(f"{name}{args!r:.100}" for name, args in list(self._sent.values())[:1]) or "its start"
+        raise ProcessError(f"{_ATTEMPTS} processes of an environment failed at {requests}: the last {reason}\n{advice}")
+
+    def _start_process(self) -> None:
+        processes.preload(__name__)
+        context = multiprocessing.get_context("forkserver")
+        self._pipe, theirs = context.Pipe()
+        arguments = theirs, [member.make for member in self.members], self._threads
+        self.process = context.Process(target=_serve, args=arguments, name="environment")
+        processes.start(self.process)
+        theirs.close()
+        # For programs that do not close this: at exit multiprocessing waits for its processes.
+        self._release = Finalize(self, _kill, (self._pipe, self.process), exitpriority=10)
+
+    def _prepare(self) -> None:
+        """Bring the environments of a new process to where those of the last one were, and send it what that got."""
+        for i, (failed, result, _) in self._replied(
+            max(_START_SECONDS, self._reply_seconds) * len(self.members)
+        ).items():
+            member = self.members[i]
+            member.observation_spec, member.action_spec, member.step_seconds = _raised(result) if failed else result
+        replays = {i: member.replay() for i, member in enumerate(self.members) if member.place is not None}
+        if replays:
+            self._pipe.send(replays)
+            for failed, result, _ in self._receive(replays).values():
+                if failed:
+                    _raised(result)
+        if self._sent:
+            self._pipe.send(self._sent)
+
+    def _receive(self, requests: Mapping[int, Request]) -> dict[int, Reply]:
+        """Return the replies to requests, and keep the states that these leave behind."""
+        restoring = any(name == "restore" for name, _ in requests.values())
+        seconds = max(_START_SECONDS, self._reply_seconds) if restoring else self._reply_seconds
+        replies = self._replied(seconds * len(requests))
+        for i, (_, _, progress) in replies.items():
+            self.members[i].keep(requests[i], progress)
+        return replies
+
+    def _replied(self, seconds: float) -> dict[int, Reply]:
+        """Return the next replies by the numbers of their environments.
+
+        Raises:
+            TimeoutError: the process hangs.
+            EOFError, OSError: it has died.
+        """
+        if not self._pipe.poll(seconds):
+            raise TimeoutError(f"has not replied for {seconds:g} seconds")
+        replies, messages = self._pipe.recv()
+        for message in messages:
+            notices.notice(message)
+        found: dict[int, Reply] = replies
+        return found
+
+    def _end(self, seconds: float) -> int | None:
+        """Wait this long for the process to end by itself, then kill it; return its exit status."""
+        self._pipe.close()  # at which it ends
+        self.process.join(seconds)
+        self._release()
+        status, self.process = self.process.exitcode, None
+        return None if status is None else int(status)
+
+
+def _raised(result: tuple[UserError | None, str]) -> Any:
+    known, trace = result  # as text: other exceptions need not survive a pipe
+    raise known or RuntimeError(f"in an environment process:\n{trace}")
+
+
+def _kill(pipe: Connection, process: Any) -> None:
+    pipe.close()
+    process.kill()
+    process.join(5.0)  # one that hangs in a driver cannot be killed, and is left behind
+
+
+def _serve(pipe: Connection, makes: Sequence[Callable[[], Environment]], threads: int | None) -> None:
+    """Make the environments and answer requests until the pipe's other end is closed."""
+    ignore_signals()
+    forwarded = notices.Forwarded()
+    forwarded.install()
+    if threads is not None:
+        os.environ["LP_NUM_THREADS"] = str(threads)  # Mesa reads it when OpenGL is opened
+    envs: list[Environment] = []
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        replies = {i: _made(make, envs) for i, make in enumerate(makes)}
+        pipe.send((replies, forwarded.take()))
+        while len(envs) == len(makes):  # else the main process knows why not
+            requests: dict[int, Request] = pipe.recv()
+            replies = {i: _answered(envs[i], *request) for i, request in requests.items()}
+            pipe.send((replies, forwarded.take()))
+    for env in envs:
+        env.close()
+
+
+def _made(make: Callable[[], Environment], envs: list[Environment]) -> Reply:
+    try:
+        envs.append(env := make())
+        return False, (env.observation_spec(), env.action_spec(), env.step_seconds), None
+    except Exception as error:
+        return True, _told(error), None
+
+
+def _answered(env: Environment, name: str, args: tuple[Any, ...]) -> Reply:
+    try:
+        return False, getattr(env, name)(*args), env.progress()
+    except Exception as error:
+        return True, _told(error), env.progress()
+
+
+def _told(error: Exception) -> tuple[UserError | None, str]:
+    trace = "".join(traceback.format_exception(error))
+    return error.with_traceback(None) if isinstance(error, UserError) else None, trace
