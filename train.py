@@ -32,7 +32,7 @@ from omegaconf import DictConfig
 
 from drqv2 import utils
 from drqv2.agents.acting import choose_actions, evaluation_policy, takes_task
-from drqv2.envs import ExtendedTimeStep
+from drqv2.envs import ExtendedTimeStep, info
 from drqv2.errors import UserError
 from drqv2.evaluation import tasks
 from drqv2.evaluation.episodes import EpisodeResult, evaluate
@@ -174,6 +174,7 @@ class Workspace(BaseWorkspace):
         self.progress.episode_steps[i] += 1
         if time_step.success is not None:
             self.progress.episode_success[i] = max(time_step.success, self.progress.episode_success[i] or 0.0)
+        info.add(self.progress.episode_info[i], time_step.info)
         if (transform := self.epoch.hooks.transform_reward) is not None:
             reward = transformed(transform, np.asarray(time_step.reward, np.float32))
             time_step = time_step._replace(reward=float(reward))
@@ -215,7 +216,7 @@ class Workspace(BaseWorkspace):
         for i, time_step in zip(numbers, started, strict=True):
             self.time_steps[i : i + 1] = [time_step]
             self.progress.episode_steps[i], self.progress.episode_rewards[i] = 0, 0.0
-            self.progress.episode_success[i] = None
+            self.progress.episode_success[i], self.progress.episode_info[i] = None, {}
             self.store(i, time_step)
             if i == 0:
                 self.progress.filming = self.film_every_step(self.global_step)
@@ -269,7 +270,7 @@ class Workspace(BaseWorkspace):
         """Return the metrics of the episodes that ended in these environments since the last row."""
         made = self.progress
         totals, steps, success = made.episode_rewards, made.episode_steps, made.episode_success
-        results = [EpisodeResult(totals[i], steps[i], success[i]) for i in ended]
+        results = [EpisodeResult(totals[i], steps[i], success[i], made.episode_info[i]) for i in ended]
         return self.task_metrics([self.task_of[i] for i in ended], results, seconds)
 
     def evaluation_metrics(self, results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:

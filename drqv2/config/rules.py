@@ -63,6 +63,11 @@ def _check_epochs(cfg: Mapping[str, Any]) -> None:
     for name in ("stop_return", "save_best", "test_in_train"):
         if cfg["eval_every_frames"] is None and cfg[name]:
             raise UserError(f"{name}={show(cfg[name])} with eval_every_frames=null: it needs evaluations")
+    if cfg["eval_every_frames"] is None and cfg["objective"] and not cfg["objective"].startswith("train/"):
+        raise UserError(
+            f"objective={cfg['objective']} with eval_every_frames=null: it needs evaluations; train/NAME names a "
+            "column of train.csv"
+        )
     epoch, interval = cfg["epoch_frames"], cfg["eval_every_frames"]
     if epoch is not None and interval is not None and epoch > interval:
         raise UserError(f"epoch_frames={epoch}: must be at most eval_every_frames={interval}: evaluations end an epoch")
@@ -184,8 +189,13 @@ def _check_batches(cfg: Mapping[str, Any]) -> None:
         raise UserError(
             f"agent.prio_alpha={cfg['agent.prio_alpha']}: agent.advantage=once has no priorities; set it to 0"
         )
-    if cfg["envs_per_recv"] is not None and cfg["envs_per_recv"] > envs:
-        raise UserError(f"envs_per_recv={cfg['envs_per_recv']}: more than num_envs={envs}")
+    for name in ("envs_per_recv", "envs_per_process"):
+        if cfg[name] is not None and cfg[name] > envs:
+            raise UserError(f"{name}={cfg[name]}: more than num_envs={envs}")
+    if cfg["envs_per_process"] is not None and cfg["vector"] == "serial":
+        raise UserError(
+            f"envs_per_process={cfg['envs_per_process']}: vector=serial has no such processes; leave it out"
+        )
 
 
 def _check_actors(cfg: Mapping[str, Any]) -> None:

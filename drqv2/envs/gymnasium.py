@@ -15,6 +15,7 @@ from dm_env import TimeStep, specs
 from drqv2.envs.cameras import picture_shape
 from drqv2.envs.checks import as_number
 from drqv2.envs.faults import explained
+from drqv2.envs.info import numbers
 from drqv2.errors import EnvError, UserError
 
 
@@ -29,6 +30,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         label: its name, for messages.
         render_mode: what `env.render()` returns: pictures if "rgb_array".
         success: what the last step's info says as `success` (or `is_success`); None where it says nothing.
+        info_numbers: the numbers in the info of the last step; None if there are none.
         left_out: parts of a Dict that are no Boxes, and what they are.
 
     Raises:
@@ -44,6 +46,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._actions: Any = env.action_space
         self._next_seed: int | None = None
         self.success: Any = None
+        self.info_numbers: dict[str, float] | None = None
         self.render_mode = env.render_mode
         space: Any = env.observation_space
         self._is_dict = isinstance(space, gymnasium.spaces.Dict)
@@ -83,6 +86,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         if not isinstance(info, Mapping):
             raise EnvError(f"step() returned {_described(info)} as info: must be a dict")
         self.success = info.get("success", info.get("is_success"))
+        self.info_numbers = numbers(info)
         observation = self._kept(observation)
         if _flag(terminated, "terminated"):
             return dm_env.termination(reward, observation)

@@ -124,6 +124,8 @@ class PoolVector(VectorEnv):
         EnvNotFiniteError: from `reset` and `recv`: an observation or a reward is NaN or infinite.
     """
 
+    name = "EnvPool"
+
     def __init__(
         self,
         name: str,

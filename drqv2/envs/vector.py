@@ -7,13 +7,14 @@ the first observation of the next episode (`first`). Nothing of an episode is lo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from drqv2.envs.handles import EnvHandle
 from drqv2.errors import EnvNotFiniteError
+from drqv2.envs.info import stacked
 
 
 class VectorStep(NamedTuple):
@@ -26,6 +27,8 @@ class VectorStep(NamedTuple):
         truncated: whether the episode stops here although it could go on (a time limit), bool [N].
         first: whether `observation` starts an episode, so that the action before it was ignored, bool [N].
         env_index: number of the environment of each row, int64 [N].
+        info: numbers in the `info` of the step by their keys, float64 [N], NaN where an environment has none; None
+            without any.
     """
 
     observation: np.ndarray
@@ -34,6 +37,7 @@ class VectorStep(NamedTuple):
     truncated: np.ndarray
     first: np.ndarray
     env_index: np.ndarray
+    info: Mapping[str, np.ndarray] | None = None
 
 
 def require_finite(step: VectorStep, name: str) -> None:
@@ -64,7 +68,10 @@ class VectorEnv(ABC):
 
     Attributes:
         num_envs: N.
+        name: what it is, for messages.
     """
+
+    name: str
 
     def __init__(self, num_envs: int, observation_spec: Any, action_spec: Any) -> None:
         self.num_envs = num_envs
@@ -140,11 +147,12 @@ class HandleVector(VectorEnv):
 
     Args:
         handles: one an environment, all alike.
+        name: what it is, for messages.
     """
 
-    def __init__(self, handles: Sequence[EnvHandle]) -> None:
+    def __init__(self, handles: Sequence[EnvHandle], name: str = "this process") -> None:
         super().__init__(len(handles), handles[0].observation_spec(), handles[0].action_spec())
-        self.handles = handles
+        self.handles, self.name = handles, name
 
     def _reset(self) -> VectorStep:
         for handle in self.handles:
@@ -166,6 +174,7 @@ class HandleVector(VectorEnv):
             ended & ~terminated,
             np.array([step.first() for step in steps]),
             np.arange(self.num_envs),
+            stacked([step.info for step in steps]),
         )
 
     def state(self) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from dm_env import StepType, TimeStep, specs
 
 from drqv2.envs.cameras import Camera
 from drqv2.envs.images import is_image, is_numeric
+from drqv2.envs.info import mean_of
 from drqv2.errors import UserError
 
 
@@ -27,6 +28,7 @@ class ExtendedTimeStep(NamedTuple):
         action: float32 [A] in [-1, 1], or a discrete one, int64 []; zero at FIRST.
         task: index of the task among those of the run; 0 where there is one.
         success: 1.0 if the step reached the task's goal, 0.0 if not, None where the environment does not say.
+        info: numbers in the `info` of a Gymnasium environment, mean over the repeats of the action; None without any.
     """
 
     step_type: Any
@@ -36,6 +38,7 @@ class ExtendedTimeStep(NamedTuple):
     action: Any
     task: int = 0
     success: float | None = None
+    info: Mapping[str, float] | None = None
 
     def first(self) -> bool:
         return bool(self.step_type == StepType.FIRST)
@@ -112,26 +115,32 @@ class ActionRepeatWrapper(Wrapper):
 
     Attributes:
         success: 1.0 if one of these frames was a success, where the environment has a `success`; else None.
+        info_numbers: means over these frames of `info_numbers`, where the environment has such; else None.
     """
 
     def __init__(self, env: dm_env.Environment, num_repeats: int) -> None:
         super().__init__(env)
         self._num_repeats = num_repeats
         self.success: float | None = None
+        self.info_numbers: Mapping[str, float] | None = None
 
     def step(self, action: Any) -> TimeStep:
         reward, discount = 0.0, 1.0
-        self.success = None
+        self.success = self.info_numbers = None
+        frames: list[Mapping[str, float]] = []
         for _ in range(self._num_repeats):
             time_step = self._env.step(action)
             if time_step.first():  # the episode was over: a step begins the next one
                 return time_step
             if (success := getattr(self._env, "success", None)) is not None:
                 self.success = max(success, self.success or 0.0)
+            if (numbers := getattr(self._env, "info_numbers", None)) is not None:
+                frames.append(numbers)
             reward += discount * (time_step.reward or 0.0)
             discount *= 1.0 if time_step.discount is None else time_step.discount
             if time_step.last():
                 break
+        self.info_numbers = mean_of(frames)
         return time_step._replace(reward=reward, discount=discount)
 
 
@@ -279,4 +288,5 @@ class ExtendedTimeStepWrapper(Wrapper):
             observation=time_step.observation,
             action=action,
             success=None if time_step.first() else getattr(self._env, "success", None),
+            info=None if time_step.first() else getattr(self._env, "info_numbers", None),
         )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drqv2.envs.handles import EnvHandle
+from drqv2.envs.info import Sums, add
 from drqv2.evaluation.films import FirstEpisode, FirstEpisodes
 from drqv2.logging.video import VideoRecorder
 from drqv2.run.stats import EvalStats, eval_stats
@@ -23,16 +24,21 @@ class EpisodeResult(NamedTuple):
         total: its return.
         steps: its length, agent steps.
         success: 1.0 if a step of it succeeded, 0.0 if none did, None where the environment does not say.
+        info: sums of the numbers in `info` over its steps; None without any.
     """
 
     total: float = 0.0
     steps: int = -1
     success: float | None = None
+    info: Sums | None = None
 
     def after(self, time_step: Any) -> EpisodeResult:
-        """Return the result with one more time step."""
+        """Return the result with one more time step; `info` is changed in place."""
         success = self.success if time_step.success is None else max(time_step.success, self.success or 0.0)
-        return EpisodeResult(self.total + time_step.reward, self.steps + 1, success)
+        sums = self.info
+        if time_step.info:
+            add(sums := {} if sums is None else sums, time_step.info)
+        return EpisodeResult(self.total + time_step.reward, self.steps + 1, success, sums)
 
 
 def play(

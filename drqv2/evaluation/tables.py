@@ -14,7 +14,7 @@ def episodes_table(results: Sequence[EpisodeResult], action_repeat: int) -> list
     """Return the lines of one task: each episode, then mean and IQM with their intervals, minimum and maximum."""
     values = np.array([result.total for result in results])
     lines = [f"{'episode':>8} {'return':>10} {'frames':>8}"]
-    lines += [f"{i:>8} {total:>10.1f} {steps * action_repeat:>8}" for i, (total, steps, _) in enumerate(results)]
+    lines += [f"{i:>8} {one.total:>10.1f} {one.steps * action_repeat:>8}" for i, one in enumerate(results)]
     for name, statistic in (("mean", mean), ("IQM", iqm)):
         low, high = interval(values, statistic)
         lines.append(f"{name:>8} {statistic(values):>10.1f}   95 % bootstrap interval {low:.1f} to {high:.1f}")

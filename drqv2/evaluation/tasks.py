@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from drqv2.envs.info import metrics as info_metrics
 from drqv2.evaluation.episodes import EpisodeResult
 
 
@@ -16,7 +17,7 @@ def metrics(
     suffixes: Sequence[str],
     not_learnt: Collection[int] = (),
 ) -> dict[str, float]:
-    """Return return, length in frames and success of episodes: each task's mean, and the mean over these tasks.
+    """Return return, length in frames, success and numbers in `info` of episodes: means of each task, and over tasks.
 
     Args:
         played: index of the task of each episode.
@@ -29,8 +30,9 @@ def metrics(
         The metrics by name; `success` where an environment says so.
     """
     own: dict[int, dict[str, list[float]]] = {task: {} for task in sorted(set(played))}
-    for task, (total, steps, success) in zip(played, results, strict=True):
-        values = {"episode_reward": total, "episode_length": steps * repeats[task], "success": success}
+    for task, one in zip(played, results, strict=True):
+        values = {"episode_reward": one.total, "episode_length": one.steps * repeats[task], "success": one.success}
+        values |= info_metrics(one.info or {})
         for metric, value in values.items():
             if value is not None:
                 own[task].setdefault(metric, []).append(float(value))

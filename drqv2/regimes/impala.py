@@ -14,6 +14,7 @@ import torch
 from omegaconf import DictConfig
 
 from drqv2 import utils
+from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError, not_installed
 from drqv2.regimes.evaluation import evaluate_policy
@@ -207,6 +208,8 @@ class ImpalaWorkspace(BaseWorkspace):
                 log("mean_episode_return", float(np.mean(returns)))  # this and the next two: TorchBeast's names
                 log("mean_episode_len", float(np.mean(steps)))
                 log("mean_win_rate", known.wins / max(known.ends, 1))
+                for name, mean in info.metrics(known.info).items():
+                    log(name, mean)
             log("fps", sps * cfg.action_repeat)
             log("total_time", total_time)
             log("episode", progress.episode)

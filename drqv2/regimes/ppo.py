@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator
 from functools import cached_property, partial
@@ -13,11 +12,12 @@ import numpy as np
 from drqv2 import utils
 from drqv2.agents.ppo_mlp import Kernels
 from drqv2.config.rules import default_minibatch
+from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError
 from drqv2.regimes.evaluation import evaluate_policy
 from drqv2.rollout.collector import Collector
-from drqv2.run import factory
+from drqv2.run import factory, objective
 from drqv2.run.environments import make_envs, make_vector
 from drqv2.run.hooks import transformed
 from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
@@ -52,7 +52,7 @@ class PPOWorkspace(BaseWorkspace):
         self.segments = self.make_collector()
 
         print(
-            f"environments: {cfg.num_envs} of {cfg.task_name}, {type(self.vector).__name__}; an "
+            f"environments: {cfg.num_envs} of {cfg.task_name}, in {self.vector.name}; an "
             f"update learns from {cfg.segments} segments of {cfg.horizon} steps, in minibatches of {cfg.minibatch_size}"
             f"{', in C++' if getattr(self.agent, 'kernels', None) is Kernels.CPP else ''}"
         )
@@ -113,7 +113,7 @@ class PPOWorkspace(BaseWorkspace):
 
     def log(self, metrics: dict[str, float]) -> None:
         """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
-        cfg, progress, episodes = self.cfg, self.progress, self.segments.totals.episodes
+        cfg, progress = self.cfg, self.progress
         self.logger.log_metrics(metrics, self.global_frame, ty="train")
         total_time = self.timer.total_time()
         if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
@@ -121,12 +121,15 @@ class PPOWorkspace(BaseWorkspace):
         self.require_finite()
         sps = (self.global_step - progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
         self.rows_at, progress.last_row_step = total_time, self.global_step
+        episodes, numbers = self.segments.totals.take()
         progress.episode += len(episodes)
         with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
             if episodes:
                 returns, steps = zip(*episodes, strict=True)
                 log("episode_reward", float(np.mean(returns)))
                 log("episode_length", float(np.mean(steps)) * cfg.action_repeat)
+            for name, mean in info.metrics(numbers).items():
+                log(name, mean)
             log("fps", sps * cfg.action_repeat)
             log("total_time", total_time)
             log("episode", progress.episode)
@@ -137,9 +140,7 @@ class PPOWorkspace(BaseWorkspace):
             log("epoch", self.global_step // self.round_steps)
             for name, share in self.time_shares.shares().items():
                 log(f"performance/{'misc' if name == 'other' else name}", share)
-        finished = [EpisodeStats(self.global_step, 0, total, n * cfg.action_repeat) for total, n in episodes]
-        episodes.clear()
-        self.epoch.logged(finished)
+        self.epoch.logged([EpisodeStats(self.global_step, 0, total, n * cfg.action_repeat) for total, n in episodes])
 
     @property
     def global_episode(self) -> int:
@@ -156,12 +157,12 @@ class PPOWorkspace(BaseWorkspace):
         """Agent steps of an update."""
         return int(self.cfg.segments * self.cfg.horizon)
 
-    def objective(self) -> float:
+    def default_objective(self) -> float:
         """Return the mean of the logged training returns after the first fifth of the run."""
-        with (self.work_dir / "train.csv").open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if 5 * float(row["step"]) > self.cfg.total_timesteps]
-        returns = [float(row["episode_reward"]) for row in rows if row.get("episode_reward")]
-        return float(np.mean(returns)) if returns else self.progress.last_return
+        try:
+            return objective.value("train/episode_reward", self.work_dir, self.num_frames)
+        except UserError:  # no episode has ended
+            return self.progress.last_return
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the environments, as far as it can be restored, and of the collector."""
@@ -175,11 +176,12 @@ class PPOWorkspace(BaseWorkspace):
             self.segments.load_state_dict(saved["collector"], self.vector.restore(saved["train_envs"]))
             return
         print(
-            f"the {self.cfg.num_envs} environments begin new episodes: EnvPool cannot return to a state within one; "
-            "agent, optimizers, random generators, counters and logs continue exactly"
+            f"the {self.cfg.num_envs} environments begin new episodes: {self.vector.name} cannot return to a state "
+            "within one; agent, optimizers, random generators, counters and logs continue exactly"
         )
         self.vector.close()
         self.vector = make_vector(self.cfg, self.global_step)
         self.segments = self.make_collector()
-        self.segments.totals.episodes = saved["collector"]["totals"]["episodes"]
+        ended = saved["collector"]["totals"]
+        self.segments.totals.episodes, self.segments.totals.info = ended["episodes"], ended.get("info", {})
         self.begin()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from drqv2.envs import notices
+from drqv2.envs.info import Sums
 from drqv2.envs.vector import VectorEnv
 from drqv2.errors import UserError
 from drqv2.nn.policies import Policy, State
@@ -41,6 +42,7 @@ class Filled(NamedTuple):
     slot: int
     version: int  # of the weights that it began with
     episodes: list[tuple[float, int]]  # return and length in steps of those that ended
+    info: Sums  # over these, of the numbers in `info`: sum of the episodes' means, and how many had it
 
 
 class Failed(NamedTuple):
@@ -190,8 +192,8 @@ def _fill_rollouts(learner: _Learner, task: ActorTask, actor: int, restarts: int
             if task.asked is None and task.weights.version != version:
                 version = task.weights.read(policy)
             versions[:] = [version] if task.asked is None else []
-            episodes = unroller.fill(task.buffers.row(slot))
-            learner.send(Filled(slot, versions[0], episodes))
+            episodes, info = unroller.fill(task.buffers.row(slot))
+            learner.send(Filled(slot, versions[0], episodes, info))
     finally:
         env.close()
 

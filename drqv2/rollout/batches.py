@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from drqv2.envs.info import Sums, merge
 from drqv2.rollout.actor import Filled
 from drqv2.rollout.shared import Layout
 from drqv2.rollout.unroll import Unroller
@@ -32,6 +33,7 @@ class Statistics:
 
     Attributes:
         episodes: return and length in steps of each that ended.
+        info: over these, of the numbers in `info`: sum of the episodes' means, and how many had it.
         lags: updates that the learner had taken since each rollout was begun.
         wins: episodes that ended with a reward above 0.8, as TorchBeast counts them.
         ends: all that ended.
@@ -39,6 +41,7 @@ class Statistics:
     """
 
     episodes: list[tuple[float, int]] = field(default_factory=list)
+    info: Sums = field(default_factory=dict)
     lags: list[int] = field(default_factory=list)
     wins: int = 0
     ends: int = 0
@@ -51,6 +54,8 @@ class Statistics:
         self.wins += int((over & (batch["rewards"][:, 1:] > 0.8)).sum())
         self.episodes += [episode for one in filled for episode in one.episodes]
         self.lags += [version - one.version for one in filled]
+        for one in filled:
+            merge(self.info, one.info)
 
 
 class Actors(Protocol):
@@ -215,7 +220,7 @@ class BatchesInTurn:
 
     def take(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Return the next batch."""
-        filled = [Filled(i, 0, self.unroller.fill(buffer)) for i, buffer in enumerate(self._buffers)]
+        filled = [Filled(i, 0, *self.unroller.fill(buffer)) for i, buffer in enumerate(self._buffers)]
         batch = stack(self._buffers, self.device)
         self.statistics.add(batch, filled, 0)
         return batch

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drqv2.envs.vector import VectorEnv, VectorStep
-from drqv2.rollout.totals import EpisodeTotals, by_environment
+from drqv2.rollout.totals import EpisodeTotals, by_environment, joined_steps
 
 State = tuple[Tensor, Tensor]
 Act = Callable[[Tensor, State | None, Tensor], tuple[Tensor, Tensor, Tensor, State | None]]
@@ -135,10 +135,9 @@ class Collector(Iterator[dict[str, Any]]):
 
     def _take(self) -> Steps:
         """Return all steps that are waiting, each environment's in their order, and add the new ones to `totals`."""
-        _, *fields = zip(*(step for step, _ in self._new), strict=True)
-        reward, terminated, truncated, first, index = map(np.concatenate, fields)
+        reward, terminated, truncated, first, index, info = joined_steps([step for step, _ in self._new])
         learnt = reward if self.transform_reward is None else self.transform_reward(reward)
-        sums = self.totals.add(reward, terminated | truncated, first, index, learnt)
+        sums = self.totals.add(reward, terminated | truncated, first, index, learnt, info)
         arrays = {"rewards": learnt, "terminated": terminated, "truncated": truncated, "first": first, "sums": sums}
         steps = {name: torch.from_numpy(x) for name, x in (arrays | {"env_index": index}).items()}
         steps |= {name: torch.cat([new[name] for _, new in self._new]) for name in self._new[0][1]}

@@ -63,8 +63,8 @@ class RemoteActor:
             self.policy.load_state_dict(_fetch(weights[0]))
             self.version = version
         out = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.layout.items()}
-        episodes = self.unroller.fill(out)
-        return Filled(number, self.version, episodes), out, self.steps
+        episodes, info = self.unroller.fill(out)
+        return Filled(number, self.version, episodes, info), out, self.steps
 
     @ray.method(concurrency_group="watch")
     def count_steps(self) -> int:

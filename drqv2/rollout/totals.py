@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from drqv2.envs.info import Sums, add, joined, means, merge, summed
+from drqv2.envs.vector import VectorStep
 from drqv2.errors import NotFiniteError
 from drqv2.nn.scan import reverse_scan
 
@@ -20,14 +23,17 @@ class EpisodeTotals:
 
     Attributes:
         episodes: return and length in steps of each episode that ended since they were last taken.
+        info: of the numbers in `info`, over the same episodes: sum of the episodes' means, and how many had it.
     """
 
     def __init__(self, num_envs: int, discount: float) -> None:
         self.discount = discount
         self.episodes: list[tuple[float, int]] = []
+        self.info: Sums = {}
         # Of the current episodes; a first observation is no step.
         self._returns, self._lengths = np.zeros(num_envs), np.full(num_envs, -1)
         self._sums = np.zeros(num_envs)  # of rewards, discounted from the past on
+        self._info: list[Sums] = [{} for _ in range(num_envs)]  # over the steps of the current episodes
 
     def add(
         self,
@@ -36,6 +42,7 @@ class EpisodeTotals:
         first: np.ndarray,
         env_index: np.ndarray,
         learnt: np.ndarray | None = None,
+        info: Mapping[str, np.ndarray] | None = None,
     ) -> np.ndarray:
         """Add K steps, those of one environment in the order in which they were taken.
 
@@ -45,6 +52,7 @@ class EpisodeTotals:
             first: whether an episode starts there, bool [K].
             env_index: number of the environment, int64 [K].
             learnt: the rewards to learn from, float32 [K], of which the discounted sums are; `reward` by default.
+            info: numbers of each step, float64 [K], NaN where there is none.
 
         Returns:
             The discounted sum of its episode's rewards up to each step, float32 [K].
@@ -60,22 +68,40 @@ class EpisodeTotals:
         order = by_environment(env_index)
         env, reward, ended, first = env_index[order], reward[order].astype(np.float64), ended[order], first[order]
         begins = np.diff(env, prepend=-1) != 0  # of each environment's steps
-        self._add_episodes(env, reward, ended, begins)
+        self._add_episodes(env, reward, ended, begins, {key: x[order] for key, x in (info or {}).items()})
         sums = np.empty(len(env), np.float32)
         summed = reward if learnt is None else learnt[order].astype(np.float64)
         sums[order] = self._add_sums(env, summed, first, begins)
         return sums
 
-    def _add_episodes(self, env: np.ndarray, reward: np.ndarray, ended: np.ndarray, begins: np.ndarray) -> None:
+    def _add_episodes(
+        self,
+        env: np.ndarray,
+        reward: np.ndarray,
+        ended: np.ndarray,
+        begins: np.ndarray,
+        info: Mapping[str, np.ndarray],
+    ) -> None:
         starts = np.flatnonzero(begins | np.append(True, ended[:-1]))  # of episodes, or of what is here of one
         stops = np.append(starts[1:], len(env))
         parts = env[starts], np.add.reduceat(reward, starts), stops - starts, ended[stops - 1]
-        for i, total, steps, over in zip(*(part.tolist() for part in parts), strict=True):
+        bounds = zip(starts.tolist(), stops.tolist(), strict=True)
+        numbers = [summed(info, start, stop) for start, stop in bounds] if info else None
+        for part, (i, total, steps, over) in enumerate(zip(*(part.tolist() for part in parts), strict=True)):
             self._returns[i] += total
             self._lengths[i] += steps
+            if numbers:
+                merge(self._info[i], numbers[part])
             if over:
                 self.episodes.append((float(self._returns[i]), int(self._lengths[i])))
-                self._returns[i], self._lengths[i] = 0.0, -1
+                add(self.info, means(self._info[i]))
+                self._returns[i], self._lengths[i], self._info[i] = 0.0, -1, {}
+
+    def take(self) -> tuple[list[tuple[float, int]], Sums]:
+        """Return `episodes` and `info`, and begin new ones."""
+        taken = self.episodes, self.info
+        self.episodes, self.info = [], {}
+        return taken
 
     def _add_sums(self, env: np.ndarray, reward: np.ndarray, first: np.ndarray, begins: np.ndarray) -> np.ndarray:
         """Return s_t = reward_t + discount s_{t-1} along each environment's steps."""
@@ -91,12 +117,22 @@ class EpisodeTotals:
     def state_dict(self) -> dict[str, Any]:
         """Return what is known of the current episodes, and the episodes that were not taken."""
         totals = {"returns": self._returns, "lengths": self._lengths, "sums": self._sums}
-        return {name: torch.from_numpy(x.copy()) for name, x in totals.items()} | {"episodes": list(self.episodes)}
+        numbers = {"episodes": list(self.episodes), "info": dict(self.info), "infos": [dict(x) for x in self._info]}
+        return {name: torch.from_numpy(x.copy()) for name, x in totals.items()} | numbers
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._returns, self._lengths, self._sums = (saved[x].numpy().copy() for x in ("returns", "lengths", "sums"))
         self.episodes = list(saved["episodes"])
+        self.info = dict(saved.get("info", {}))  # older snapshots have none
+        self._info = [dict(x) for x in saved.get("infos", self._info)]
+
+
+def joined_steps(steps: Sequence[VectorStep]) -> tuple[Any, Any, Any, Any, Any, dict[str, np.ndarray]]:
+    """Return reward, terminated, truncated, first, env_index and numbers in `info` of steps, one after another."""
+    _, *fields, infos = zip(*steps, strict=True)
+    reward, terminated, truncated, first, index = map(np.concatenate, fields)
+    return reward, terminated, truncated, first, index, joined(infos, [len(step.reward) for step in steps])
 
 
 def by_environment(env_index: np.ndarray) -> np.ndarray:

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drqv2.envs.info import Sums
 from drqv2.envs.vector import VectorEnv, VectorStep
 from drqv2.nn.policies import Policy, State
 from drqv2.rollout.shared import Layout
-from drqv2.rollout.totals import EpisodeTotals
+from drqv2.rollout.totals import EpisodeTotals, joined_steps
 
 Choose = Callable[[Tensor, State | None, Tensor], tuple[Tensor, Tensor, State | None]]
 """From observations [E, ...], state and `first` to actions, log probabilities and the next state."""
@@ -74,8 +75,8 @@ class Unroller:
         self.current = step
         self._count([step])
 
-    def fill(self, out: Mapping[str, np.ndarray]) -> list[tuple[float, int]]:
-        """Write the next rollout; return return and length in steps of each episode that ended in it.
+    def fill(self, out: Mapping[str, np.ndarray]) -> tuple[list[tuple[float, int]], Sums]:
+        """Write the next rollout; return what `EpisodeTotals` has of the episodes that ended in it.
 
         Its first step is the last of the rollout before, with the LSTM's state there.
 
@@ -104,8 +105,7 @@ class Unroller:
             taken.append(step)
         self.current = step
         self._count(taken)
-        episodes, self.totals.episodes = self.totals.episodes, []
-        return episodes
+        return self.totals.take()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the actor knows between two rollouts, but for the environments."""
@@ -130,6 +130,5 @@ class Unroller:
         return actions.numpy(), log_probs.numpy()
 
     def _count(self, steps: list[VectorStep]) -> None:
-        _, *fields = zip(*steps, strict=True)
-        reward, terminated, truncated, first, index = map(np.concatenate, fields)
-        self.totals.add(reward, terminated | truncated, first, index)
+        reward, terminated, truncated, first, index, info = joined_steps(steps)
+        self.totals.add(reward, terminated | truncated, first, index, info=info)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -122,19 +124,74 @@ def make_vector(cfg: DictConfig, step: int) -> VectorEnv:
 
     Args:
         cfg: the run's configuration.
-        step: agent steps so far. EnvPool's episodes are seeded by the run's seed and this: they cannot be restored.
+        step: agent steps so far. With the run's seed it seeds episodes that cannot be restored: those of EnvPool and of
+            a gymnasium.vector.VectorEnv.
 
     Raises:
-        UserError: one cannot be made, or EnvPool's are asked for what they do not do.
+        UserError: one cannot be made, or is asked for what it does not do.
     """
+    seed, size = utils.spawn_seed(cfg.seed, utils.TRAIN_ENV, step), envs_per_process(cfg)
     if is_pool(cfg):
-        return _make_pool(cfg, cfg.num_envs, utils.spawn_seed(cfg.seed, utils.TRAIN_ENV, step), cfg.envs_per_recv)
+        _require_unset(cfg, "envs_per_process", "EnvPool steps its environments by threads")
+        return _make_pool(cfg, cfg.num_envs, seed, cfg.envs_per_recv)
     if cfg.envs_per_recv not in (None, cfg.num_envs):
-        raise UserError(f"envs_per_recv={cfg.envs_per_recv}: is for EnvPool with vector=auto; leave it out")
+        raise UserError(f"envs_per_recv={cfg.envs_per_recv}: applies only to EnvPool with vector=auto; leave it out")
+    if (own := _own_vector(cfg, seed)) is not None:
+        return own
     makes = [_maker(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
     if cfg.vector == "serial":
         return HandleVector([LocalEnv(make) for make in makes])
-    return HandleVector([_in_process(cfg, make, len(makes), _patience("vector=serial")) for make in makes])
+    groups = [makes[i : i + size] for i in range(0, len(makes), size)]
+    how = machine.render_threads(len(groups)), cfg.env_timeout_seconds, _patience("vector=serial")
+    with ExitStack() as made:  # for the case that one cannot be made
+        handles: list[ProcessEnv] = []
+        for group in groups:
+            handles += ProcessEnv.sharing(group, *how)
+            made.callback(handles[-1].close)
+        made.pop_all()
+    shared = "each its own" if size == 1 else f"up to {size} in each"
+    return HandleVector(handles, f"{len(groups)} processes, {shared}" if len(groups) > 1 else "one process")
+
+
+def _own_vector(cfg: DictConfig, seed: int) -> VectorEnv | None:
+    """Return the vector that your own function makes; None if it makes single environments."""
+    if cfg.vector != "auto" or cfg.env._target_ is None or cfg.env_id is not None:
+        return None
+    factory = _own_factory(cfg)
+    assert factory is not None
+    if "num_envs" not in inspect.signature(factory).parameters:
+        return None
+    from drqv2.envs.gymnasium_vector import GymnasiumVector, make_vector_env
+
+    offered = {"seed": seed, "task_name": cfg.task_name, "image_size": cfg.image_size}
+    made = make_vector_env(factory, cfg.num_envs, **offered)
+    if made is None:
+        return None
+    try:
+        _require_unset(cfg, "envs_per_process", "your vector steps its environments itself")
+        _require_single_frames(cfg, "a gymnasium.vector.VectorEnv", "do both in your function")
+        return GymnasiumVector(made, seed, cfg.obs_type, cfg.image_size)
+    except BaseException:
+        made.close()
+        raise
+
+
+def _require_unset(cfg: DictConfig, name: str, reason: str) -> None:
+    if cfg[name] is not None:
+        raise UserError(f"{name}={cfg[name]}: {reason}; leave it out")
+
+
+def _require_single_frames(cfg: DictConfig, what: str, how: str) -> None:
+    for name in ("action_repeat", "frame_stack"):
+        if cfg[name] != 1:
+            raise UserError(
+                f"{name}={cfg[name]}: {what} repeats actions and stacks frames by itself; set {name}=1, {how}"
+            )
+
+
+def envs_per_process(cfg: DictConfig) -> int:
+    """Return how many training environments share a process; by default, so many that each core has a process."""
+    return int(cfg.envs_per_process or -(-cfg.num_envs // max(1, int(machine.cores()))))
 
 
 def _in_process(cfg: DictConfig, make: Callable[[], envs.Environment], number: int, patience: str) -> ProcessEnv:
@@ -176,12 +233,7 @@ def _threads_of_actor(cfg: DictConfig) -> int:
 def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None = None, threads: int = 0) -> VectorEnv:
     from drqv2.envs.pool import PoolVector
 
-    for name in ("action_repeat", "frame_stack"):
-        if cfg[name] != 1:
-            raise UserError(
-                f"{name}={cfg[name]}: EnvPool repeats actions and stacks frames by itself; set {name}=1, and see "
-                "+env.frame_skip and +env.stack_num"
-            )
+    _require_single_frames(cfg, "EnvPool", "and see +env.frame_skip and +env.stack_num")
     if cfg.env.get("from_pixels"):  # its threads lose the context of OpenGL, and the process with it
         raise UserError("env.from_pixels: EnvPool's drawing ends the process now and then; use task=NAME, which draws")
     options = {"num_threads": threads} | _options(cfg, cfg.env_id)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from drqv2.errors import UserError
+from drqv2.run import objective
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
 from drqv2.run.stats import CollectStats, EpisodeStats, EpochStats, EvalStats, RunSummary, TrainStats, eval_stats
@@ -32,6 +33,7 @@ class Epochs:
     def __init__(self, run: Any) -> None:
         self.run, self.hooks, self.stopped = run, Hooks(), False
         self.seconds: dict[str, float] = {}
+        self._warned = False  # of an objective that evaluations do not have
         self._evaluated = False  # whether the evaluation at this step is done, and the epoch has not ended yet
         cfg = run.cfg
         self._interval = None if cfg.eval_every_frames is None else cfg.eval_every_frames // cfg.action_repeat
@@ -143,6 +145,7 @@ class Epochs:
         self.call("before_eval", epoch, p.step)
         stats = run.eval()
         self._evaluated = True
+        self._warn_without_objective(stats)
         score = float(self.call("score", stats, default=stats.return_mean))
         if math.isnan(score):
             raise UserError(f"the hook score returned nan at frame {stats.frame}: must be a number, greater is better")
@@ -153,6 +156,15 @@ class Epochs:
                 run.save_best()
             self.call("save_best", stats)
         return stats, score, improved
+
+    def _warn_without_objective(self, stats: EvalStats) -> None:
+        """Warn once if an evaluation does not have what a sweep wants: at the end it would be too late."""
+        name = self.run.cfg.objective
+        columns = [key.replace("/", "_") for key in stats.metrics]
+        log, column = objective.split(name or "")
+        if name and not self._warned and log == "eval" and column not in [*columns, "total_time", "episode", "step"]:
+            self._warned = True
+            print(f"warning: {objective.missing(name, columns)}")
 
     def _good_enough(self, stats: EvalStats) -> bool:
         reached = self._stop_return is not None and stats.return_mean >= self._stop_return

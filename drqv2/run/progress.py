@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from drqv2.envs.info import Sums
+
 
 @dataclass
 class Progress:
@@ -24,6 +26,7 @@ class Progress:
     episode_steps: list[int] = field(default_factory=list)  # agent steps in each environment's current episode
     episode_rewards: list[float] = field(default_factory=list)  # sum of rewards in it
     episode_success: list[float | None] = field(default_factory=list)  # 1.0 once a step of it has succeeded
+    episode_info: list[Sums] = field(default_factory=list)  # sums of the numbers in `info` over its steps
     seed_updates_done: bool = False  # whether the updates at once after the seed frames have been made
     updated_step: int = 0  # agent step up to which the updates that are due have been made
     updated_episode: int = 0  # training episodes at the newest of them
@@ -44,6 +47,7 @@ class Progress:
         older = {"updated_step": saved["step"], "epoch_step": max(saved["last_eval_step"], 0)}
         progress = cls(**{**older, "best_score": saved["best_return"], **saved})
         progress.episode_success = progress.episode_success or [None] * len(progress.episode_steps)
+        progress.episode_info = progress.episode_info or [{} for _ in progress.episode_steps]
         return progress
 
     def begin_epoch(self) -> None:

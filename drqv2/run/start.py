@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from drqv2.config.formatting import show
 from drqv2.errors import EnvError, NotFiniteError, UserError
 from drqv2.logging import provenance
-from drqv2.run import factory
+from drqv2.run import factory, objective
 from drqv2.run.environments import require_renderer, resolve_obs_type
 from drqv2.run.epochs import reached
 from drqv2.run.progress import Progress
@@ -87,7 +87,7 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
             run = open_workspace(workspace, cfg, work_dir, stop)
         except RunFinished as finished:
             print(finished)
-            return finished.last_return
+            return finished.objective
         with run:
             try:
                 run.train()
@@ -142,10 +142,10 @@ class RunFinished(UserError):
     """The run has finished and its replay is gone; a scheduler may have restarted it.
 
     Attributes:
-        last_return: mean return of its last evaluation.
+        objective: what it returns to a sweep.
     """
 
-    last_return = float("nan")
+    objective = float("nan")
 
 
 def _keep_foreign_episodes(run_dir: Path) -> None:
@@ -189,5 +189,7 @@ def _require_replay(cfg: DictConfig, run_dir: Path) -> None:
             f"init_from={path} starts a new run with its weights."
         )
     finished = RunFinished(f"nothing left to do: {why}, and the run's replay is deleted")
-    finished.last_return = float(saved["progress"]["last_return"])
+    finished.objective = float(saved["progress"]["last_return"])
+    if cfg.objective is not None:
+        finished.objective = objective.value(cfg.objective, run_dir, cfg.num_train_frames)
     raise finished

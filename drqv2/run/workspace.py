@@ -13,13 +13,13 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import utils
-from drqv2.envs import notices
+from drqv2.envs import info, notices
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.logging.console import Status
 from drqv2.logging.diagnostics import gradient_norms
 from drqv2.logging.usage import TimeShares
 from drqv2.replay.storage import ReplayBufferStorage
-from drqv2.run import factory
+from drqv2.run import factory, objective
 from drqv2.run.environments import task_names
 from drqv2.run.epochs import Epochs
 from drqv2.run.hooks import Hooks
@@ -83,7 +83,12 @@ class BaseWorkspace:
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
         n = len(self.tasks) * cfg.num_envs
-        self.progress = Progress(episode_steps=[0] * n, episode_rewards=[0.0] * n, episode_success=[None] * n)
+        self.progress = Progress(
+            episode_steps=[0] * n,
+            episode_rewards=[0.0] * n,
+            episode_success=[None] * n,
+            episode_info=[{} for _ in range(n)],
+        )
         self.time_shares = TimeShares(*self.phases)
         self.console = factory.make_console(cfg, self.device, self.status)
         self.epoch, self.turns = Epochs(self), Turns(self)
@@ -274,7 +279,16 @@ class BaseWorkspace:
         return int(self.cfg.num_envs)
 
     def objective(self) -> float:
-        """Return what a sweep maximizes: the mean return of the last evaluation."""
+        """Return what the run is worth to a sweep: the column that the key `objective` names, or the regime's default.
+
+        Raises:
+            UserError: there is no such column.
+        """
+        name = self.cfg.objective
+        return self.default_objective() if name is None else objective.value(name, self.work_dir, self.num_frames)
+
+    def default_objective(self) -> float:
+        """Return the mean return of the last evaluation."""
         return self.progress.last_return
 
     def status(self) -> Status:
@@ -343,14 +357,18 @@ class BaseWorkspace:
         self.checkpoints.save_best(self.global_frame, config, agent_state.capture(self.agent))
 
     def evaluation_metrics(self, results: Sequence[Any], seconds: float) -> dict[str, float]:
-        """Return the metrics of an evaluation's episodes: mean return, length and success, and each return."""
-        returns, steps, success = zip(*results, strict=True)
+        """Return the metrics of an evaluation: means of return, length, success and `info`, and each return."""
+        returns, steps, success, infos = zip(*results, strict=True)
         metrics = {
             "episode_reward": float(np.mean(returns)),
             "episode_length": float(np.mean(steps)) * self.action_repeat,
         }
         if None not in success:
             metrics["success"] = float(np.mean(success))
+        numbers: info.Sums = {}
+        for sums in infos:
+            info.add(numbers, info.means(sums or {}))
+        metrics |= info.metrics(numbers)
         return metrics | {f"episode_reward/{episode}": value for episode, value in enumerate(returns)}
 
     def owns(self, *resources: Any) -> None:

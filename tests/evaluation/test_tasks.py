@@ -180,7 +180,7 @@ def test_tasks_that_do_not_say_whether_they_succeed_have_no_part_in_the_mean() -
 def test_an_episode_succeeds_if_any_step_does(steps: list[float | None], success: float | None) -> None:
     class Step:
         def __init__(self, success: float | None) -> None:
-            self.reward, self.success = 2.0, success
+            self.reward, self.success, self.info = 2.0, success, None
 
     result = EpisodeResult()
     for each in steps:

@@ -292,10 +292,11 @@ def test_statistics_of_the_batches() -> None:
     rewards = torch.tensor([[0.0, 0.9, 0.7, 0.0], [1.0, 0.0, 0.9, 0.81]])
     batch = {"terminated": over, "truncated": torch.zeros_like(over), "rewards": rewards}
     statistics = Statistics()
-    statistics.add(batch, [Filled(0, 3, [(1.6, 2)]), Filled(1, 5, [(1.71, 3)])], 7)
+    statistics.add(batch, [Filled(0, 3, [(1.6, 2)], {"x": (0.5, 1)}), Filled(1, 5, [(1.71, 3)], {"x": (1.5, 2)})], 7)
     assert (statistics.ends, statistics.wins) == (2, 1)  # the first step of a rollout is in the one before, too
     assert statistics.episodes == [(1.6, 2), (1.71, 3)]
     assert statistics.lags == [4, 2]
+    assert statistics.info == {"x": (2.0, 3)}
 
 
 def test_old_rollouts_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_rollouts_overlap_by_one_step_and_equal_a_loop(lstm: bool) -> None:
     episodes, rollouts = [], []
     for _ in range(4):
         out = {name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()}
-        episodes += unroller.fill(out)
+        episodes += unroller.fill(out)[0]
         rollouts.append(out)
     for before, after in pairwise(rollouts):
         for name in ("obs", "rewards", "terminated", "truncated", "first"):

@@ -18,8 +18,16 @@ ROLLOUT = (
     free(
         "vector",
         Choice("auto", "processes", "serial"),
-        "How environments are stepped: each in its own process, all in this one (for debugging), or auto: by the "
-        "threads of EnvPool where it is theirs, else in processes.",
+        "How environments are stepped: in processes, all in this one (for debugging), or auto: by the threads of "
+        "EnvPool or by your own gymnasium.vector.VectorEnv where they are theirs, else in processes.",
+    ),
+    free(
+        "envs_per_process",
+        Int(1),
+        "Environments that share a process; the results are the same.",
+        "environments",
+        null="so many that there is a process for each core",
+        legacy=None,
     ),
     free("envs_per_recv", Int(1), "EnvPool only: act on those that are ready first.", "environments", null="all"),
     fixed("horizon", Int(2), "Consecutive steps of one environment in a segment.", "agent steps"),

@@ -172,6 +172,14 @@ RUN = (
         "CPU, where it was measured to gain nothing.",
     ),
     free("experiment", Text(), "A label of your own, stored with the run."),
+    free(
+        "objective",
+        Text(),
+        "What a run returns to a sweep: a column of eval.csv, at the last evaluation (environment/distance), or of "
+        "train.csv, its mean after the first fifth of the run (train/fps).",
+        null="the mean return of the last evaluation; in regime=ppo train/episode_reward",
+        legacy=None,
+    ),
     free("agent_dir", Folder(), "Directory of your agent files; agent._target_ is looked up there first.", null="none"),
     free(
         "init_from",
