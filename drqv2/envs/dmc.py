@@ -22,19 +22,25 @@ from drqv2.envs.images import FORMAT, PIXELS, Image, described, find_image
 from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import choose_backend
 from drqv2.errors import UserError, not_installed
-from drqv2.utils import TRAIN_ENV, spawn_seed
+from drqv2.seeds import TRAIN_ENV, spawn_seed
 
 
 def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     """Return the factory's environment; a gymnasium.Env comes back under its adapter.
 
-    The factory is given those of `offered` that its signature names and that are not bound yet.
+    The factory is given those of `offered` that its signature names and that are not bound yet; and num_envs=1, for one
+    that makes a gymnasium.vector.VectorEnv.
     """
+    offered["num_envs"] = 1
     parameters = inspect.signature(factory).parameters
     bound = getattr(factory, "keywords", {})  # functools.partial's
     name = getattr(getattr(factory, "func", factory), "__qualname__", None) or repr(factory)
     try:
         env: Any = factory(**{key: value for key, value in offered.items() if key in parameters and key not in bound})
+        if hasattr(env, "single_action_space"):
+            from drqv2.envs.gymnasium_vector import OnlyEnvironment
+
+            env = OnlyEnvironment(env, factory)
         if hasattr(env, "action_space") and not hasattr(env, "action_spec"):
             from drqv2.envs.gymnasium import GymnasiumEnvironment
 

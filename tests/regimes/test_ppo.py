@@ -22,10 +22,15 @@ import train
 from drqv2.agents.ppo import PPOAgent
 from drqv2.launch.command_line import launch
 from drqv2.regimes.ppo import PPOWorkspace
+from drqv2.run.environments import envs_per_process
 from drqv2.snapshot import file as snapshot
+from drqv2.system import machine
 from tests.short_run import PPO, assert_same, resume, rows
 
 POOL = [word for word in PPO if not word.startswith(("vector=", "env_id="))] + ["env_id=envpool:CartPole-v1"]
+
+WALKS = "env_id=null env._target_=tests.walk_env.vector vector=auto"  # a gymnasium.vector.VectorEnv
+VECTOR = [*PPO, *WALKS.split(), "total_timesteps=480", "save_video=false"]
 
 
 def run(run_dir: Path, *overrides: str, base: list[str] = PPO) -> Path:
@@ -103,8 +108,46 @@ def test_a_resume_may_stop_annealing_and_set_a_target(whole: Path, tmp_path: Pat
     assert (float(last["learning_rate"]), float(last["gradient_steps"])) == (0.001, 2)
 
 
-def test_processes_give_the_same_run(whole: Path, tmp_path: Path) -> None:
-    assert_same(whole, run(tmp_path / "run", "vector=processes", "num_eval_envs=2"))
+@pytest.mark.parametrize("more", ["envs_per_process=1 num_eval_envs=2", "envs_per_process=2", "envs_per_process=3"])
+def test_processes_give_the_same_run(whole: Path, more: str, tmp_path: Path) -> None:
+    assert_same(whole, run(tmp_path / "run", "vector=processes", *more.split()))
+
+
+def test_a_run_with_environments_in_one_process_resumes_in_others(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as m:
+        m.setattr(PPOAgent, "update", signal_at(9))
+        with pytest.raises(SystemExit):
+            run(tmp_path / "run", "vector=processes", "envs_per_process=3")
+    assert "environments: 3 of CartPole-v1, in one process;" in capsys.readouterr().out
+    resume(tmp_path / "run", "envs_per_process=2")
+    assert "environments: 3 of CartPole-v1, in 2 processes, up to 2 in each;" in capsys.readouterr().out
+    assert_same(whole, tmp_path / "run")
+
+
+def test_as_many_processes_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, envs, expected in ((2.0, 32, 16), (2.0, 3, 2), (64.0, 8, 1), (0.5, 8, 8), (1.5, 8, 8)):
+        monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
+        assert envs_per_process(OmegaConf.create({"num_envs": envs, "envs_per_process": None})) == expected
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
+def test_a_vector_of_gymnasium_trains_evaluates_and_resumes(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (run(tmp_path / name, f"+env.mode={mode}", base=VECTOR) for name in "ab")
+    assert_same(one, other)
+    assert "in a gymnasium.vector.VectorEnv; an update learns" in capsys.readouterr().out
+    with monkeypatch.context() as m:
+        m.setattr(PPOAgent, "update", signal_at(4))
+        with pytest.raises(SystemExit):
+            run(tmp_path / "run", f"+env.mode={mode}", base=VECTOR)
+    resume(tmp_path / "run")
+    out = capsys.readouterr().out
+    assert "the 3 environments begin new episodes: a gymnasium.vector.VectorEnv cannot return to a state" in out
+    assert [row["step"] for row in rows(tmp_path / "run", "train")] == [row["step"] for row in rows(one, "train")]
+    assert rows(tmp_path / "run", "train")[:4] == rows(one, "train")[:4]
 
 
 def test_another_seed_gives_another_run(whole: Path, tmp_path: Path) -> None:
@@ -165,7 +208,8 @@ def test_the_defaults_learn(env_id: str, least: float, tmp_path: Path) -> None:
 def test_a_sweep_maximises_the_mean_return_after_the_first_fifth(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = [float(row["episode_reward"]) for row in rows(whole, "train")[4:] if row["episode_reward"]]
     workspace = PPOWorkspace.__new__(PPOWorkspace)
-    workspace.cfg, workspace.work_dir = OmegaConf.create({"total_timesteps": 960}), whole
+    workspace.cfg = OmegaConf.create({"total_timesteps": 960, "action_repeat": 1, "objective": None})
+    workspace.work_dir = whole
     assert workspace.objective() == pytest.approx(np.mean(returns))
 
 
@@ -215,7 +259,15 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         ("nstep=3", "nstep: is a key of regime=drqv2 and regime=multitask and regime=offline only"),
         ("env_id=envpool:CartPole-v1 vector=auto action_repeat=2", "EnvPool repeats actions"),
         ("env_id=envpool:Pong-v5 vector=auto image_size=64", "image_size=64: the images of envpool:Pong-v5 are 84x84"),
-        ("envs_per_recv=2 num_envs=3", "is for EnvPool"),
+        ("envs_per_recv=2 num_envs=3", "applies only to EnvPool"),
+        ("envs_per_process=2", "envs_per_process=2: vector=serial has no such processes"),
+        ("vector=auto envs_per_process=4", "envs_per_process=4: more than num_envs=3"),
+        ("env_id=envpool:CartPole-v1 vector=auto envs_per_process=2", "EnvPool steps its environments by threads"),
+        (f"{WALKS} envs_per_process=2", "your vector steps its environments itself"),
+        (f"{WALKS} action_repeat=2", "VectorEnv repeats actions and stacks frames by itself; set action_repeat=1"),
+        (f"{WALKS} +env.mode=DISABLED", "It must be gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP"),
+        (f"{WALKS} +env.num_envs=2", "returned 2 environments at once.*\n.*leave env.num_envs out"),
+        (f"{WALKS} +env.num_envs=2 obs_type=state", "returned 2 environments for num_envs=3\n.*leave env.num_envs"),
         ("env_id=gymnasium:Blackjack-v1", "must be a Box or a Dict of Boxes"),
     ],
 )
