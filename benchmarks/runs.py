@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,29 +28,42 @@ def speeds(words: Sequence[str], warm_up: float, seconds: float) -> Iterator[Loo
         yield speed(words, warm_up, seconds)
 
 
-def speed(words: Sequence[str], warm_up: float, seconds: float) -> LooseRow:
+def speed(
+    words: Sequence[str],
+    warm_up: float,
+    seconds: float,
+    checkout: Path = ROOT,
+    watch: Callable[[int], LooseRow] = lambda _: {},
+) -> LooseRow:
     """Start a run, end it when it was measured, and return SPS and `WAITS`; None for what it does not record.
 
     Args:
         words: arguments of train.py.
         warm_up: seconds of training after the first row of train.csv that do not count.
         seconds: of training that count, at least.
+        checkout: the directory whose train.py runs.
+        watch: returns further figures of the run from its process id, before it is ended.
 
     Raises:
         RuntimeError: the run ends by itself.
     """
     with tempfile.TemporaryDirectory() as folder:
         output, table = Path(folder) / "output.txt", Path(folder) / "run" / "train.csv"
-        command = [sys.executable, str(ROOT / "train.py"), *words, *ALONE, f"hydra.run.dir={table.parent}"]
-        with output.open("w") as file, subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file) as process:
+        command = [sys.executable, str(checkout / "train.py"), *words, *ALONE, f"hydra.run.dir={table.parent}"]
+        settings = os.environ | {"PYTHONPATH": str(checkout)}
+        with (
+            output.open("w") as file,
+            subprocess.Popen(command, cwd=checkout, env=settings, stdout=file, stderr=file) as process,
+        ):
             try:
                 while not (counted := _counted(_rows(table), warm_up, seconds)):
                     if process.poll() is not None:
                         raise RuntimeError(f"{' '.join(command)} has ended:\n{output.read_text()[-2000:]}")
                     time.sleep(0.2)
+                found = watch(process.pid)
             finally:
                 process.terminate()
-    return _summary(counted)
+    return _summary(counted) | found
 
 
 def _rows(table: Path) -> list[dict[str, float]]:
