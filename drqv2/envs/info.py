@@ -62,10 +62,10 @@ def summed(numbers: Mapping[str, np.ndarray], start: int, stop: int) -> Sums:
     return {key: (float(x.sum()), len(x)) for key, x in known.items() if len(x)}
 
 
-def mean_of(steps: Sequence[Mapping[str, float]]) -> Mapping[str, float] | None:
-    """Return the mean of each number over steps; None if there are none."""
-    if len(steps) < 2:
-        return steps[0] if steps else None
+def mean_of(steps: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """Return the mean of each number over steps."""
+    if len(steps) == 1:
+        return steps[0]
     sums: Sums = {}
     for step in steps:
         add(sums, step)

@@ -123,6 +123,7 @@ class ActionRepeatWrapper(Wrapper):
         self._num_repeats = num_repeats
         self.success: float | None = None
         self.info_numbers: Mapping[str, float] | None = None
+        self._has_info = hasattr(env, "info_numbers")
 
     def step(self, action: Any) -> TimeStep:
         reward, discount = 0.0, 1.0
@@ -134,13 +135,13 @@ class ActionRepeatWrapper(Wrapper):
                 return time_step
             if (success := getattr(self._env, "success", None)) is not None:
                 self.success = max(success, self.success or 0.0)
-            if (numbers := getattr(self._env, "info_numbers", None)) is not None:
+            if self._has_info and (numbers := self._env.info_numbers):
                 frames.append(numbers)
             reward += discount * (time_step.reward or 0.0)
             discount *= 1.0 if time_step.discount is None else time_step.discount
             if time_step.last():
                 break
-        self.info_numbers = mean_of(frames)
+        self.info_numbers = mean_of(frames) if frames else None
         return time_step._replace(reward=reward, discount=discount)
 
 
