@@ -38,10 +38,10 @@ def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     try:
         env: Any = factory(**{key: value for key, value in offered.items() if key in parameters and key not in bound})
         if hasattr(env, "single_action_space"):
-            from drqv2.envs.gymnasium_vector import OnlyEnvironment
+            from drqv2.envs.gymnasium_vector import only_environment
 
-            env = OnlyEnvironment(env, factory)
-        if hasattr(env, "action_space") and not hasattr(env, "action_spec"):
+            env = only_environment(env, name)
+        elif hasattr(env, "action_space") and not hasattr(env, "action_spec"):
             from drqv2.envs.gymnasium import GymnasiumEnvironment
 
             env = GymnasiumEnvironment(env)

@@ -15,12 +15,14 @@ import numpy as np
 from dm_env import TimeStep, specs
 from gymnasium.vector import AutoresetMode
 
-from drqv2.envs.cameras import ObservationCamera, has_pixels
+from drqv2.envs.cameras import ObservationCamera
+from drqv2.envs.faults import explained
 from drqv2.envs.gymnasium import GymnasiumEnvironment
+from drqv2.envs.images import NUMERIC, described, find_image
 from drqv2.envs.info import is_kept, numbers, stacked
-from drqv2.envs.vector import VectorEnv, VectorStep
+from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.envs.wrappers import StateWrapper
-from drqv2.errors import NotFiniteError, UserError
+from drqv2.errors import EnvError, UserError
 
 _FINAL_OBS = ("final_obs", "final_observation")  # the second before Gymnasium 1.0
 
@@ -38,7 +40,8 @@ def make_vector_env(factory: Callable[..., Any], num_envs: int, **offered: Any) 
     """
     parameters, bound = inspect.signature(factory).parameters, getattr(factory, "keywords", {})
     given = {key: value for key, value in {**offered, "num_envs": num_envs}.items() if key in parameters}
-    made = factory(**{key: value for key, value in given.items() if key not in bound})
+    with explained(f"{_name(factory)}()"):
+        made = factory(**{key: value for key, value in given.items() if key not in bound})
     if not isinstance(made, gymnasium.vector.VectorEnv):
         made.close()
         return None
@@ -51,25 +54,28 @@ def make_vector_env(factory: Callable[..., Any], num_envs: int, **offered: Any) 
     return made
 
 
-class OnlyEnvironment(gymnasium.Env[Any, Any]):
-    """The environment in a gymnasium.vector.VectorEnv of one. To be reset after each episode.
-
-    Args:
-        vector: has one environment.
-        factory: what has made it, for messages.
+def only_environment(vector: Any, name: str) -> GymnasiumEnvironment:
+    """Return the environment in a gymnasium.vector.VectorEnv of one; `name` is that of the function that has made it.
 
     Raises:
-        UserError: it has several.
+        UserError: the vector has several.
     """
+    if vector.num_envs != 1:
+        vector.close()
+        raise UserError(
+            f"{name} returned {vector.num_envs} environments at once: only regime=ppo with vector=auto trains with "
+            "these\nElsewhere, and to evaluate, it is asked for num_envs=1: let its signature name num_envs, leave "
+            "env.num_envs out, or return a single gymnasium.Env"
+        )
+    env = GymnasiumEnvironment(_OnlyEnvironment(vector))
+    env.label = name
+    return env
 
-    def __init__(self, vector: Any, factory: Callable[..., Any]) -> None:
-        if vector.num_envs != 1:
-            vector.close()
-            raise UserError(
-                f"{_name(factory)} returned {vector.num_envs} environments at once: only regime=ppo with vector=auto "
-                "trains with these\nElsewhere, and to evaluate, it is asked for num_envs=1: let its signature name "
-                "num_envs, leave env.num_envs out, or return a single gymnasium.Env"
-            )
+
+class _OnlyEnvironment(gymnasium.Env[Any, Any]):
+    """The environment in a gymnasium.vector.VectorEnv of one. To be reset after each episode."""
+
+    def __init__(self, vector: Any) -> None:
         self._vector = vector
         self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
         self.metadata, self.render_mode = vector.metadata, vector.render_mode
@@ -110,6 +116,8 @@ class GymnasiumVector(VectorEnv):
         seed: of the first reset: environment i gets seed + i.
         obs_type: "pixels", the images of the observations; or "state", their other arrays, flattened and joined.
         image_size: height and width of an image; others are resized by area averaging.
+        image_key: which part of a Dict is the image, see `images`.
+        channels: "first" or "last" axis of that image; "auto": what its shape tells.
 
     Raises:
         UserError: the mode is another, or the spaces cannot be used.
@@ -117,12 +125,34 @@ class GymnasiumVector(VectorEnv):
 
     name = "a gymnasium.vector.VectorEnv"
 
-    def __init__(self, env: Any, seed: int, obs_type: str, image_size: int) -> None:
-        self._env = env
+    def __init__(
+        self,
+        env: Any,
+        seed: int,
+        obs_type: str,
+        image_size: int,
+        image_key: str | None = None,
+        channels: str = "auto",
+    ) -> None:
+        self._env, self._label = env, type(env).__name__
         self._seed: int | None = seed % 2**31
         self._same_step = _require_mode(env) == AutoresetMode.SAME_STEP
         one = GymnasiumEnvironment(_Spaces(env))
-        self._camera, self._keys, spec = _observed(one, obs_type, image_size)
+        declared, self._camera = one.observation_spec(), None
+        if obs_type == "pixels":
+            image = find_image(declared, image_key, channels)
+            if image is None:
+                raise UserError(
+                    f"obs_type=pixels: the vector's observations have no image: {described(declared)}\n"
+                    "The frames of its render() are for videos alone: use obs_type=state, or return images"
+                )
+            self._camera, keys = ObservationCamera(image, image_size), [image.key]
+            height, width, depth = self._camera.shape
+            spec: specs.Array = specs.BoundedArray((depth, height, width), np.uint8, 0, 255, "observation")
+        else:
+            state = StateWrapper(one)
+            keys, spec = state._keys, state.observation_spec()
+        self._declared = {key: declared if key is None else declared[key] for key in keys}  # what the agent sees
         self._scale, action_spec = _scaled(one.action_spec(), env)
         super().__init__(env.num_envs, spec, action_spec)
         self._actions = np.zeros((self.num_envs, *action_spec.shape), action_spec.dtype)  # the newest of each
@@ -132,7 +162,8 @@ class GymnasiumVector(VectorEnv):
 
     def _reset(self) -> VectorStep:
         seed, self._seed = self._seed, None
-        observation, _ = self._env.reset(seed=seed)
+        with explained(f"{self._label}: reset()"):
+            observation, _ = self._env.reset(seed=seed)
         self._first, self._over = None, np.zeros(self.num_envs, bool)
         return self._begun(np.arange(self.num_envs), self._observe(observation))
 
@@ -144,8 +175,10 @@ class GymnasiumVector(VectorEnv):
             rows, seen = self._first
             self._first = None
             return self._begun(rows, seen)
-        observation, reward, terminated, truncated, infos = self._env.step(self._scale(self._actions))
-        terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
+        actions = self._scale(self._actions)
+        with explained(f"{self._label}: step()"):
+            observation, *numbers_of_step, infos = self._env.step(actions)
+        reward, terminated, truncated = self._flat(*numbers_of_step)
         ended, first, seen = terminated | truncated, self._over, self._observe(observation)
         self._rows = np.arange(self.num_envs)
         if self._same_step:
@@ -157,30 +190,57 @@ class GymnasiumVector(VectorEnv):
                     info[key] = np.where(ended, x, info.get(key, np.nan))
         else:
             self._over, info = ended, _vector_numbers(infos, ~first)
-        reward = np.where(first, np.float32(0), np.asarray(reward, np.float32))
-        return VectorStep(seen, reward, terminated, truncated & ~terminated, first, self._rows, info or None)
+        reward[first] = 0
+        step = VectorStep(seen, reward, terminated, truncated & ~terminated, first, self._rows, info or None)
+        require_finite(step, self._label)
+        return step
 
     def _begun(self, rows: np.ndarray, seen: np.ndarray) -> VectorStep:
         """Return a step that begins the episodes of some environments."""
         self._rows, none = rows, np.zeros(len(rows), bool)
-        return VectorStep(seen, np.zeros(len(rows), np.float32), none, none, ~none, rows)
+        step = VectorStep(seen, np.zeros(len(rows), np.float32), none, none, ~none, rows)
+        require_finite(step, self._label)
+        return step
+
+    def _flat(self, *numbers_of_step: Any) -> list[np.ndarray]:
+        """Return rewards and both kinds of ends, new arrays [N].
+
+        Raises:
+            EnvError: they are not one for each environment.
+        """
+        shapes = [np.shape(x) for x in numbers_of_step]
+        if shapes != [(self.num_envs,)] * 3:
+            raise EnvError(
+                f"{self._label}: step() returned rewards, terminated, truncated of shapes {shapes}: must be "
+                f"({self.num_envs},) each"
+            )
+        return [np.array(x, dtype) for x, dtype in zip(numbers_of_step, (np.float32, bool, bool), strict=True)]
 
     def _observe(self, observation: Any) -> np.ndarray:
         """Return observations [K, ...] of Gymnasium as one array, a new one: some vectors reuse theirs.
 
         Raises:
-            NotFiniteError: a number is NaN or infinite.
+            EnvError: they are not what the space declares.
         """
-        if self._camera is not None:
-            count = len(next(iter(observation.values())) if isinstance(observation, Mapping) else observation)
-            steps = (TimeStep(None, None, None, _row(observation, i)) for i in range(count))
-            return np.stack([self._camera(step).transpose(2, 0, 1) for step in steps])
-        parts = [observation if key is None else observation[key] for key in self._keys]
-        joined = np.concatenate([np.reshape(part, (len(part), -1)) for part in parts], axis=1, dtype=np.float32)
-        if not np.isfinite(joined).all():
-            row = int(np.argmin(np.isfinite(joined).all(axis=1)))
-            raise NotFiniteError(f"an observation has a number that is not finite, row {row} of a step: fix the vector")
-        return joined
+        parts = {key: np.asarray(observation if key is None else observation[key]) for key in self._declared}
+        for key, part in parts.items():
+            spec = self._declared[key]
+            converted = part.dtype.kind == spec.dtype.kind == "f" or (
+                self._camera is None and part.dtype.kind in NUMERIC
+            )
+            if part.shape[1:] != spec.shape or not (part.dtype == spec.dtype or converted):
+                name = "the observation" if key is None else f"the observation {key!r}"
+                raise EnvError(
+                    f"{self._label}: {name} is {part.dtype} {list(part.shape)}: declared {spec.dtype} "
+                    f"[{', '.join(map(str, (self.num_envs, *spec.shape)))}]"
+                )
+        if self._camera is None:
+            flat = [part.reshape(len(part), -1) for part in parts.values()]
+            return np.concatenate(flat, axis=1, dtype=np.float32)
+        (image,) = parts.values()
+        (key,) = parts
+        steps = (TimeStep(None, None, None, row if key is None else {key: row}) for row in image)
+        return np.stack([self._camera(step).transpose(2, 0, 1) for step in steps])
 
     def close(self) -> None:
         """Close the vector."""
@@ -209,23 +269,6 @@ def _require_mode(vector: Any) -> AutoresetMode:
             "It must be gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, and say how episodes follow each other"
         )
     return mode
-
-
-def _observed(
-    one: GymnasiumEnvironment, obs_type: str, image_size: int
-) -> tuple[ObservationCamera | None, list[Any], specs.Array]:
-    """Return the camera for images, the keys of the arrays that make a state vector, and the spec of either."""
-    if obs_type == "state":
-        state = StateWrapper(one)
-        return None, state._keys, state.observation_spec()
-    if not has_pixels(one):
-        raise UserError(
-            f"obs_type=pixels: the vector's observations are {one.observation_spec()}: no image\n"
-            "The frames of its render() are for videos alone: use obs_type=state, or return images"
-        )
-    camera = ObservationCamera(one, image_size)
-    height, width, channels = camera.shape
-    return camera, [], specs.BoundedArray((channels, height, width), np.uint8, 0, 255, "observation")
 
 
 def _scaled(spec: Any, env: Any) -> tuple[Callable[[np.ndarray], np.ndarray], specs.Array]:
@@ -302,4 +345,4 @@ def _final_numbers(infos: Mapping[str, Any], ended: np.ndarray) -> dict[str, np.
 
 def _name(factory: Callable[..., Any]) -> str:
     function = getattr(factory, "func", factory)  # functools.partial's
-    return getattr(function, "__name__", None) or repr(function)
+    return getattr(function, "__qualname__", None) or repr(function)

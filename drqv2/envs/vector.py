@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drqv2.envs.handles import EnvHandle
-from drqv2.errors import EnvNotFiniteError
 from drqv2.envs.info import stacked
+from drqv2.errors import EnvNotFiniteError
 
 
 class VectorStep(NamedTuple):

@@ -170,7 +170,8 @@ def _own_vector(cfg: DictConfig, seed: int) -> VectorEnv | None:
     try:
         _require_unset(cfg, "envs_per_process", "your vector steps its environments itself")
         _require_single_frames(cfg, "a gymnasium.vector.VectorEnv", "do both in your function")
-        return GymnasiumVector(made, seed, cfg.obs_type, cfg.image_size)
+        _require_unset(cfg, "max_episode_steps", "your vector ends its episodes itself")
+        return GymnasiumVector(made, seed, cfg.obs_type, cfg.image_size, cfg.image_key, cfg.channels)
     except BaseException:
         made.close()
         raise

@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from drqv2 import envs
 from drqv2.envs.gymnasium_vector import GymnasiumVector, make_vector_env
 from drqv2.envs.vector import VectorStep
-from drqv2.errors import NotFiniteError, UserError
+from drqv2.errors import EnvError, EnvNotFiniteError, UserError
 from tests.walk_env import Walk, vector
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
@@ -164,15 +164,50 @@ def test_what_cannot_be_used_is_refused() -> None:
     del silent.metadata["autoreset_mode"]
     with pytest.raises(UserError, match="is missing"):
         GymnasiumVector(silent, 0, "state", 6)
-    with pytest.raises(UserError, match="no image\n"):
+    with pytest.raises(UserError, match=r"have no image: .*\nThe frames"):
         GymnasiumVector(vector(2), 0, "pixels", 6)
     with pytest.raises(UserError, match="obs_type=state"):
         GymnasiumVector(vector(2, observation="image"), 0, "state", 6)
     with pytest.raises(UserError, match="no final_obs\n"):
         played(GymnasiumVector(WithoutLast([Walk], autoreset_mode=AutoresetMode.SAME_STEP), 0, "state", 6), 9)
-    with pytest.raises(NotFiniteError, match="row 0"):
+    with pytest.raises(EnvNotFiniteError, match="environment 0: the observation is nan at"):
         played(GymnasiumVector(SyncVectorEnv([Nan]), 0, "state", 6), 30)
     with pytest.raises(UserError, match="returned 4 environments for num_envs=8\n"):
         make_vector_env(partial(vector, num_envs=4), 8)
     with pytest.raises(UserError, match=r"vector returned 4 environments at once: only regime=ppo.*\nElsewhere"):
         envs.make("walk", 1, 1, 0, factory=partial(vector, num_envs=4), obs_type="state")
+
+
+class Wrong(SyncVectorEnv):
+    """Returns something else than it declares, as `fault` says."""
+
+    fault = ""
+
+    def step(self, actions: Any) -> Any:
+        observation, reward, *ends, infos = super().step(actions)
+        if self.fault == "floats":
+            observation = observation / np.float32(255)
+        elif self.fault == "shape":
+            observation = observation[:, :3]
+        elif self.fault == "rewards":
+            reward = reward[:, None]
+        elif self.fault == "error":
+            raise ZeroDivisionError("in the user's own step")
+        return observation, reward, *ends, infos
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("floats", r"Wrong: the observation is float32 \[2, 6, 6, 3\]: declared uint8 \[2, 6, 6, 3\]"),
+        ("shape", r"Wrong: the observation is uint8 \[2, 3, 6, 3\]: declared uint8 \[2, 6, 6, 3\]"),
+        ("rewards", r"rewards, terminated, truncated of shapes \[\(2, 1\), \(2,\), \(2,\)\]: must be \(2,\) each"),
+        ("error", r"(?s)Wrong: step\(\) raised ZeroDivisionError: in the user's own step\n.*test_gymnasium_vector"),
+    ],
+)
+def test_what_a_vector_returns_is_held_against_what_it_declared(
+    fault: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wrong, "fault", fault)
+    with pytest.raises(EnvError, match=words):
+        played(GymnasiumVector(Wrong([partial(Walk, "image")] * 2), 0, "pixels", 6), 9)
