@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.errors import UserError
 
-_OFFERED = ("task_name", "image_size", "seed", "camera")  # what `envs.make` passes where the signature names it
+_OFFERED = ("task_name", "image_size", "seed", "camera", "num_envs")  # passed where the signature names it
 
 
 def own_factory(env: DictConfig) -> Callable[..., Any]:
