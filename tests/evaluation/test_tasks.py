@@ -114,7 +114,7 @@ def test_a_task_that_cannot_be_drawn_costs_the_video_but_not_the_run(
 
     monkeypatch.setattr(task_envs.Scripted, "render", render)
     run_dir = run_tasks(tmp_path / "run", RECORDER, *BRIEF, "save_video=true", "render_size=96")
-    assert capsys.readouterr().out.count("no more paint") == 3, "one warning for each video"
+    assert capsys.readouterr().out.count("RuntimeError: no more paint") == 3, "one warning for each video"
     assert len(rows(run_dir, "eval")) == 3
     assert not list((run_dir / "eval_video").glob("*.mp4"))
 
