@@ -79,6 +79,7 @@ KEYS = {
     Key("fps", Float(0.1, 1000), "Frames per second of the video.", null="real time"): None,
     Key("live", Bool(), "Show the recorded episodes in a window instead of writing a video."): False,
     Key("num_envs", Int(1, 256), "Number of parallel environments, of each task.", "environments"): 1,
+    Key("max_episode_steps", Int(1), "Truncate episodes after so many.", "agent steps", null="as in the run"): None,
     Key("device", Device(), "The agent's device."): "auto",
     Key("agent_dir", Folder(), "Directory of the agent's file.", null="as in training"): None,
     Key("trust", Bool(), "Run code named by a file of weights from outside the run's directory."): False,
@@ -127,6 +128,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     if args.store and len(tasks) > 1:
         raise UserError("store: keeps the episodes of one task; add task=NAME, one of " + ", ".join(names))
     cfg.num_eval_envs, cfg.overlap = max(args.num_envs, filmed), args.num_envs > 1
+    cfg.max_episode_steps = args.max_episode_steps or cfg.max_episode_steps
     made = make_envs(cfg, utils.EVAL_ENV, "set num_envs=1: environments in the main process have no time limit")
     try:
         own = [made[t * cfg.num_eval_envs :][: cfg.num_eval_envs] for t in tasks]

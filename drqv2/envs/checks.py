@@ -10,11 +10,14 @@ import dm_env
 import numpy as np
 from dm_env import TimeStep
 
-from drqv2.envs.faults import explain, explained
-from drqv2.envs.images import NUMERIC, is_image, is_numeric, is_unit
+from drqv2.envs.faults import FAULTS, explain, explained
+from drqv2.envs.images import NUMERIC, described, is_image, is_numeric, is_unit
 from drqv2.envs.notices import notice
 from drqv2.envs.wrappers import Wrapper
 from drqv2.errors import EnvError, EnvNotFiniteError, UserError
+
+LARGEST = float(np.finfo(np.float32).max)  # of numbers: observations and rewards are stored and learnt from as float32
+ROUNDING = 1e-5  # by which float images may leave [0, 1]
 
 
 class _Part(NamedTuple):
@@ -65,7 +68,7 @@ class CheckedEnvironment(Wrapper):
         self._is_dict = isinstance(spec, Mapping)
         parts = spec.items() if self._is_dict else [(None, spec)]
         if not all(hasattr(part, "shape") and hasattr(part, "dtype") for _, part in parts):
-            raise EnvError(f"{name}: its observations are {spec}: must be an array or a dict of arrays")
+            raise EnvError(f"{name}: its observations are {described(spec)}: must be an array or a dict of arrays")
         self._keys = {key for key, _ in parts}
         self._parts = [_declared(key, part) for key, part in parts if is_numeric(part)]
 
@@ -74,7 +77,7 @@ class CheckedEnvironment(Wrapper):
         self.steps = 0
         try:
             time_step = self._env.reset()
-        except Exception as error:
+        except FAULTS as error:
             raise self._explained(error) from error
         return self._checked(time_step, first=True)
 
@@ -83,7 +86,7 @@ class CheckedEnvironment(Wrapper):
         self.steps += 1
         try:
             time_step = self._env.step(action)
-        except Exception as error:
+        except FAULTS as error:
             raise self._explained(error) from error
         return self._checked(time_step, first=False)
 
@@ -95,11 +98,12 @@ class CheckedEnvironment(Wrapper):
             return success
         number = as_number(success)
         if number is None or not math.isfinite(number):
-            notice(f"{self.name}: success is {_shown(success)} instead of a number or a flag: it is ignored")
+            kind = type(success).__name__
+            notice(f"{self.name}: success is no finite number and no flag, but of type {kind}: it is ignored")
             return None
         return number
 
-    def _explained(self, error: Exception) -> EnvError:
+    def _explained(self, error: BaseException) -> EnvError:
         if isinstance(error, UserError):  # an adapter's: its message lacks the place
             return EnvError(f"{self._where()}: {error}")
         return explain(error, self._where())
@@ -113,15 +117,19 @@ class CheckedEnvironment(Wrapper):
             observation = time_step.observation
         except AttributeError:
             raise self._refused(f"returned {_shown(time_step)}: must be a dm_env.TimeStep") from None
+        if not isinstance(kind, dm_env.StepType):
+            raise self._refused(f"returned a time step of type {kind!r:.40}: must be a dm_env.StepType")
         if (kind == dm_env.StepType.FIRST) != first:
             must = "must be the FIRST one of an episode" if first else "an episode begins with reset() alone"
             raise self._refused(f"returned a time step of type {kind!s:.40}: {must}")
-        if type(reward) is not float or not math.isfinite(reward):
+        if type(reward) is not float or not abs(reward) <= LARGEST:
             reward = self._number(reward, "reward", none_is=0.0 if first else None)
         if type(discount) is not float or not 0.0 <= discount <= 1.0:
             discount = self._number(discount, "discount", none_is=1.0)
             if not 0.0 <= discount <= 1.0:
                 raise self._refused(f"the discount is {discount}: must be between 0 and 1")
+        if first and (reward != 0.0 or discount != 1.0):
+            raise self._refused(f"the first time step has reward {reward} and discount {discount}: must be None")
         return TimeStep(kind, reward, discount, self._observed(observation))
 
     def _number(self, value: Any, name: str, none_is: float | None) -> float:
@@ -130,8 +138,8 @@ class CheckedEnvironment(Wrapper):
         number = as_number(value)
         if number is None:
             raise self._refused(f"the {name} is {_shown(value)}: must be a number")
-        if not math.isfinite(number):
-            raise EnvNotFiniteError(f"{self._where()}: the {name} is {number}")
+        if not abs(number) <= LARGEST:
+            raise EnvNotFiniteError(f"{self._where()}: the {name} is {number}{_too_large(number)}")
         return number
 
     def _observed(self, observation: Any) -> Any:
@@ -148,11 +156,12 @@ class CheckedEnvironment(Wrapper):
         if type(value) is not np.ndarray or value.shape != part.shape or value.dtype != part.dtype:
             value = self._converted(value, part)
         if part.is_float:
-            if not (finite := np.isfinite(value)).all():
-                where = tuple(int(i) for i in np.argwhere(~finite)[0])
+            if not (held := np.abs(value) <= LARGEST).all():
+                where = tuple(int(i) for i in np.argwhere(~held)[0])
                 at = f" at {list(where)}" if where else ""
-                raise EnvNotFiniteError(f"{self._where()}: {part.name} is {value[where]}{at}")
-            if part.is_unit_image and (value.min() < 0 or value.max() > 1):
+                number = value[where]
+                raise EnvNotFiniteError(f"{self._where()}: {part.name} is {number}{at}{_too_large(number)}")
+            if part.is_unit_image and (value.min() < -ROUNDING or value.max() > 1 + ROUNDING):
                 raise self._refused(f"{part.name} has values from {value.min()} to {value.max()}: declared 0 to 1")
         return value
 
@@ -177,6 +186,11 @@ class CheckedEnvironment(Wrapper):
         return EnvError(f"{self._where()}: {what}")
 
 
+def _too_large(number: Any) -> str:
+    """Say why a number is refused, unless that is seen."""
+    return f", more than float32 holds ({LARGEST:.4g})" if math.isfinite(number) else ""
+
+
 def _declared(key: str | None, spec: Any) -> _Part:
     dtype = np.dtype(spec.dtype)
     is_float = bool(np.issubdtype(dtype, np.floating))
@@ -187,8 +201,13 @@ def as_number(value: Any) -> float | None:
     """Return a number, a flag, or the only element of an array of them, as a float; None for anything else."""
     if isinstance(value, np.ndarray):
         return float(value.item()) if value.size == 1 and value.dtype.kind in NUMERIC else None
+    if isinstance(value, list | tuple) and len(value) == 1:
+        return as_number(value[0])
     if isinstance(value, int | float | np.bool_ | np.integer | np.floating):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
     return as_number(np.asarray(value)) if type(value).__module__.partition(".")[0] in ("torch", "jax") else None
 
 

@@ -17,7 +17,7 @@ from dm_env import specs
 from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera, check_camera
 from drqv2.envs.dm_control import load
 from drqv2.envs.episode import LONG_EPISODE, Environment
-from drqv2.envs.faults import explain, explained
+from drqv2.envs.faults import FAULTS, explain, explained
 from drqv2.envs.images import FORMAT, PIXELS, Image, described, find_image
 from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import choose_backend
@@ -47,7 +47,7 @@ def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
             env = GymnasiumEnvironment(env)
     except UserError:
         raise
-    except Exception as error:
+    except FAULTS as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "gymnasium":
             raise UserError(not_installed("gymnasium", "gym")) from error
         raise explain(error, f"{name}()") from error
@@ -57,13 +57,23 @@ def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     return made
 
 
+def described_actions(spec: Any) -> str:
+    """Return a spec of actions in words: dtype, shape and, where they fit in a line, bounds."""
+    if not isinstance(spec, specs.Array):
+        return " ".join(str(spec).split())[:100]
+    low, high = (getattr(spec, name, None) for name in ("minimum", "maximum"))
+    bounds = "" if low is None or high is None or len(f"{low}{high}") > 60 else f" from {low} to {high}"
+    return f"{np.dtype(spec.dtype)} {list(spec.shape)}{bounds}"
+
+
 def _check_actions(spec: Any) -> None:
     vector = isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1
     if not vector or not (np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all()):
         if isinstance(spec, specs.DiscreteArray):
             return
         raise UserError(
-            f"the environment's actions are {spec}: must be one vector of shape (A,) with finite bounds, or discrete"
+            f"the environment's actions are {described_actions(spec)}: must be one vector of shape (A,) with finite "
+            "bounds, or discrete"
         )
 
 
@@ -72,7 +82,7 @@ def _camera(
 ) -> Camera:
     """Return the camera of your own environment, whose observation has `image`, if any; say what the agent sees."""
     no_image = f"the observations of {name} have no image, {FORMAT}: {described(env.observation_spec())}"
-    if image is not None and camera is None:  # dm_control's own pixels wrapper knows which camera the pixels are from
+    if camera is None:  # dm_control's own pixels wrapper knows which camera the pixels are from
         camera = getattr(env, "_render_kwargs", {}).get("camera_id")
     if image is not None and obs_type == "pixels":
         _tell_image(env, name, image)
@@ -185,6 +195,9 @@ def make(
     if factory is None:
         if render == "rgb_array":
             raise UserError(f"render=rgb_array: {name} is drawn by this project; use render=exact or render=fast")
+        if image_key is not None or channels != "auto":
+            given = f"image_key={image_key}" if image_key is not None else f"channels={channels}"
+            raise UserError(f"{given}: {name} is a task of dm_control, whose images need no choice; leave it out")
         env, own_camera = load(name, spawn_seed(seed), obs_type, options, max_episode_steps is not None)
         shown = own_camera if camera is None else camera
         make_camera = partial(PhysicsCamera, env, image_size, shown, render == "fast", own=True)
@@ -193,7 +206,10 @@ def make(
         env = call(factory, task_name=name, image_size=image_size, seed=own_seed, camera=camera)
         name = _name_of(env)
         with explained(f"{name}: its specs"):
-            image = find_image(env.observation_spec(), image_key, channels)
+            spec = env.observation_spec()
+            if spec is None:
+                raise UserError(f"{name}: observation_spec() returned None: must be a spec, or a dict of specs")
+            image = find_image(spec, image_key, channels) if obs_type == "pixels" else None
             _check_actions(env.action_spec())
         make_camera = partial(_camera, env, name, image_size, camera, render, obs_type, image)
     if camera is not None and hasattr(env, "physics"):

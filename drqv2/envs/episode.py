@@ -27,7 +27,7 @@ from drqv2.envs.wrappers import (
     StateWrapper,
     Wrapper,
 )
-from drqv2.errors import UserError
+from drqv2.errors import EnvError, UserError
 from drqv2.seeds import EVAL_ENV, spawn_seed
 
 LONG_EPISODE = 10_000  # agent steps
@@ -136,7 +136,7 @@ class Environment(Wrapper):
                 f"{type(env).__name__} cannot be seeded: it has neither seed(int) nor a generator random_state or "
                 "task.random. Its episodes may differ from run to run, and a resumed run cannot return to where it was."
             )
-        self._max_steps, self._long_episode = max_episode_steps, long_episode
+        self._max_steps, self._long_episode, self._restoring = max_episode_steps, long_episode, False
         self._actions: list[np.ndarray] = []
         self._over = True
 
@@ -182,12 +182,13 @@ class Environment(Wrapper):
         self._actions.append(action)
         time_step: ExtendedTimeStep = self._env.step(action)
         steps = len(self._actions)
-        if steps == self._max_steps and not time_step.last():
+        if self._max_steps is not None and steps >= self._max_steps and not (time_step.last() or self._restoring):
             time_step = time_step._replace(step_type=dm_env.StepType.LAST)
         elif steps == self._long_episode and not time_step.last():
+            waits = "an evaluation waits" if self._seed[1] == EVAL_ENV else "learning from whole episodes waits"
             notice(
-                f"{self.name}: an episode has not ended after {steps} agent steps; what is learnt from whole episodes "
-                "waits for its end. max_episode_steps=N cuts episodes off, for bootstrapping"
+                f"{self.name}: an episode has not ended after {steps} agent steps; {waits} for its end. "
+                "max_episode_steps=N truncates episodes: stop the run and resume it with that key and resume_force=true"
             )
         self._over = time_step.last()
         return time_step
@@ -218,6 +219,7 @@ class Environment(Wrapper):
         """
         actions = np.asarray(state["actions"], self.action_spec().dtype)
         unseen = len(actions) - self._frame_stack  # frames up to this one are not in the last observation
+        self._restoring = True  # a lower limit than before holds from the next step on
         try:
             self._set_drawing(unseen < 0)
             time_step = self.begin(state["index"], state["episode"])
@@ -228,8 +230,10 @@ class Environment(Wrapper):
                         "task, action_repeat or seed has changed, or the environment cannot be seeded"
                     )
                 self._set_drawing(t >= unseen)
+                self._restoring = t + 1 < len(actions)
                 time_step = self.step(action)
         finally:
+            self._restoring = False
             self._set_drawing(True)
         return time_step
 
@@ -263,8 +267,11 @@ class Environment(Wrapper):
         physics = getattr(self._base, "physics", None)
         # dm_control's suite does not free its physics; its composer returns a proxy and frees the physics itself.
         leftover: Any = None if isinstance(physics, weakref.ProxyType) else physics
-        with explained(f"{self.name}: close()"):
-            self._base.close()
+        try:
+            with explained(f"{self.name}: close()"):
+                self._base.close()
+        except EnvError as error:  # what the run has done counts all the same
+            notice(str(error))
         if hasattr(leftover, "free"):
             leftover.free()
         self._base = None

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from drqv2.errors import EnvError, UserError
+from drqv2.system.signals import StoppedEarly
 
 _PROJECT = Path(__file__).resolve().parents[1]
-_LIBRARIES = tuple(
-    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+_LIBRARIES = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+FAULTS = (Exception, SystemExit)  # what an environment's code may raise; SystemExit would end the run without a word
 
 
 @contextmanager
@@ -27,19 +27,21 @@ def explained(where: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except FAULTS as error:
         raise explain(error, where) from error
 
 
-def explain(error: Exception, where: str) -> EnvError:
+def explain(error: BaseException, where: str) -> EnvError:
     """Return what to tell the user about an error that an environment's code has raised.
 
     Args:
         error: what was raised.
         where: the environment, and what it was doing.
     """
+    if isinstance(error, StoppedEarly):
+        raise error
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_own(frame.filename)] or frames
+    own = own_frames(error) or frames
     first_line, *_ = str(error).strip().splitlines() or [""]
     told = f"{where} raised {type(error).__name__}: {first_line[:200]}"
     last = own[-1]
@@ -47,6 +49,13 @@ def explain(error: Exception, where: str) -> EnvError:
     return EnvError(f"{told}\n{last.filename}, line {last.lineno}, in {last.name}{line}")
 
 
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of an error that are the user's own code: neither of a library nor of this project."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
+
+
 def _is_own(filename: str) -> bool:
-    """Return whether a file is the user's own: neither of a library nor of this project."""
-    return not filename.startswith("<") and not str(Path(filename).resolve()).startswith((str(_PROJECT), *_LIBRARIES))
+    if filename.startswith("<"):
+        return False
+    path = Path(filename).resolve()
+    return not any(path.is_relative_to(folder) for folder in (_PROJECT, *_LIBRARIES))

@@ -48,7 +48,9 @@ class Image:
         what = f"{name} is {described(spec)}"
         if not is_image(spec):
             raise UserError(f"{what}: an image must be {FORMAT}")
-        self._stacked, self._unit = len(own) == 4, dtype != np.uint8
+        if 0 in own or (len(own) == 4 and own[0] > MOST_CHANNELS):
+            raise UserError(f"{what}: of four axes the first counts stacked images, at most {MOST_CHANNELS}; none is 0")
+        self._axes, self._stacked, self._unit = len(own), len(own) == 4, dtype != np.uint8
         axes = own[-3:]
         self._first = len(axes) == 3 and _channels_first(axes, channels, what)
         height, width, depth = (*axes, 1) if len(axes) == 2 else (axes[1], axes[2], axes[0]) if self._first else axes
@@ -62,15 +64,16 @@ class Image:
             self.notes.append("floats in [0, 1], converted to uint8")
 
     def read(self, observation: Any) -> np.ndarray:
-        """Return the image of an observation, uint8 [H, W, C]; the array may be the environment's own."""
+        """Return the image of an observation, uint8 [H, W, C], or of a batch; it may be the environment's own array."""
         image = np.asarray(observation if self.key is None else observation[self.key])
+        batch = image.shape[: image.ndim - self._axes]
         if self._unit:
-            image = np.rint(image * 255).astype(np.uint8)
+            image = np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)
         if self._first:
             image = np.moveaxis(image, -3, -1)
         if self._stacked:
-            image = np.moveaxis(image, 0, -2)  # [H, W, stack, C]: the newest image's channels are the last
-        return image.reshape(self.shape)
+            image = np.moveaxis(image, -4, -2)  # [H, W, stack, C]: the newest image's channels are the last
+        return image.reshape(*batch, *self.shape)
 
 
 def is_image(spec: Any) -> bool:
@@ -118,11 +121,11 @@ def find_image(spec: Any, image_key: str | None = None, channels: str = "auto") 
         near = ", ".join(nearest(image_key, spec) or map(str, spec))
         raise UserError(f"image_key={image_key}: the observation has no such part; it has {near}")
     images = [key for key, part in spec.items() if is_image(part)]
-    key = image_key or (PIXELS if PIXELS in spec else None)
+    key = image_key or (PIXELS if PIXELS in images else None)
     if key is None and len(images) > 1:
         raise UserError(
             f"the observation has {len(images)} images: {', '.join(images)}\n"
-            "Choose one with image_key=NAME, or combine them in your environment."
+            "Choose one with image_key=NAME, or use obs_type=state, which leaves them out."
         )
     key = key or next(iter(images), None)
     return None if key is None else Image(spec[key], key, channels)

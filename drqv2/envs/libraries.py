@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from drqv2.envs.dmc import call
+from drqv2.envs.faults import explained, own_frames
 from drqv2.envs.ids import LIBRARIES, pool_name, split, unknown, uses_envpool
 from drqv2.envs.images import find_image
 from drqv2.envs.pool import PoolEnvironment
 from drqv2.envs.render import choose_backend
-from drqv2.errors import UserError, not_installed
+from drqv2.errors import EnvError, UserError, not_installed
 from drqv2.seeds import spawn_seed
 
 
@@ -55,16 +57,25 @@ def _gymnasium_env(name: str, options: dict[str, Any]) -> Any:
         # What an environment returns is checked here already, see `checks`.
         return gymnasium.make(name, **{"disable_env_checker": True} | drawing | options)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        if own_frames(error):  # of the environment's own code
+            raise
         raise UserError(f"gymnasium:{name}: {' '.join(str(error).split())[:200]}") from error
 
 
 def natural_obs_type(
-    factory: Callable[..., Any], name: str, seed: int, image_key: str | None = None, channels: str = "auto"
+    factory: Callable[..., Any],
+    name: str,
+    seed: int,
+    image_key: str | None = None,
+    channels: str = "auto",
+    render: str = "exact",
 ) -> str:
-    """Return "pixels" if an environment's observations have an image, else "state"; raises as `make`."""
+    """Return "pixels" if observations have an image, or `render` asks for it, else "state"; raises as `make`."""
     choose_backend()
     env = call(factory, task_name=name, image_size=84, seed=spawn_seed(seed), camera=None)
-    try:
-        return "state" if find_image(env.observation_spec(), image_key, channels) is None else "pixels"
-    finally:
+    with explained(f"{name}: observation_spec()"):
+        image = find_image(env.observation_spec(), image_key, channels)
+    drawn = render == "rgb_array" and hasattr(env, "picture")
+    with suppress(EnvError), explained(f"{name}: close()"):  # the environment of the run says it, too
         env.close()
+    return "state" if image is None and not drawn else "pixels"

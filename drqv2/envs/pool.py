@@ -14,6 +14,8 @@ import numpy as np
 from dm_env import TimeStep, specs
 
 from drqv2.envs.ids import LIBRARIES, env_id, split, unknown
+from drqv2.envs.images import FORMAT, described, find_image, is_image, is_numeric
+from drqv2.envs.notices import tell_left_out
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.errors import UserError, not_installed
 
@@ -80,31 +82,71 @@ class _Actions:
         return np.ascontiguousarray(actions, self._dtype)
 
 
-class _Observations:
-    """Turns observations [N, ...] of a pool into one array: images [C, H, W]; vectors and numbers joined, float32."""
+class _Parts:
+    """What a pool's space of observations holds: an array, or a dict of them; anything else is left out.
+
+    Attributes:
+        spec: of the array, or a dict of specs.
+        left_out: keys of what is no array, and what it is.
+
+    Raises:
+        UserError: it holds no array.
+    """
 
     def __init__(self, space: Any, name: str) -> None:
-        self.is_image = space.__class__.__name__ == "Box" and space.dtype == np.uint8 and len(space.shape) == 3
-        if self.is_image:
-            self._channels_last = space.shape[2] < space.shape[0]
-            shape = (space.shape[2], *space.shape[:2]) if self._channels_last else space.shape
-            self.spec: specs.Array = specs.BoundedArray(shape, np.uint8, 0, 255, "observation")
-            return
-        parts = space.spaces if hasattr(space, "spaces") else {"": space}
-        self._keys = [key for key, part in parts.items() if hasattr(part, "low")]
-        size = sum(math.prod(parts[key].shape) for key in self._keys)
-        if not size:
-            raise UserError(f"the observations of {name} are {space}: must be arrays")
-        self.spec = specs.Array((size,), np.float32, "observation")
+        self._is_dict = hasattr(space, "spaces")
+        parts = space.spaces if self._is_dict else {"observation": space}
+        found = {key: _spec_of(part, key) for key, part in parts.items() if hasattr(part, "low")}
+        if not found:
+            raise UserError(f"the observations of {name} are {space!s:.100}: must be arrays")
+        self.spec: Any = found if self._is_dict else found["observation"]
+        self.left_out = {key: type(part).__name__ for key, part in parts.items() if key not in found}
+
+    def __call__(self, observation: Any) -> Any:
+        """Return the arrays of observations [N, ...]."""
+        return {key: observation[key] for key in self.spec} if self._is_dict else observation
+
+
+def _spec_of(box: Any, key: str) -> specs.BoundedArray:
+    return specs.BoundedArray(box.shape, box.dtype, box.low, box.high, key)
+
+
+class _Observations:
+    """Turns observations [N, ...] of a pool into one array: images [N, C, H, W]; or other numbers joined, float32.
+
+    Args:
+        parts: of the observations.
+        name: of the environment, for messages.
+        chosen: obs_type, image_key and channels, as of `make`.
+    """
+
+    def __init__(self, parts: _Parts, name: str, chosen: Mapping[str, Any]) -> None:
+        self._parts, spec = parts, parts.spec
+        obs_type, how = chosen.get("obs_type"), (chosen.get("image_key"), chosen.get("channels", "auto"))
+        self._image = None if obs_type == "state" else find_image(spec, *how)
+        if obs_type == "pixels" and self._image is None:
+            no_image = f"the observations of {name} have no image, {FORMAT}: {described(spec)}"
+            raise UserError(f"obs_type=pixels: {no_image}\nUse obs_type=state.")
+        named = spec if isinstance(spec, Mapping) else {None: spec}
+        if self._image is not None:
+            height, width, depth = self._image.shape
+            self.spec: specs.Array = specs.BoundedArray((depth, height, width), np.uint8, 0, 255, "observation")
+            self._keys: list[str | None] = [self._image.key]
+        else:
+            self._keys = [key for key, part in named.items() if is_numeric(part) and not is_image(part)]
+            size = sum(math.prod(named[key].shape) for key in self._keys)
+            if not size:
+                raise UserError(f"obs_type=state: the observations of {name} are {described(spec)}: images only")
+            self.spec = specs.Array((size,), np.float32, "observation")
+        tell_left_out(name, [str(key) for key in named if key not in self._keys], parts.left_out)
 
     def __call__(self, observation: Any) -> np.ndarray:
-        if self.is_image:
-            image: np.ndarray = observation
-            return np.ascontiguousarray(image.transpose(0, 3, 1, 2)) if self._channels_last else image
-        if not isinstance(observation, Mapping):
-            return observation.reshape(len(observation), -1).astype(np.float32, copy=False)
-        parts = [observation[key] for key in self._keys]
-        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1, dtype=np.float32)
+        observation = self._parts(observation)
+        if self._image is not None:
+            return np.ascontiguousarray(np.moveaxis(self._image.read(observation), -1, 1))
+        parts = [observation if key is None else observation[key] for key in self._keys]
+        flat = [part.reshape(len(part), -1) for part in parts]
+        return flat[0].astype(np.float32, copy=False) if len(flat) == 1 else np.concatenate(flat, 1, dtype=np.float32)
 
 
 class PoolVector(VectorEnv):
@@ -117,6 +159,7 @@ class PoolVector(VectorEnv):
         batch_size: rows of one `recv`: with fewer than N, `send` and `recv` hand over those environments that are
             ready first, and results differ from run to run. None: all of them.
         num_threads: that step them; 0 leaves that to EnvPool.
+        chosen: obs_type, image_key and channels, see `drqv2.envs.make`; by default images where there are some.
         options: of `envpool.make` for this name, such as frame_skip.
 
     Raises:
@@ -133,11 +176,14 @@ class PoolVector(VectorEnv):
         seed: int,
         batch_size: int | None = None,
         num_threads: int = 0,
+        chosen: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         sizes = {"batch_size": batch_size or num_envs, "num_threads": num_threads}
         self._pool, observed, acted = _open(name, num_envs, seed, sizes | options)
-        self._observations, self._actions = _Observations(observed, name), _Actions(acted, name)
+        label = env_id(name)
+        self._observations = _Observations(_Parts(observed, label), label, chosen or {})
+        self._actions = _Actions(acted, name)
         super().__init__(num_envs, self._observations.spec, self._actions.spec)
         self._over, self._label = np.zeros(num_envs, bool), env_id(name)
         self._rows = np.arange(num_envs)
@@ -180,6 +226,7 @@ class PoolEnvironment(dm_env.Environment):
 
     Attributes:
         label: its name, for messages.
+        left_out: parts of a dict of observations that are no arrays, and what they are.
         render_mode: always "rgb_array": EnvPool draws all of its environments.
         success: whether the last step succeeded, 0 or 1, in environments that say so, such as Meta-World's; else None.
 
@@ -195,7 +242,8 @@ class PoolEnvironment(dm_env.Environment):
         self._options = {"num_threads": 1, "render_mode": self.render_mode, **options}
         self._next_seed: int | None = None
         self._pool, observed, acted = _open(name, 1, seed, self._options)
-        self._observations, self._actions = _Observations(observed, name), _Actions(acted, name)
+        self._observations, self._actions = _Parts(observed, self.label), _Actions(acted, name)
+        self.left_out = self._observations.left_out
 
     def seed(self, seed: int) -> None:
         """Seed the next reset."""
@@ -220,17 +268,13 @@ class PoolEnvironment(dm_env.Environment):
             return dm_env.termination(number, seen)
         return dm_env.truncation(number, seen) if truncated[0] else dm_env.transition(number, seen)
 
-    def _observed(self, observation: Any) -> np.ndarray:
-        one: np.ndarray = self._observations(observation)[0]
-        return np.ascontiguousarray(one.transpose(1, 2, 0)) if self._observations.is_image else one
+    def _observed(self, observation: Any) -> Any:
+        found = self._observations(observation)
+        return {key: value[0] for key, value in found.items()} if isinstance(found, Mapping) else found[0]
 
-    def observation_spec(self) -> specs.Array:
-        """Return the spec of an image [H, W, C], whose channels are stacked frames, or of a vector."""
-        spec = self._observations.spec
-        if not self._observations.is_image:
-            return spec
-        channels, height, width = spec.shape
-        return specs.BoundedArray((height, width, channels), np.uint8, 0, 255, "observation")
+    def observation_spec(self) -> Any:
+        """Return the spec of an array, or a dict of specs."""
+        return self._observations.spec
 
     def action_spec(self) -> specs.Array:
         """Return the spec of an action: discrete, several discrete ones, or a vector in [-1, 1]."""

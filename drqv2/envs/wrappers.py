@@ -12,7 +12,7 @@ import numpy as np
 from dm_env import StepType, TimeStep, specs
 
 from drqv2.envs.cameras import Camera
-from drqv2.envs.images import is_image, is_numeric
+from drqv2.envs.images import described, is_image, is_numeric
 from drqv2.envs.info import mean_of
 from drqv2.errors import UserError
 
@@ -233,9 +233,8 @@ class StateWrapper(_ObservationWrapper):
         self.left_out = [str(key) for key in parts if key not in self._keys]
         size = sum(math.prod(parts[key].shape) for key in self._keys)
         if not size:
-            raise UserError(
-                f"obs_type=state: the environment's observations are {spec}: images only; use obs_type=pixels"
-            )
+            what = f"the environment's observations are {described(spec)}"
+            raise UserError(f"obs_type=state: {what}: images only; use obs_type=pixels")
         self._observation_spec = specs.Array((size,), np.float32, "observation")
 
     def _observe(self, time_step: TimeStep) -> np.ndarray:

@@ -203,8 +203,8 @@ class ReplayBufferStorage:
         self.lengths, self.tasks, self._digests, self.window, self._size = {}, {}, {}, Window(0, 0), 0
 
     def nbytes(self) -> int:
-        """Return the bytes of the episode files on disk."""
-        return sum(path.stat().st_size for path in self.replay_dir.glob(_PATTERN))
+        """Return the bytes of the files on disk."""
+        return sum(path.stat().st_size for name in (_PATTERN, PARTS) for path in self.replay_dir.glob(name))
 
     def load_episode(self, episode: int) -> dict[str, np.ndarray]:
         """Return a committed episode's arrays by their names in the file, [T + 1, ...] each."""

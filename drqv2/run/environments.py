@@ -49,7 +49,7 @@ def resolve_obs_type(cfg: DictConfig) -> None:
     if cfg.obs_type == "auto":
         name = task_names(cfg)[0]
         own = _own_factory(cfg, name)
-        chosen = {"image_key": cfg.image_key, "channels": cfg.channels}
+        chosen = {"image_key": cfg.image_key, "channels": cfg.channels, "render": cfg.render}
         of_tasks = "state" if cfg.regime in ("ppo", "impala") else "pixels"
         cfg.obs_type = of_tasks if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
         print(f"obs_type: {cfg.obs_type} (auto)")
@@ -238,14 +238,15 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
     if cfg.env.get("from_pixels"):  # its threads lose the context of OpenGL, and the process with it
         raise UserError("env.from_pixels: EnvPool's drawing ends the process now and then; use task=NAME, which draws")
     options = {"num_threads": threads} | _options(cfg, cfg.env_id)
-    pool = PoolVector(ids.pool_name(cfg.env_id), num_envs, seed, batch_size, **options)
+    chosen = {name: cfg[name] for name in ("obs_type", "image_key", "channels")}
+    pool = PoolVector(ids.pool_name(cfg.env_id), num_envs, seed, batch_size, chosen=chosen, **options)
     shape = pool.observation_spec().shape
-    if (len(shape) == 3) != (cfg.obs_type == "pixels"):
-        pool.close()
-        raise UserError(f"obs_type={cfg.obs_type}: {cfg.env_id} shows arrays of shape {shape}; leave obs_type out")
     if len(shape) == 3 and shape[1:] != (cfg.image_size, cfg.image_size):
         pool.close()
-        raise UserError(f"image_size={cfg.image_size}: the images of {cfg.env_id} are {shape[1]}x{shape[2]}; set that")
+        raise UserError(
+            f"image_size={cfg.image_size}: the images of {cfg.env_id} are {shape[1]}x{shape[2]}\n"
+            "Set that image_size, or vector=serial or vector=processes, which resize images."
+        )
     return pool
 
 

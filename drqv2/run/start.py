@@ -132,7 +132,8 @@ def why_unlearnt(run: BaseWorkspace) -> str:
     """Return why a run has made no update, and how to change that."""
     cfg, storage = run.cfg, run.replay_storage
     if storage is not None and not storage.num_episodes:
-        return "no episode has ended, and episodes are learnt from when they end; set max_episode_steps=N"
+        frames = f"{run.length_key}={cfg[run.length_key]}"
+        return f"no episode has ended, and DrQ-v2 learns from whole ones; raise {frames} or set max_episode_steps=N"
     if run.global_frame <= cfg.get("num_seed_frames", 0):
         return f"the run has no more than num_seed_frames={cfg.num_seed_frames} frames"
     return f"{run.length_key}={cfg[run.length_key]} is too short for an update"

@@ -29,6 +29,10 @@ _SECONDS = 8.0  # to reach the safe point and write the snapshot there
 _MESSAGE_SECONDS = 0.5  # to print the last message
 
 
+class StoppedEarly(SystemExit):
+    """A signal that arrived before there was anything to save."""
+
+
 class StopSignals:
     """Context that defers the signals to the next safe point; a second ctrl-C exits immediately."""
 
@@ -139,7 +143,7 @@ def _to_handle() -> list[signal.Signals]:
 def _exit_quietly(number: int, frame: Any) -> None:
     if number == signal.SIGHUP:
         _survive_hangup()
-    raise SystemExit(130 if number == signal.SIGINT else 75)
+    raise StoppedEarly(130 if number == signal.SIGINT else 75)
 
 
 def _wait_for_safe_point(number: int, frame: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -127,6 +128,13 @@ class FailsInside(Plain):
 
     def observe(self) -> Any:
         return np.concatenate([np.zeros(3)] if self.t < 2 else [])
+
+
+class Exits(Plain):
+    def step(self, action: Any) -> Any:
+        if self.t == 1:
+            sys.exit(0)
+        return super().step(action)
 
 
 class FailsAtReset(Plain):

@@ -41,6 +41,16 @@ def test_an_episode_is_truncated_and_bootstrapped() -> None:
     assert env.restore(state).first()
 
 
+def test_a_lower_limit_holds_from_a_resume_on() -> None:
+    env = make("own", 1, 1, 1, factory=Endless, obs_type="state")
+    env.reset()
+    for _ in range(9):
+        env.step(np.zeros(2))
+    limited = make("own", 1, 1, 1, factory=Endless, obs_type="state", max_episode_steps=4)
+    assert limited.restore(env.state()).last()
+    assert limited.step(np.zeros(2)).first()
+
+
 @pytest.mark.parametrize("steps", [3, 140])
 def test_it_replaces_the_time_limit_of_a_task(steps) -> None:
     env = make("cartpole_balance", 1, 8, 1, obs_type="state", max_episode_steps=steps)  # else 125 steps
@@ -103,6 +113,7 @@ def test_a_run_whose_episodes_never_end_says_so_and_that_it_has_learnt_nothing(t
     assert done.returncode == 0, output
     assert output.count("an episode has not ended after 600 agent steps") == 1
     assert "the agent has never learnt: no episode has ended" in output
+    assert "raise num_train_frames=1200 or set max_episode_steps=N" in output
     assert output.count("max_episode_steps=N") == 2
     files = sorted(path.name for path in (tmp_path / "run/buffer").iterdir())
     assert files == ["unfinished_00000000_000000.safetensors", "unfinished_00000000_000001.safetensors"]

@@ -114,6 +114,8 @@ def test_floats_between_0_and_1_are_converted_and_it_is_said(caplog) -> None:
         observation = seen(shows(unit, (image / np.float32(255)).astype(np.float32)))
     np.testing.assert_array_equal(observation, image.transpose(2, 0, 1))
     assert "floats in [0, 1], converted to uint8" in caplog.text
+    observation = seen(shows(unit, np.full((SIDE, SIDE, 3), 1.000001, np.float32)))
+    assert (observation == 255).all()
     with pytest.raises(EnvError, match=r"the observation has values from 0\.0 to 255\.0: declared 0 to 1"):
         seen(shows(unit, image.astype(np.float32)))
 
@@ -161,6 +163,36 @@ def test_of_several_images_one_has_to_be_chosen() -> None:
 def test_the_image_called_pixels_comes_first() -> None:
     images = {"depth": np.zeros((SIDE, SIDE, 1), np.uint8), "pixels": np.full((SIDE, SIDE, 3), 7, np.uint8)}
     assert (seen(shows(spaces.Dict({"depth": TWO["right"], "pixels": TWO["left"]}), images)) == 7).all()
+
+
+def test_only_an_image_called_pixels_comes_first() -> None:
+    space = spaces.Dict({"pixels": Plain.observation_space, "cam": TWO["left"]})
+    value = {"pixels": np.zeros(3, np.float32), "cam": np.full((SIDE, SIDE, 3), 7, np.uint8)}
+    assert (seen(shows(space, value)) == 7).all()
+
+
+def test_the_state_needs_no_choice_of_an_image() -> None:
+    images = {"left": numbered(SIDE, SIDE, 3), "right": np.full((SIDE, SIDE, 1), 9, np.uint8)}
+    space = spaces.Dict({**TWO, "state": Plain.observation_space})
+    value = {**images, "state": np.arange(3, dtype=np.float32)}
+    assert seen(shows(space, value), obs_type="state").tolist() == [0, 1, 2]
+
+
+def test_a_picture_that_is_asked_for_decides_what_auto_chooses() -> None:
+    blind = shows(Plain.observation_space, np.zeros(3, np.float32))
+    assert natural_obs_type(blind, "own", 1) == "state"
+    assert natural_obs_type(blind, "own", 1, render="rgb_array") == "pixels"
+
+
+def test_four_axes_are_a_stack_and_not_an_image() -> None:
+    with pytest.raises(UserError, match="of four axes the first counts stacked images, at most 16"):
+        find_image(specs.Array((84, 84, 4, 1), np.uint8))
+
+
+@pytest.mark.parametrize("options", [{"image_key": "pixels"}, {"channels": "last"}])
+def test_tasks_of_dm_control_have_no_image_to_choose(options) -> None:
+    with pytest.raises(UserError, match="is a task of dm_control, whose images need no choice"):
+        make("cartpole_balance", 1, 1, 1, **options)
 
 
 @pytest.mark.parametrize("key", ["state", "image"])

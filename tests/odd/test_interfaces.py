@@ -11,15 +11,17 @@ from typing import Any
 import dm_env
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from drqv2.envs import make, notices
 from drqv2.envs.handles import ProcessEnv
-from drqv2.errors import EnvError, EnvNotFiniteError
+from drqv2.errors import EnvError, EnvNotFiniteError, UserError
 from tests.odd import interfaces as odd
 from tests.odd.interfaces import BOTH, IMAGE, LENGTH, ends, informs, machine, observes, rewards, three
 
 ROOT = Path(__file__).parents[2]
 F32 = np.float32
+F64 = spaces.Box(-np.inf, np.inf, (3,), np.float64)
 AT = "of episode 0 of environment 0"
 
 
@@ -72,7 +74,10 @@ REFUSED: list[tuple[str, Any, str]] = [
         rewards(np.ones(2)),
         f"step 1 {AT}: the reward is float64 [2]: must be a number",
     ),
-    ("a list as reward", rewards([1.0]), "the reward is a list of 1 values: must be a number"),
+    ("a list as reward", rewards([1.0, 2.0]), "the reward is a list of 2 values: must be a number"),
+    ("more than float32 holds", observes(three(np.full(3, 1e39)), F64), "is 1e+39 at [0], more than float32 holds"),
+    ("a reward that float32 does not hold", rewards(1e39), "the reward is 1e+39, more than float32 holds"),
+    ("a reward that no float holds", rewards(10**400), "the reward is inf"),
     ("no reward", rewards(None), "the reward is None: must be a number"),
     ("text as reward", rewards("1"), "the reward is str '1': must be a number"),
     ("NaN as reward", rewards(float("nan")), "the reward is nan"),
@@ -92,6 +97,8 @@ REFUSED: list[tuple[str, Any, str]] = [
         machine(0, dm_env.transition(1.0, np.zeros(2))),
         f"reset {AT}: returned a time step of type",
     ),
+    ("text as step type", machine(2, first_with("mid", 1.0, 1.0)), "of type 'mid': must be a dm_env.StepType"),
+    ("a first reward", machine(0, first_with(dm_env.StepType.FIRST, 5.0, None)), "the first time step has reward 5.0"),
     ("discount above 1", machine(2, first_with(dm_env.StepType.MID, 1.0, 1.5)), "the discount is 1.5: must be between"),
     ("NaN as discount", machine(2, first_with(dm_env.StepType.MID, 1.0, np.nan)), "the discount is nan"),
     ("no reward in dm_env", machine(2, first_with(dm_env.StepType.MID, None, 1.0)), "the reward is None"),
@@ -106,7 +113,7 @@ def test_it_is_refused_in_two_lines(factory: Any, words: str) -> None:
     assert words in message
     assert "tests.odd" in message
     assert len(message.splitlines()) <= 2
-    not_finite = any(word in words for word in (" is nan", " is inf", " is -inf", "'b'"))
+    not_finite = any(word in words for word in (" is nan", " is inf", " is -inf", "'b'", "float32 holds"))
     assert (refused.type, refused.value.code) == ((EnvNotFiniteError, 76) if not_finite else (EnvError, 2))
 
 
@@ -118,6 +125,7 @@ TAKEN: list[tuple[str, Any, list[float], float]] = [
     ("flags for numbers", observes(lambda t: np.ones(3, bool)), [1, 1, 1], 1.0),
     ("large finite floats", observes(lambda t: np.full(3, 3e38, F32)), [3e38, 3e38, 3e38], 1.0),
     ("an array of one reward", rewards(np.array([0.5])), [2, 2, 2], 0.5),
+    ("a list of one reward", rewards([0.5]), [2, 2, 2], 0.5),
     ("an array without axes as reward", rewards(np.array(2)), [2, 2, 2], 2.0),
     ("a flag as reward", rewards(np.True_), [2, 2, 2], 1.0),
     ("dm_env without a discount", machine(2, first_with(dm_env.StepType.MID, 3, None)), [0, 0], 3.0),
@@ -158,22 +166,46 @@ def test_integers_that_fit_are_taken_as_pixels() -> None:
         ),
         (odd.FailsAtReset, f"reset {AT} raised KeyError: 'level", 'raise KeyError("level'),
         (odd.FailsToSeed, f"reset {AT} raised", "super().reset(seed=seed)"),
-        (odd.FailsToClose, "FailsToClose: close() raised ConnectionError", "raise ConnectionError("),
+        (odd.Exits, f"step 2 {AT} raised SystemExit: 0", "sys.exit(0)"),
         (odd.FailsAtOnce, "FailsAtOnce() raised FileNotFoundError", "raise FileNotFoundError(2"),
     ],
 )
 def test_an_error_of_the_environment_shows_the_last_line_of_its_own_code(factory: Any, words: str, line: str) -> None:
-    def play_and_close() -> None:
-        env = opened(factory)
-        played(env)
-        env.close()
-
     with pytest.raises(EnvError) as raised:
-        play_and_close()
+        played(opened(factory))
     first, second = str(raised.value).splitlines()
     assert words in first
     assert second.startswith(f"{odd.__file__}, line ")
     assert line in second
+
+
+def test_an_error_at_the_close_is_told_and_costs_nothing(caplog) -> None:
+    notices.forget()
+    for env in (opened(odd.FailsToClose), ProcessEnv(_closing)):
+        env.close()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "FailsToClose: close() raised ConnectionError: the simulator is gone" in said
+
+
+def _closing() -> Any:
+    return opened(odd.FailsToClose)
+
+
+@pytest.mark.parametrize("shape", [(84, 84, 3), (20, 3)])
+def test_large_spaces_are_described_in_a_line(shape) -> None:
+    space = spaces.Box(0, 255, shape, np.uint8)
+    with pytest.raises(UserError) as refused:
+        opened(observes(lambda t: np.zeros(shape, np.uint8), space))
+    assert len(str(refused.value)) < 200
+
+    class ManyActions(odd.Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = spaces.Box(-1.0, 1.0, shape, np.float32)
+
+    with pytest.raises(UserError) as refused:
+        opened(ManyActions)
+    assert len(str(refused.value)) < 200
 
 
 @pytest.mark.parametrize(
@@ -182,9 +214,9 @@ def test_an_error_of_the_environment_shows_the_last_line_of_its_own_code(factory
         ({"success": True}, 1.0, ""),
         ({"is_success": np.array([0.0])}, 0.0, ""),
         ({"success": None}, None, ""),
-        ({"success": "yes"}, None, "success is str 'yes'"),
-        ({"success": np.zeros(2)}, None, "success is float64 [2]"),
-        ({"success": float("nan")}, None, "success is float nan"),
+        ({"success": "yes"}, None, "of type str"),
+        ({"success": np.zeros(2)}, None, "of type ndarray"),
+        ({"success": float("nan")}, None, "of type float"),
     ],
 )
 def test_success_is_a_number_or_a_flag_or_else_ignored_with_one_warning(info, success, said, caplog) -> None:
@@ -207,7 +239,7 @@ def test_what_a_process_finds_reaches_the_run_as_it_is(caplog) -> None:
         for env in envs:
             env.close()
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.endswith("Informs: success is str 'yes' instead of a number or a flag: it is ignored")
+    assert said.endswith("Informs: success is no finite number and no flag, but of type str: it is ignored")
     env = ProcessEnv(_broken)
     env.call("reset")
     with pytest.raises(EnvNotFiniteError, match=rf"step 1 {AT}: the observation is nan at \[0\]$") as raised:

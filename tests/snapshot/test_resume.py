@@ -26,7 +26,7 @@ def test_rules_of_the_keys():
     of_agent = {"agent.encoder", "agent.critic_layer_norm"}
     assert fixed == {
         *"regime task_name env_id obs_type num_envs action_repeat frame_stack image_size camera".split(),
-        *"image_key channels max_episode_steps".split(),
+        *"image_key channels".split(),
         *of_agent,
     }
     learning = ["seed", "lr", "batch_size", "nstep", "discount", "num_seed_frames", "agent.lr", "env._target_"]

@@ -81,7 +81,7 @@ TASK = (
         "Which axis of your environment's images holds the channels; auto: inferred from the shape.",
         legacy="auto",
     ),
-    fixed(
+    Key(
         "max_episode_steps",
         Int(1),
         "Truncate episodes after this many steps, and bootstrap there; replaces the time limit of dm_control's tasks "
