@@ -86,6 +86,12 @@ def make_encoder(name: str, obs_shape: Sequence[int], hidden_dim: int) -> nn.Mod
             channels = width
         modules.append(nn.ReLU())
     else:
+        smallest = 1
+        for _, size, stride in reversed(CONVOLUTIONS[name]):
+            smallest = (smallest - 1) * stride + size
+        if min(obs_shape[1:]) < smallest:
+            shown = f"agent.encoder={name}: images of {obs_shape[1]}x{obs_shape[2]} are too small"
+            raise UserError(f"{shown}; set image_size to {smallest} or more, or agent.encoder=impala")
         for width, size, stride in CONVOLUTIONS[name]:
             conv = nn.Conv2d if modules else _BytesConv2d
             modules += [_orthogonal(conv(channels, width, size, stride)), nn.ReLU()]

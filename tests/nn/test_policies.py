@@ -127,3 +127,11 @@ def test_bf16_is_for_images_alone_and_near_fp32() -> None:
     error = (values - exact).detach().abs().max()
     assert 0 < error < 0.05 * exact.detach().abs().max()
     assert not Policy((6,), DISCRETE, "mlp", 8, precision="bf16").bf16
+
+
+@pytest.mark.parametrize(("encoder", "smallest"), [("nature", 36), ("small", 20)])
+def test_images_that_are_too_small_are_refused_with_the_smallest(encoder: str, smallest: int) -> None:
+    Policy((3, smallest, smallest), DISCRETE, encoder, 8, False)
+    with pytest.raises(UserError, match=f"set image_size to {smallest} or more"):
+        Policy((3, smallest - 1, smallest), DISCRETE, encoder, 8, False)
+    Policy((3, 15, 15), DISCRETE, "impala", 8, False)

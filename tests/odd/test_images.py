@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from drqv2.envs import make, notices
 from drqv2.envs.images import Image, find_image
-from drqv2.envs.libraries import natural_obs_type
+from drqv2.envs.libraries import factory, natural_obs_type
+from drqv2.envs.pool import PoolVector
 from drqv2.errors import EnvError, UserError
 from tests.odd.interfaces import Machine, Plain, observes
 
@@ -239,6 +240,27 @@ def test_the_state_leaves_images_out_and_says_so(caplog) -> None:
     with caplog.at_level(logging.WARNING):
         assert seen(shows(space, value), obs_type="state").tolist() == [0, 1, 2]
     assert "left out of the observation: image" in caplog.text
+
+
+def test_environments_of_envpool_follow_the_same_rule(caplog) -> None:
+    name = "MiniGrid-Empty-5x5-v0"
+    notices.forget()
+    single = factory(f"envpool:{name}", {})
+    assert natural_obs_type(single, "own", 1) == "pixels"
+    with caplog.at_level(logging.WARNING):
+        images = PoolVector(name, 2, 0, chosen={"obs_type": "pixels"})
+        vectors = PoolVector(name, 2, 0, chosen={"obs_type": "state"})
+        env = make("own", 1, 1, 1, factory=single, image_size=SIDE)
+    observed = images.reset().observation
+    assert observed.shape == (2, 3, 7, 7)
+    assert observed.dtype == np.uint8
+    assert len(np.unique(observed)) > 2
+    assert env.reset().observation.shape == (3, SIDE, SIDE)
+    assert len(vectors.reset().observation.shape) == 2
+    assert "left out of the observation: image, direction (Discrete)" in caplog.text.replace("mission, ", "")
+    assert "the agent sees the observation 'image' as images of 7x7 with 3 channels" in caplog.text
+    for each in (images, vectors, env):
+        each.close()
 
 
 def test_the_tasks_of_this_project_through_gymnasium() -> None:
