@@ -81,7 +81,8 @@ def _camera(
     env: Any, name: str, image_size: int, camera: int | str | None, render: str, obs_type: str, image: Image | None
 ) -> Camera:
     """Return the camera of your own environment, whose observation has `image`, if any; say what the agent sees."""
-    no_image = f"the observations of {name} have no image, {FORMAT}: {described(env.observation_spec())}"
+    others = "".join(f", {key}: a {kind}" for key, kind in getattr(env, "left_out", {}).items())
+    no_image = f"the observations of {name} have no image, {FORMAT}: {described(env.observation_spec())}{others}"
     if camera is None:  # dm_control's own pixels wrapper knows which camera the pixels are from
         camera = getattr(env, "_render_kwargs", {}).get("camera_id")
     if image is not None and obs_type == "pixels":

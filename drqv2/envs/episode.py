@@ -31,6 +31,7 @@ from drqv2.errors import EnvError, UserError
 from drqv2.seeds import EVAL_ENV, spawn_seed
 
 LONG_EPISODE = 10_000  # agent steps
+_ACTORS = 1_000_000  # from here on, an index is a spawned seed of an actor's
 
 
 def _reseed(bits: np.random.BitGenerator, seed: int) -> None:
@@ -158,8 +159,10 @@ class Environment(Wrapper):
             require_backend()  # only now, see `make`
         self.index, self.episode, self._over = int(index), int(episode), False
         self._actions = []
-        place = "evaluation" if self._seed[1] == EVAL_ENV else "environment"
-        self._checked.episode = f"episode {episode} of {place} {index}"
+        place = f"evaluation {index}" if self._seed[1] == EVAL_ENV else f"environment {index}"
+        if index >= _ACTORS:
+            place = "an actor's environment"
+        self._checked.episode = f"episode {episode} of {place}"
         if self._seeder is not None:
             with explained(f"{self.name}: its seeding"):
                 self._seeder(spawn_seed(*self._seed, self.index, self.episode))

@@ -102,8 +102,8 @@ class ImpalaWorkspace(BaseWorkspace):
         )
         actors = self.make_ray_actors(setup, number) if cfg.cluster == "ray" else self.make_processes(setup, number)
         print(
-            f"actors: {cfg.num_actors} processes, each with {self.envs_of_actor} environments of {cfg.task_name}; an "
-            f"update learns from {cfg.batch_size} x {cfg.unroll_length} steps; {number} buffers of "
+            f"actors: {cfg.num_actors} processes, each with {self.envs_of_actor} environments of "
+            f"{cfg.env._target_ or cfg.task_name}; an update learns from {cfg.batch_size} x {cfg.unroll_length} steps; {number} buffers of "
             f"{self.envs_of_actor} x {cfg.unroll_length} steps"
         )
         threads, version = cfg.num_learner_threads, lambda: self.weights.version

@@ -52,7 +52,7 @@ class PPOWorkspace(BaseWorkspace):
         self.segments = self.make_collector()
 
         print(
-            f"environments: {cfg.num_envs} of {cfg.task_name}, in {self.vector.name}; an "
+            f"environments: {cfg.num_envs} of {cfg.env._target_ or cfg.task_name}, in {self.vector.name}; an "
             f"update learns from {cfg.segments} segments of {cfg.horizon} steps, in minibatches of {cfg.minibatch_size}"
             f"{', in C++' if getattr(self.agent, 'kernels', None) is Kernels.CPP else ''}"
         )
