@@ -103,8 +103,8 @@ class ImpalaWorkspace(BaseWorkspace):
         actors = self.make_ray_actors(setup, number) if cfg.cluster == "ray" else self.make_processes(setup, number)
         print(
             f"actors: {cfg.num_actors} processes, each with {self.envs_of_actor} environments of "
-            f"{cfg.env._target_ or cfg.task_name}; an update learns from {cfg.batch_size} x {cfg.unroll_length} steps; {number} buffers of "
-            f"{self.envs_of_actor} x {cfg.unroll_length} steps"
+            f"{cfg.env._target_ or cfg.task_name}; an update learns from {cfg.batch_size} x {cfg.unroll_length} steps; "
+            f"{number} buffers of {self.envs_of_actor} x {cfg.unroll_length} steps"
         )
         threads, version = cfg.num_learner_threads, lambda: self.weights.version
         return Batches(actors, per_batch, threads, self.policy_device, version, cfg.max_policy_lag)
