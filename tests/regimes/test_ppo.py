@@ -246,7 +246,10 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         ("minibatch_size=96", "minibatch_size=96: larger than 48, the steps of segments=6"),
         ("agent.update_epochs=0.1", "agent.update_epochs=0.1: less than one minibatch of 24 steps"),
         ("agent.minibatch_size=8", "agent.minibatch_size=8: differs from minibatch_size=24"),
-        ("env_id=envpool:CartPole-v1 vector=auto obs_type=pixels", "obs_type=pixels: envpool:CartPole-v1 shows arrays"),
+        (
+            "env_id=envpool:CartPole-v1 vector=auto obs_type=pixels",
+            "obs_type=pixels: the observations of envpool:CartPole-v1 have no image",
+        ),
         ("env_id=envpool:CartpoleBalance-v1 vector=auto +env.from_pixels=true", "use task=NAME"),
         ("agent.advantage=once agent.prio_alpha=0.8", "agent.advantage=once has no priorities"),
         ("env_id=envpool:CartPole-v1 vector=auto +env.seed=7", "env.seed: is set by seed; leave it out"),
