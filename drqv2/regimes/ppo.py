@@ -84,7 +84,7 @@ class PPOWorkspace(BaseWorkspace):
         self.segments.start(self.vector.reset())
 
     def loop(self) -> Iterator[EpochStats]:
-        """Collect and learn until total_timesteps; yield what each epoch has brought, with its evaluation."""
+        """Collect and learn until total_timesteps; yield each epoch's statistics, evaluation included."""
         transform = self.epoch.hooks.transform_reward
         self.segments.transform_reward = None if transform is None else partial(transformed, transform)
         while self.train_until_step(self.global_step):
