@@ -34,6 +34,10 @@ SHORT = (
     "batch_size=8 replay_buffer_num_workers=0 agent.hidden_dim=16 feature_dim=8 agent.num_expl_steps=8 "
     "overlap=false precision=fp32"
 ).split()
+SHORT_PPO = (
+    "total_timesteps=4096 eval_every_frames=4096 num_eval_episodes=1 agent.hidden_dim=16 save_video=false use_tb=false "
+    "device=cpu"
+).split()
 # These keys need more than a checked configuration: files are found and imported, weights fit.
 NEEDS_A_RUN = ("resume=", "init_from=", "agent_dir=", "env._target_=")
 # Programs not written by this project; and ours that other tests run: doctor/, report/ (--watch), config/.
@@ -129,6 +133,10 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (project / "my_package" / "my_module.py").write_text(
         "from tests.dot_env import Dot\n\n\ndef make(difficulty):\n    return Dot(32)\n"
     )
+    (project / "my_envs.py").write_text(
+        "import gymnasium\n\n\ndef make(num_envs, seed, length=500):\n    return gymnasium.make_vec(\n"
+        "        'CartPole-v1', num_envs, vectorization_mode='vector_entry_point', max_episode_steps=length\n    )\n"
+    )
     encoder = Encoder((9, 84, 84))
     heads = (encoder.repr_dim, (6,), 50, 1024)
     modules = {"encoder": encoder, "actor": Actor(*heads), "critic": Critic(*heads)}
@@ -202,7 +210,8 @@ def test_train_runs(words: list[str], run_dir: Path) -> None:
         words = [re.sub(r"num_train_frames=.*", "num_train_frames=2400", word) for word in words]
     else:  # weights fit networks of their size
         fixed = ("image_size", "agent.hidden_dim", "feature_dim") if "init_from=out.pt" in words else ()
-        words += [setting for setting in SHORT if setting.partition("=")[0] not in fixed]
+        short = SHORT_PPO if "regime=ppo" in words else SHORT
+        words += [setting for setting in short if setting.partition("=")[0] not in fixed]
     launch(train.main, "cfgs", argv=words)
 
 

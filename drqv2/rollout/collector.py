@@ -101,7 +101,8 @@ class Collector(Iterator[dict[str, Any]]):
         assert self.current is not None, "start() comes first"
         step, state = self.current, self.state
         with self.spent_on("forward"):
-            obs, first = (torch.from_numpy(x).to(self.device) for x in (step.observation, step.first))
+            observation = np.ascontiguousarray(step.observation)  # some vectors return a transposed view
+            obs, first = (torch.from_numpy(x).to(self.device) for x in (observation, step.first))
             index = torch.from_numpy(step.env_index)
             before = None if state is None else (state[0][index], state[1][index])
             actions, log_probs, values, after = self.act(obs, before, first)
