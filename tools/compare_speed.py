@@ -23,6 +23,8 @@ RUNS = {
     "ppo_gymnasium": "regime=ppo preset=cartpole env_id=gymnasium:CartPole-v1 vector=serial num_envs=8",
     "pong": "regime=ppo preset=pong",
     "impala": "regime=impala preset=impala_cartpole",
+    # In one process, where the scheduler adds no noise; all that actors and learner do counts.
+    "impala_serial": "regime=impala preset=impala_cartpole num_actors=1 deterministic=true",
 }
 SPEEDS = ("loop", *RUNS)  # more is better
 

@@ -29,7 +29,16 @@ from drqv2.config.help import help_text
 from drqv2.config.messages import explain
 from drqv2.errors import UserError
 from drqv2.launch.jobs import Job, JobFailed, Run, explain_launcher
-from drqv2.launch.overrides import STORED, WITHOUT_WEIGHTS, check_plugins, quote, readable, restarted, take_resume
+from drqv2.launch.overrides import (
+    STORED,
+    WITHOUT_WEIGHTS,
+    check_plugins,
+    check_search,
+    quote,
+    readable,
+    restarted,
+    take_resume,
+)
 from drqv2.system import files, machine
 
 _CONFIG = Path(STORED).stem  # the name of the primary configuration, in cfgs/ as in a run directory
@@ -71,6 +80,7 @@ def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) 
 def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
     only_shown = bool(args.cfg or args.info or args.hydra_help or args.shell_completion)
     check_plugins(args.overrides, single=not args.multirun and not only_shown)
+    check_search(args.overrides)
     args.overrides = [readable(override, args.multirun) for override in args.overrides]
     run_dir, regime, args.overrides = take_resume(args.overrides, args.multirun)
     if run_dir is not None:

@@ -78,6 +78,16 @@ def check_plugins(overrides: Sequence[str], single: bool) -> None:
             raise UserError(f"{override}: launchers and sweepers apply only to several runs; add -m")
 
 
+def check_search(overrides: Sequence[str]) -> None:
+    """Raise UserError if a search would compare runs that return no number."""
+    searched = "hydra/sweeper=search" in overrides and "eval_every_frames=null" in overrides
+    if searched and chosen_regime(overrides) != "ppo" and not any(o.startswith("objective=") for o in overrides):
+        raise UserError(
+            "hydra/sweeper=search with eval_every_frames=null: trials are compared by their evaluations; set "
+            "objective=train/NAME, a column of train.csv"
+        )
+
+
 def chosen_regime(overrides: Sequence[str]) -> str:
     """Return the regime that overrides choose, or the default."""
     return next((o.removeprefix("regime=") for o in reversed(overrides) if o.startswith("regime=")), FIRST_REGIME)

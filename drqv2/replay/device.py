@@ -50,7 +50,7 @@ def choose_replay_device(replay_device: str, device: str, free_bytes: float, nee
     if replay_device not in ("auto", "disk") and torch.device(replay_device).type != torch.device(device).type:
         raise UserError(f"replay_device={replay_device}: the learner is on {device}; use replay_device=disk or auto")
     if replay_device != "auto":
-        return replay_device, "as requested"
+        return replay_device, f"replay_device={replay_device}"
     if torch.device(device).type != "cuda":
         return "disk", f"the learner is on {device}"
     sizes = f"observations take {needed_bytes / 1e9:.1f} GB of the {free_bytes / 1e9:.1f} GB free on {device}"

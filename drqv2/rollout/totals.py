@@ -94,8 +94,10 @@ class EpisodeTotals:
                 merge(self._info[i], numbers[part])
             if over:
                 self.episodes.append((float(self._returns[i]), int(self._lengths[i])))
-                add(self.info, means(self._info[i]))
-                self._returns[i], self._lengths[i], self._info[i] = 0.0, -1, {}
+                self._returns[i], self._lengths[i] = 0.0, -1
+                if self._info[i]:
+                    add(self.info, means(self._info[i]))
+                    self._info[i] = {}
 
     def take(self) -> tuple[list[tuple[float, int]], Sums]:
         """Return `episodes` and `info`, and begin new ones."""

@@ -8,7 +8,6 @@ import inspect
 import pkgutil
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
@@ -21,6 +20,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config.formatting import did_you_mean, show
+from drqv2.envs.faults import own_frames
 from drqv2.errors import UserError
 
 _OFFERED = ("task_name", "image_size", "seed", "camera", "num_envs")  # passed where the signature names it
@@ -119,10 +119,7 @@ def _place(error: BaseException) -> str:
     """Return the last line of the user's own code that an error passed through."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
-    paths = sysconfig.get_paths()
-    foreign = ("<frozen", __file__, *(paths[name] + "/" for name in ("stdlib", "platlib", "purelib")))
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(foreign)] or frames
+    own = own_frames(error) or traceback.extract_tb(error.__traceback__)
     return f"{own[-1].filename}, line {own[-1].lineno}"
 
 

@@ -15,7 +15,7 @@ from drqv2.envs import make
 from drqv2.envs.handles import LocalEnv, ProcessEnv
 from drqv2.envs.pool import PoolVector
 from drqv2.envs.vector import HandleVector, VectorEnv, VectorStep
-from drqv2.errors import UserError
+from drqv2.errors import EnvNotFiniteError, UserError
 from tests.envs.toys import Counter
 
 LENGTHS = (2, 3)
@@ -145,6 +145,16 @@ def test_a_second_reset_is_refused_while_some_environments_step() -> None:
     whole = PoolVector("CartPole-v1", 4, 0)
     assert whole.reset().first.all()
     assert whole.reset().first.all()
+
+
+def test_envpool_is_stopped_at_the_first_number_that_is_not_finite() -> None:
+    needs_envpool()
+    pool = PoolVector("Pendulum-v1", 2, 0)
+    pool.reset()
+    pool.step(np.zeros((2, 1), np.float32))
+    with pytest.raises(EnvNotFiniteError, match=r"^envpool:Pendulum-v1, environment 1: the observation is nan"):
+        pool.step(np.array([[0.0], [np.nan]], np.float32))
+    pool.close()
 
 
 def test_an_unknown_id_names_the_nearest() -> None:

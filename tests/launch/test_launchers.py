@@ -147,6 +147,11 @@ def test_a_search_continues_after_a_trial_that_fails(tmp_path):
     assert best.best_value == RUNS[1][0].lr
 
 
+def test_a_search_needs_a_number(capsys):
+    trials = ["-m", "hydra/sweeper=search", "hydra.sweeper.n_trials=1", "seed=choice(1,2)"]
+    assert "objective=train/NAME" in refused(capsys, *trials, "eval_every_frames=null")
+
+
 def test_plugins_that_are_not_installed(capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", [path for path in sys.path if "site-packages" not in path])
     for option, (_, extra) in PLUGINS.items():

@@ -176,6 +176,13 @@ class NaNLater(Plain):
         return np.array([self.t, np.nan if bad else 0.0, 1.0], np.float32)
 
 
+class TurnsGrey(Plain):
+    observation_space = spaces.Box(0, 255, (84, 84, 3), np.uint8)
+
+    def observe(self) -> Any:
+        return image(self.t, 84, 84, 3) / np.float32(255) if self.t >= 3 else image(self.t, 84, 84, 3)
+
+
 class Endless(Plain):
     def over(self) -> Any:
         return False

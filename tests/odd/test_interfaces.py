@@ -258,14 +258,18 @@ def _broken() -> Any:
 
 # --- whole runs ---------------------------------------------------------------------------------------------------
 
+REPLAYED = [
+    "num_seed_frames=8",
+    "num_train_frames=60",
+    "agent.num_expl_steps=8",
+    "agent.hidden_dim=8",
+    "save_train_video=false",
+    "batch_size=4",
+    "replay_buffer_num_workers=1",
+]
 SHORT = {
-    "drqv2": [
-        "num_seed_frames=8",
-        "num_train_frames=60",
-        "agent.num_expl_steps=8",
-        "batch_size=4",
-        "replay_buffer_num_workers=1",
-    ],
+    "drqv2": REPLAYED,
+    "multitask": [*REPLAYED, "tasks=[left,right]"],
     "ppo": ["total_timesteps=256", "num_envs=2", "horizon=8", "agent.hidden_dim=8"],
     "impala": [
         "total_timesteps=256",
@@ -289,7 +293,6 @@ def train(folder: Path, regime: str, target: str, *more: str) -> tuple[int, str]
         "seed=1",
         "num_eval_episodes=1",
     ]
-    command += ["save_train_video=false", "agent.hidden_dim=8", "eval_every_frames=null"] if regime == "drqv2" else []
     command += ["eval_every_frames=null", f"hydra.run.dir={folder}", *SHORT[regime], *more]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -305,6 +308,15 @@ def test_a_run_ends_with_its_code_and_without_a_traceback(tmp_path, regime, targ
     assert "Traceback" not in output
     error = output[output.index("error: ") :].strip()
     assert len(error.splitlines()) <= 2, error
+
+
+@pytest.mark.slow
+def test_a_run_from_pixels_ends_at_an_image_of_another_type(tmp_path) -> None:
+    options = ["obs_type=pixels", "image_size=84", "num_train_frames=60"]
+    status, output = train(tmp_path / "run", "drqv2", "TurnsGrey", *options)
+    assert status == 2, output
+    assert f"step 3 {AT}: the observation is float32 [84, 84, 3]: declared uint8 [84, 84, 3]" in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow

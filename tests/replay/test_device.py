@@ -209,8 +209,8 @@ def test_report_reads_each_run_once(replay_dir, monkeypatch):
 @pytest.mark.parametrize(
     ("replay_device", "device", "free", "needed", "expected", "reason"),
     [
-        ("disk", "cuda", 100e9, 1e9, "disk", "as requested"),
-        ("cuda", "cuda", 1e9, 100e9, "cuda", "as requested"),
+        ("disk", "cuda", 100e9, 1e9, "disk", "replay_device=disk"),
+        ("cuda", "cuda", 1e9, 100e9, "cuda", "replay_device=cuda"),
         ("auto", "cpu", 100e9, 1e9, "disk", "the learner is on cpu"),
         ("auto", "cuda:1", 10e9, 6e9, "cuda", "observations take 6.0 GB of the 10.0 GB free on cuda:1"),
         ("auto", "cuda", 10e9, 6.1e9, "disk", "observations take 6.1 GB of the 10.0 GB free on cuda, more than 60%"),
