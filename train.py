@@ -184,10 +184,11 @@ class Workspace(BaseWorkspace):
 
     def store(self, i: int, time_step: ExtendedTimeStep) -> None:
         """Add a time step of environment i to the replay; at an episode's end, call the agent's `observe_episode`."""
-        task = self.task_of[i]
-        if task in self.unstored:
-            return
-        episode = self.replay_storage.add(time_step, i)
+        if self.task_of[i] not in self.unstored:
+            self.observe_episode(self.task_of[i], self.replay_storage.add(time_step, i))
+
+    def observe_episode(self, task: int, episode: int | None) -> None:
+        """Pass an episode that the replay now holds, if it is one, to the agent's `observe_episode`."""
         if episode is not None and hasattr(self.agent, "observe_episode"):
             rewards, discounts = self.replay_storage.load_rewards(episode)
             self.agent.observe_episode(task, rewards, discounts * self.gammas[task])
@@ -302,6 +303,9 @@ class Workspace(BaseWorkspace):
         for env, env_state in zip(self.train_envs, saved["train_envs"], strict=True):
             env.start("restore", env_state)
         self.time_steps = [env.finish() for env in self.train_envs]
+        for i, time_step in enumerate(self.time_steps):
+            if time_step.last():  # ended by a max_episode_steps lower than before: stored so far as if it went on
+                self.observe_episode(self.task_of[i], self.replay_storage.end(i))
         self.train_video_recorder.init(self.time_steps[0].observation, enabled=self.progress.filming)
 
 

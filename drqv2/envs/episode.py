@@ -137,7 +137,8 @@ class Environment(Wrapper):
                 f"{type(env).__name__} cannot be seeded: it has neither seed(int) nor a generator random_state or "
                 "task.random. Its episodes may differ from run to run, and a resumed run cannot return to where it was."
             )
-        self._max_steps, self._long_episode, self._restoring = max_episode_steps, long_episode, False
+        self._max_steps, self._long_episode = max_episode_steps, long_episode
+        self._played = 0  # actions of the current episode that a `restore` plays again
         self._actions: list[np.ndarray] = []
         self._over = True
 
@@ -158,7 +159,7 @@ class Environment(Wrapper):
         if self._pixels is not None and hasattr(self._base, "physics"):
             require_backend()  # only now, see `make`
         self.index, self.episode, self._over = int(index), int(episode), False
-        self._actions = []
+        self._actions, self._played = [], 0
         place = f"evaluation {index}" if self._seed[1] == EVAL_ENV else f"environment {index}"
         if index >= _ACTORS:
             place = "an actor's environment"
@@ -185,7 +186,7 @@ class Environment(Wrapper):
         self._actions.append(action)
         time_step: ExtendedTimeStep = self._env.step(action)
         steps = len(self._actions)
-        if self._max_steps is not None and steps >= self._max_steps and not (time_step.last() or self._restoring):
+        if self._max_steps is not None and steps >= max(self._max_steps, self._played) and not time_step.last():
             time_step = time_step._replace(step_type=dm_env.StepType.LAST)
         elif steps == self._long_episode and not time_step.last():
             waits = "an evaluation waits" if self._seed[1] == EVAL_ENV else "learning from whole episodes waits"
@@ -222,10 +223,10 @@ class Environment(Wrapper):
         """
         actions = np.asarray(state["actions"], self.action_spec().dtype)
         unseen = len(actions) - self._frame_stack  # frames up to this one are not in the last observation
-        self._restoring = True  # a lower limit than before holds from the next step on
         try:
             self._set_drawing(unseen < 0)
             time_step = self.begin(state["index"], state["episode"])
+            self._played = len(actions)  # where max_episode_steps is lower than before, the last of them is the end
             for t, action in enumerate(actions):
                 if self._over:
                     raise UserError(
@@ -233,10 +234,8 @@ class Environment(Wrapper):
                         "task, action_repeat or seed has changed, or the environment cannot be seeded"
                     )
                 self._set_drawing(t >= unseen)
-                self._restoring = t + 1 < len(actions)
                 time_step = self.step(action)
         finally:
-            self._restoring = False
             self._set_drawing(True)
         return time_step
 

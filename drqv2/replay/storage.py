@@ -141,7 +141,14 @@ class ReplayBufferStorage:
         for name, spec in self._specs.items():
             step[name] = np.broadcast_to(np.asarray(time_step[name], dtype=spec.dtype), spec.shape).copy()
         self._current[env].add(step)
-        return self._commit(self._current.pop(env)) if time_step.last() else None
+        return self.end(env) if time_step.last() else None
+
+    def end(self, env: int = 0) -> int | None:
+        """Commit the unfinished episode of an environment as it is, and return its number; None if there is none.
+
+        Its last transition keeps its discount: where the episode would have gone on, that is 1, as at a time-out.
+        """
+        return self._commit(self._current.pop(env)) if env in self._current else None
 
     def _begin(self, env: int) -> None:
         if env in self._current:

@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from omegaconf import DictConfig
+from safetensors.numpy import load_file
 
+import train
 from drqv2 import utils
 from drqv2.config.schema import CFGS
 from drqv2.envs import make, notices
+from drqv2.launch.command_line import launch
 from drqv2.launch.compose import compose
 from drqv2.run.environments import make_envs, make_vector
 from tests.odd.interfaces import Endless
+from tests.short_run import resume, rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +53,23 @@ def test_a_lower_limit_holds_from_a_resume_on() -> None:
     limited = make("own", 1, 1, 1, factory=Endless, obs_type="state", max_episode_steps=4)
     assert limited.restore(env.state()).last()
     assert limited.step(np.zeros(2)).first()
+
+
+@pytest.mark.slow
+def test_a_resume_with_a_lower_limit_keeps_what_was_collected(tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    settings = "env._target_=tests.odd.interfaces.Endless obs_type=state action_repeat=1 num_train_frames=1300 "
+    settings += "num_seed_frames=3000 eval_every_frames=null overlap=false device=cpu save_video=false use_tb=false "
+    settings += f"save_train_video=false replay_buffer_num_workers=0 num_envs=2 hydra.run.dir={run_dir}"
+    launch(train.main, "cfgs", argv=settings.split())
+    assert not (run_dir / "train.csv").exists()  # no episode has ended
+    resume(run_dir, "max_episode_steps=100", "resume_force=true", "num_train_frames=1500")
+    first = rows(run_dir, "train")[:2]
+    assert [float(row["episode_length"]) for row in first] == [650, 650]
+    assert [float(row["buffer_size"]) for row in first] == [1300, 1300]
+    arrays = load_file(run_dir / "buffer/episode_00000000.safetensors")
+    assert arrays["observation"][:, 0].tolist() == list(range(651))
+    assert arrays["reward"].tolist()[1:] == arrays["discount"].tolist()[1:] == [[1.0]] * 650
 
 
 @pytest.mark.parametrize("steps", [3, 140])

@@ -60,6 +60,20 @@ def test_an_episode_is_the_same_in_parts(tmp_path, monkeypatch, length) -> None:
     assert same(contents(in_parts, 0), contents(at_once, 0))
 
 
+@pytest.mark.parametrize("length", [3, 4, 11])
+def test_an_episode_can_be_ended_where_it_is(tmp_path, length) -> None:
+    steps = make_episode(0, 20)[: length + 1]
+    store = storage(tmp_path)
+    assert store.end() is None
+    for step in steps:
+        store.add(step)
+    assert store.end() == 0
+    assert store.end() is None
+    assert len(store) == store.lengths[0] == length
+    assert contents(store, 0)["discount"][-1] == steps[-1].discount
+    assert parts(tmp_path) == []
+
+
 def test_a_snapshot_holds_no_more_than_a_part(tmp_path) -> None:
     store = storage(tmp_path)
     for step in make_episode(0, 30)[:-1]:
