@@ -129,7 +129,8 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
         raise UserError("store: keeps the episodes of one task; add task=NAME, one of " + ", ".join(names))
     cfg.num_eval_envs, cfg.overlap = max(args.num_envs, filmed), args.num_envs > 1
     cfg.max_episode_steps = args.max_episode_steps or cfg.max_episode_steps
-    made = make_envs(cfg, utils.EVAL_ENV, "set num_envs=1: environments in the main process have no time limit")
+    patience = "set num_envs=1: environments in the main process have no time limit"
+    made = make_envs(cfg, utils.EVAL_ENV, patience, "stop this program and start it with max_episode_steps=N")
     try:
         own = [made[t * cfg.num_eval_envs :][: cfg.num_eval_envs] for t in tasks]
         agent = trained.agent_with(cfg, made[0], weights, path)

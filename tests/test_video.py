@@ -150,6 +150,19 @@ def test_grey_and_oblong_observations(tmp_path):
     np.testing.assert_allclose(corners(shown[0])[:, 0], [180, 0, 180, 0], atol=8)
 
 
+@pytest.mark.parametrize("more", [1, 3, 6])
+def test_of_more_channels_the_first_three_are_shown(tmp_path, more):
+    frame = np.concatenate([picture(84, 84), np.full((84, 84, more), 99, np.uint8)], axis=2)
+    recorder = TrainVideoRecorder(tmp_path, render_size=128, frame_channels=3 + more)
+    recorder.init(stack(np.zeros_like(frame), frame))
+    recorder.record(stack(np.zeros_like(frame), frame))
+    recorder.save("7.mp4")
+    shown = frames(tmp_path / "train_video" / "7.mp4")
+    assert len(shown) == 2
+    for one in shown:
+        np.testing.assert_allclose(corners(one), [RED, GREEN, BLUE, ORANGE], atol=12)
+
+
 def test_a_new_video_discards_an_unsaved_one(tmp_path):
     env, recorder = Env(), VideoRecorder(tmp_path, render_size=64)
     recorder.init(env)

@@ -106,16 +106,17 @@ class RenderCamera:
     Args:
         env: a `gymnasium.GymnasiumEnvironment`.
         size: height and width of the image.
+        wanted: what needs it, for the message.
 
     Raises:
         UserError: it renders no pictures.
     """
 
-    def __init__(self, env: Any, size: int) -> None:
+    def __init__(self, env: Any, size: int, wanted: str = "no video: the observations are no images, and") -> None:
         if env.render_mode != "rgb_array":
             raise UserError(
-                f"no video: the observations are no images, and render_mode is {env.render_mode!r} instead of "
-                "'rgb_array', which a gymnasium.Env lists in metadata['render_modes']"
+                f"{wanted} render_mode is {env.render_mode!r} instead of 'rgb_array', which a gymnasium.Env lists in "
+                "metadata['render_modes']"
             )
         self.shape = (size, size, 3)
         self._env = env
@@ -156,8 +157,11 @@ def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
         return image
     import cv2
 
-    resized = cv2.resize(np.ascontiguousarray(image), (width, height), interpolation=cv2.INTER_AREA)
-    return resized.reshape(height, width, image.shape[2])  # cv2 drops a single channel
+    resized = [
+        cv2.resize(np.ascontiguousarray(part), (width, height), interpolation=cv2.INTER_AREA)
+        for part in np.split(image, range(4, image.shape[2], 4), axis=2)  # cv2 averages at most 4 channels at once
+    ]
+    return np.dstack(resized)  # cv2 drops a single channel
 
 
 def _rgb(image: np.ndarray) -> np.ndarray:

@@ -16,9 +16,9 @@ from dm_env import specs
 
 from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera, check_camera
 from drqv2.envs.dm_control import load
-from drqv2.envs.episode import LONG_EPISODE, Environment
+from drqv2.envs.episode import IF_LONG, LONG_EPISODE, Environment
 from drqv2.envs.faults import FAULTS, explain, explained
-from drqv2.envs.images import FORMAT, PIXELS, Image, described, find_image
+from drqv2.envs.images import FORMAT, PIXELS, Image, described, find_image, state_keys
 from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import choose_backend
 from drqv2.errors import UserError, not_installed
@@ -82,7 +82,8 @@ def _camera(
 ) -> Camera:
     """Return the camera of your own environment, whose observation has `image`, if any; say what the agent sees."""
     others = "".join(f", {key}: a {kind}" for key, kind in getattr(env, "left_out", {}).items())
-    no_image = f"the observations of {name} have no image, {FORMAT}: {described(env.observation_spec())}{others}"
+    spec = env.observation_spec()
+    no_image = f"the observations of {name} have no image, {FORMAT}: {described(spec)}{others}"
     if camera is None:  # dm_control's own pixels wrapper knows which camera the pixels are from
         camera = getattr(env, "_render_kwargs", {}).get("camera_id")
     if image is not None and obs_type == "pixels":
@@ -94,20 +95,22 @@ def _camera(
             film = RenderCamera(env, image_size)
         return ObservationCamera(image, image_size, film)
     if hasattr(env, "picture"):
-        if obs_type == "pixels":
-            if render != "rgb_array":
-                raise UserError(
-                    f"obs_type=pixels: {no_image}\n"
-                    "Use obs_type=state, or render=rgb_array to learn from what its render() returns."
-                )
-            notice(f"{name}: the agent sees what render() returns; its observations have no image and are left out")
-        return RenderCamera(env, image_size)
+        if obs_type != "pixels":
+            return RenderCamera(env, image_size)
+        if render != "rgb_array":
+            raise UserError(
+                f"obs_type=pixels: {no_image}\n"
+                "Use obs_type=state, or render=rgb_array to learn from what its render() returns."
+            )
+        drawn = RenderCamera(env, image_size, f"render=rgb_array: {name} draws nothing, since its")
+        notice(f"{name}: the agent sees what render() returns; its observations have no image and are left out")
+        return drawn
     if hasattr(env, "physics"):
         if obs_type == "pixels":
             notice(f"{name}: the agent sees camera {camera or 0} of the simulation; its observations have no image")
         return PhysicsCamera(env, image_size, 0 if camera is None else camera, render == "fast")
     if obs_type == "pixels":
-        raise UserError(f"obs_type=pixels: {no_image}\nUse obs_type=state.")
+        raise UserError(f"obs_type=pixels: {no_image}" + "\nUse obs_type=state." * bool(state_keys(spec)))
     raise UserError(f"{name} cannot be filmed: it is neither dm_control's nor a gymnasium.Env, and {no_image}")
 
 
@@ -146,6 +149,7 @@ def make(
     channels: str = "auto",
     max_episode_steps: int | None = None,
     long_episode: int = LONG_EPISODE,
+    if_long: str = IF_LONG,
 ) -> Environment:
     """Make an environment, observed as pixels (DrQ-v2, arXiv 2107.09645, section 4) or as a state vector.
 
@@ -173,7 +177,8 @@ def make(
         image_key: which part of a dict of your own environment's observations is the image, see `images`.
         channels: "first" or "last" axis of that image; "auto": what its shape tells.
         max_episode_steps: agent steps after which an episode is truncated; None: the environment's own limit.
-        long_episode: agent steps of an episode at which a notice says that it has not ended.
+        long_episode: agent steps after which a notice says that an episode has not ended, without max_episode_steps.
+        if_long: what it says of that.
 
     Returns:
         A dm_env.Environment of ExtendedTimeStep: observation uint8 [frame_stack * C, image_size, image_size], newest
@@ -219,4 +224,5 @@ def make(
         raise UserError(f"camera={camera}: {name} is not a MuJoCo simulation of dm_control's; leave it out")
     stack = frame_stack if obs_type == "pixels" else None
     own = seed, stream, index
-    return Environment(env, make_camera, stack, action_repeat, *own, name, max_episode_steps, long_episode)
+    ends = max_episode_steps, long_episode, if_long
+    return Environment(env, make_camera, stack, action_repeat, *own, name, *ends)

@@ -31,6 +31,7 @@ from drqv2.errors import EnvError, UserError
 from drqv2.seeds import EVAL_ENV, spawn_seed
 
 LONG_EPISODE = 10_000  # agent steps
+IF_LONG = "max_episode_steps=N truncates episodes."
 _ACTORS = 1_000_000  # from here on, an index is a spawned seed of an actor's
 
 
@@ -82,7 +83,8 @@ class Environment(Wrapper):
         name: of the environment, for messages.
         max_episode_steps: agent steps after which an episode is truncated, to be bootstrapped; None: the environment's
             own limit alone.
-        long_episode: agent steps after which a notice tells of an episode without an end.
+        long_episode: agent steps after which a notice tells of an episode without an end, if there is no such limit.
+        if_long: what it says of that.
 
     Attributes:
         index: number i of this environment.
@@ -102,6 +104,7 @@ class Environment(Wrapper):
         name: str = "",
         max_episode_steps: int | None = None,
         long_episode: int = LONG_EPISODE,
+        if_long: str = IF_LONG,
     ) -> None:
         self._base: Any = env
         self.name = name or type(env).__name__
@@ -137,7 +140,7 @@ class Environment(Wrapper):
                 f"{type(env).__name__} cannot be seeded: it has neither seed(int) nor a generator random_state or "
                 "task.random. Its episodes may differ from run to run, and a resumed run cannot return to where it was."
             )
-        self._max_steps, self._long_episode = max_episode_steps, long_episode
+        self._max_steps, self._long_episode, self._if_long = max_episode_steps, long_episode, if_long
         self._played = 0  # actions of the current episode that a `restore` plays again
         self._actions: list[np.ndarray] = []
         self._over = True
@@ -186,14 +189,11 @@ class Environment(Wrapper):
         self._actions.append(action)
         time_step: ExtendedTimeStep = self._env.step(action)
         steps = len(self._actions)
-        if self._max_steps is not None and steps >= max(self._max_steps, self._played) and not time_step.last():
-            time_step = time_step._replace(step_type=dm_env.StepType.LAST)
-        elif steps == self._long_episode and not time_step.last():
-            waits = "an evaluation waits" if self._seed[1] == EVAL_ENV else "learning from whole episodes waits"
-            notice(
-                f"{self.name}: an episode has not ended after {steps} agent steps; {waits} for its end. "
-                "max_episode_steps=N truncates episodes: stop the run and resume it with that key and resume_force=true"
-            )
+        if self._max_steps is not None:
+            if steps >= max(self._max_steps, self._played) and not time_step.last():
+                time_step = time_step._replace(step_type=dm_env.StepType.LAST)
+        elif steps == self._long_episode and steps > self._played and not time_step.last():
+            notice(f"{self.name}: an episode has not ended after {steps} agent steps. {self._if_long}")
         self._over = time_step.last()
         return time_step
 

@@ -89,6 +89,12 @@ def is_numeric(spec: Any) -> bool:
     return np.dtype(spec.dtype).kind in NUMERIC
 
 
+def state_keys(spec: Any) -> list[Any]:
+    """Return the keys of what makes up the state: arrays of numbers that are no images; [None] for such an array."""
+    parts = spec if isinstance(spec, Mapping) else {None: spec}
+    return [key for key, part in parts.items() if is_numeric(part) and not is_image(part)]
+
+
 def is_unit(spec: Any) -> bool:
     """Return whether the declared bounds of an array are 0 and 1."""
     low, high = getattr(spec, "minimum", None), getattr(spec, "maximum", None)

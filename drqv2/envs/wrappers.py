@@ -12,7 +12,7 @@ import numpy as np
 from dm_env import StepType, TimeStep, specs
 
 from drqv2.envs.cameras import Camera
-from drqv2.envs.images import described, is_image, is_numeric
+from drqv2.envs.images import described, is_image, state_keys
 from drqv2.envs.info import mean_of
 from drqv2.errors import UserError
 
@@ -222,19 +222,22 @@ class StateWrapper(_ObservationWrapper):
         left_out: keys of what is not part of the vector: images, and what holds no numbers.
 
     Raises:
-        UserError: the observation has nothing but images.
+        UserError: the observation has no numbers but images'.
     """
 
     def __init__(self, env: dm_env.Environment) -> None:
         super().__init__(env)
         spec = env.observation_spec()
         parts = spec if isinstance(spec, Mapping) else {None: spec}
-        self._keys = [key for key, part in parts.items() if is_numeric(part) and not is_image(part)]
+        self._keys = state_keys(spec)
         self.left_out = [str(key) for key in parts if key not in self._keys]
         size = sum(math.prod(parts[key].shape) for key in self._keys)
         if not size:
             what = f"the environment's observations are {described(spec)}"
-            raise UserError(f"obs_type=state: {what}: images only; use obs_type=pixels")
+            why = (
+                "images only; use obs_type=pixels" if any(map(is_image, parts.values())) else "no numbers to learn from"
+            )
+            raise UserError(f"obs_type=state: {what}: {why}")
         self._observation_spec = specs.Array((size,), np.float32, "observation")
 
     def _observe(self, time_step: TimeStep) -> np.ndarray:

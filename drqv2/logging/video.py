@@ -219,7 +219,7 @@ class TrainVideoRecorder(VideoRecorder):
         root_dir: run directory; None disables recording.
         render_size: longer side of the frames in pixels.
         fps: as in `VideoRecorder`.
-        frame_channels: channels of one frame: 3 for RGB, 1 for grey.
+        frame_channels: channels of one frame; three or more: the first three are shown as RGB; else the first as grey.
         env: record this environment through its camera instead of the observations.
     """
 
@@ -234,7 +234,7 @@ class TrainVideoRecorder(VideoRecorder):
         env: Any = None,
     ) -> None:
         super().__init__(root_dir, render_size, fps)
-        self._channels = frame_channels
+        self._channels, self._shown = frame_channels, 3 if frame_channels >= 3 else 1
         self._env = env
 
     def init(self, obs: Any, enabled: bool = True) -> None:
@@ -248,9 +248,10 @@ class TrainVideoRecorder(VideoRecorder):
     def _frame(self, obs: Any) -> Any:
         if self._env is not None:
             return super()._frame(self._env)
-        frame = np.ascontiguousarray(obs[-self._channels :].transpose(1, 2, 0))  # [H, W, C]
+        newest = obs[-self._channels :][: self._shown]
+        frame = np.ascontiguousarray(newest.transpose(1, 2, 0))  # [H, W, C]
         height, width, _ = frame.shape
         scale = self.render_size / max(height, width)
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         frame = cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC)
-        return frame.reshape(size[1], size[0], self._channels)  # cv2 drops a single channel
+        return frame.reshape(size[1], size[0], self._shown)  # cv2 drops a single channel

@@ -22,6 +22,9 @@ from drqv2.errors import UserError
 from drqv2.run.target import own_factory
 from drqv2.system import machine
 
+_SHORT_EPISODE = 1_000  # agent steps: never told of, however short the run
+_RESUMED = "stop the run and resume it with max_episode_steps=N resume_force=true"
+
 
 def require_renderer(cfg: DictConfig) -> str:
     """Return the name of what renders; if dm_control is to render anything, check that it can.
@@ -83,7 +86,7 @@ def _setting(cfg: DictConfig, task: str, name: str) -> Any:
     return own[name] if name in own else cfg.get(name)
 
 
-def make_envs(cfg: DictConfig, stream: int, patience: str | None = None) -> list[EnvHandle]:
+def make_envs(cfg: DictConfig, stream: int, patience: str | None = None, truncated: str = _RESUMED) -> list[EnvHandle]:
     """Return the environments of a stream, task by task; each in a separate process where several can step at once.
 
     Actions have the size of the largest task's, see `drqv2.envs.tasks`.
@@ -92,6 +95,7 @@ def make_envs(cfg: DictConfig, stream: int, patience: str | None = None) -> list
         cfg: the run's configuration.
         stream: `utils.TRAIN_ENV` or `utils.EVAL_ENV`.
         patience: what the user can do if a reset or a step takes longer than env_timeout_seconds.
+        truncated: what the user can do to truncate an episode without an end.
 
     Raises:
         UserError: one cannot be made, or tasks show observations of different shapes.
@@ -105,7 +109,7 @@ def make_envs(cfg: DictConfig, stream: int, patience: str | None = None) -> list
     try:
         for task, name in enumerate(names):
             for i in range(number):
-                make = _maker(cfg, stream, task * number + i, name)
+                make = _maker(cfg, stream, task * number + i, name, truncated)
                 made.append(LocalEnv(make) if here else _in_process(cfg, make, total, patience or _patience(serial)))
         return made if len(names) == 1 else as_tasks(made, names)
     except BaseException:
@@ -273,15 +277,27 @@ def _own_factory(cfg: DictConfig, task: str | None = None) -> Callable[..., Any]
 
 
 def _long_episode(cfg: DictConfig, task: str) -> int:
-    """Return the agent steps of an episode that are many: half of those that each environment takes in the run."""
+    """Return the agent steps of an episode that are many: half of those that each environment takes in a longer run."""
     frames = length(cfg)
     if frames is None:
         return LONG_EPISODE
     steps = frames // _setting(cfg, task, "action_repeat")
-    return max(1, min(LONG_EPISODE, steps // (2 * (cfg.num_envs if cfg.get("total_timesteps") else 1))))
+    half = steps // (2 * (cfg.num_envs if cfg.get("total_timesteps") else 1))
+    return int(min(LONG_EPISODE, max(_SHORT_EPISODE, half)))
 
 
-def _maker(cfg: DictConfig, stream: int, index: int, task: str | None = None) -> Callable[[], envs.Environment]:
+def _if_long(cfg: DictConfig, stream: int, truncated: str) -> str:
+    """Return what an episode without an end means for a run."""
+    waits = "The evaluation waits for its end."
+    if stream == utils.TRAIN_ENV:
+        whole = cfg.regime not in ("ppo", "impala")
+        waits = "DrQ-v2 learns from it once it has ended." if whole else "Its return is logged once it has ended."
+    return f"{waits} To truncate episodes, {truncated}."
+
+
+def _maker(
+    cfg: DictConfig, stream: int, index: int, task: str | None = None, truncated: str = _RESUMED
+) -> Callable[[], envs.Environment]:
     name = cfg.task_name if task is None else task
     factory = _own_factory(cfg, task)
     return partial(
@@ -302,4 +318,5 @@ def _maker(cfg: DictConfig, stream: int, index: int, task: str | None = None) ->
         channels=cfg.channels,
         max_episode_steps=cfg.max_episode_steps,
         long_episode=_long_episode(cfg, name),
+        if_long=_if_long(cfg, stream, truncated),
     )

@@ -236,6 +236,23 @@ class _Vector(Counter):
         return {"state": specs.Array((8,), np.float32)}
 
 
+class _Words(_Plain):
+    def observation_spec(self) -> Any:
+        return {"text": specs.StringArray(())}
+
+    def action_spec(self) -> Any:
+        return specs.BoundedArray((2,), np.float32, -1.0, 1.0)
+
+
+def test_observations_without_a_number_are_refused_alike():
+    for obs_type, words in {
+        "state": "text: .*: no numbers to learn from$",
+        "pixels": r"have no image.*text: [^\n]*$",
+    }.items():
+        with pytest.raises(UserError, match=words):
+            made(_Words, obs_type=obs_type)
+
+
 @pytest.mark.parametrize(
     ("factory", "words"),
     [

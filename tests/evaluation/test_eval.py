@@ -20,6 +20,7 @@ import eval as evaluation  # the script; the built-in stays what it is
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay
+from drqv2.run import environments
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.__main__ import export
 
@@ -229,7 +230,7 @@ def test_a_task_for_a_run_with_its_own_environment(
     assert "env._target_=tests.short_env.make, takes no task_name" in refusal(capsys, trained, *words, "task=mine")
     asked: list[tuple[str, Any]] = []
 
-    def make_envs(cfg: Any, stream: int, patience: str) -> Any:
+    def make_envs(cfg: Any, *_: Any) -> Any:
         asked.append((cfg.task_name, cfg.env._target_))
         raise UserError("seen")
 
@@ -239,6 +240,15 @@ def test_a_task_for_a_run_with_its_own_environment(
     rewritten(exported, many, {"env": {"_target_": "tests.evaluation.test_eval.several_tasks"}})
     refusal(capsys, many, *words, "trust=true", "task=mine")
     assert asked == [("mine", "tests.evaluation.test_eval.several_tasks")]
+
+
+def test_a_long_episode_is_told_of_with_the_key_of_this_program(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "LONG_EPISODE", 5)
+    said(capsys, trained, "episodes=1", "film=none", f"out={tmp_path}")
+    assert "To truncate episodes, stop this program and start it with max_episode_steps=N." in caplog.text
+    assert "resume" not in caplog.text
 
 
 def test_an_agent_without_a_device(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

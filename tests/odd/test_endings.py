@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from drqv2.config.schema import CFGS
 from drqv2.envs import make, notices
 from drqv2.launch.command_line import launch
 from drqv2.launch.compose import compose
+from drqv2.run import environments
 from drqv2.run.environments import make_envs, make_vector
 from tests.odd.interfaces import Endless
 from tests.short_run import resume, rows
@@ -103,38 +103,76 @@ def test_it_replaces_the_limit_of_other_libraries(env_id, steps) -> None:
     vector.close()
 
 
-def test_a_long_episode_is_told_of_once_with_the_key_that_helps(caplog) -> None:
+def told(caplog: Any, **options: Any) -> list[str]:
+    """Return the notices of the same 12 steps, played twice: by steps, and by a resume."""
     notices.forget()
-    with caplog.at_level(logging.WARNING):
-        env = make("own", 1, 1, 1, factory=Endless, obs_type="state", long_episode=5)
-        env.reset()
-        for t in range(12):
-            env.step(np.zeros(2))
-            assert len(caplog.records) == (t >= 4)
-    assert "an episode has not ended after 5 agent steps" in caplog.text
-    assert "max_episode_steps=N" in caplog.text
+    caplog.clear()
+    env = make("own", 1, 1, 1, factory=Endless, obs_type="state", long_episode=5, **options)
+    env.reset()
+    for t in range(12):
+        env.step(np.zeros(2))
+        assert len(caplog.records) <= (t >= 4)
+    played = [record.getMessage() for record in caplog.records]
+    notices.forget()
+    env.restore(env.state())
+    env.step(np.zeros(2))
+    assert len(caplog.records) == len(played)
+    return played
 
 
-def test_half_of_the_run_is_long() -> None:
+def test_a_long_episode_is_told_of_once_with_the_key_that_helps(caplog) -> None:
+    (line,) = told(caplog)
+    assert "an episode has not ended after 5 agent steps. max_episode_steps=N truncates episodes." in line
+    assert told(caplog, max_episode_steps=7) == told(caplog, max_episode_steps=100) == []
+
+
+WAITS = "DrQ-v2 learns from it once it has ended. To truncate episodes, stop the run and resume it with"
+
+
+@pytest.mark.parametrize(
+    ("regime", "stream", "words"),
+    [
+        ("drqv2", utils.TRAIN_ENV, WAITS),
+        ("ppo", utils.TRAIN_ENV, "Its return is logged once it has ended. To truncate episodes, stop the run and"),
+        ("impala", utils.TRAIN_ENV, "Its return is logged once it has ended. To truncate episodes, stop the run and"),
+        ("ppo", utils.EVAL_ENV, "The evaluation waits for its end. To truncate episodes, stop the run and resume it"),
+    ],
+)
+def test_it_says_what_waits_in_this_regime(caplog, monkeypatch, regime, stream, words) -> None:
+    notices.forget()
+    monkeypatch.setattr(environments, "LONG_EPISODE", 5)
+    own = "env._target_=tests.odd.interfaces.Endless", "obs_type=state", "overlap=false", "num_eval_envs=1"
+    cfg = compose(f"regime={regime}", "num_envs=1", *own, *["num_actors=1"] * (regime == "impala"))
+    (env,) = make_envs(cfg, stream)
+    env.call("reset")
+    for _ in range(6):
+        env.call("step", np.zeros(2))
+    assert [words in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_half_of_a_longer_run_is_long() -> None:
     own = ["env._target_=tests.odd.interfaces.Endless", "obs_type=state", "action_repeat=2"]
-    from drqv2.run.environments import _long_episode
 
-    assert _long_episode(compose(*own, "num_train_frames=4000"), "own") == 1000
-    assert _long_episode(compose(*own, "num_train_frames=1e6"), "own") == 10_000
-    assert _long_episode(compose("regime=ppo", *own, "total_timesteps=4000", "num_envs=10"), "own") == 200
+    def steps(*overrides: str) -> int:
+        return environments._long_episode(compose(*overrides, *own), "own")
+
+    assert steps("num_train_frames=5000") == 1250
+    assert steps("num_train_frames=1e6") == 10_000
+    assert steps("num_train_frames=64") == 1000
+    assert steps("regime=ppo", "total_timesteps=48000", "num_envs=10") == 2400
 
 
 @pytest.mark.slow
 def test_a_run_whose_episodes_never_end_says_so_and_that_it_has_learnt_nothing(tmp_path) -> None:
     command = [sys.executable, "train.py", "env._target_=tests.odd.interfaces.Endless", "obs_type=state"]
-    command += ["action_repeat=1", "num_train_frames=1200", "num_seed_frames=10", "eval_every_frames=null"]
+    command += ["action_repeat=1", "num_train_frames=1500", "num_seed_frames=10", "eval_every_frames=null"]
     command += ["save_video=false", "save_train_video=false", "use_tb=false", f"hydra.run.dir={tmp_path / 'run'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
-    assert output.count("an episode has not ended after 600 agent steps") == 1
+    assert output.count("an episode has not ended after 1000 agent steps") == 1
     assert "the agent has never learnt: no episode has ended" in output
-    assert "raise num_train_frames=1200 or set max_episode_steps=N" in output
+    assert "raise num_train_frames=1500 or set max_episode_steps=N" in output
     assert output.count("max_episode_steps=N") == 2
     files = sorted(path.name for path in (tmp_path / "run/buffer").iterdir())
     assert files == ["unfinished_00000000_000000.safetensors", "unfinished_00000000_000001.safetensors"]

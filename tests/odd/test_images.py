@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import cv2
 import gymnasium
 import numpy as np
 import pytest
@@ -129,6 +130,24 @@ def test_other_floats_are_no_images(low, high) -> None:
     assert "bounds of 0 and 1" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        *[((96, 96, channels), (2, 0, 1)) for channels in (1, 3, 4, 5, 6, 9, 12)],
+        ((9, 96, 96), (0, 1, 2)),
+        ((3, 96, 96, 3), (0, 3, 1, 2)),
+        ((16, 96, 96), (0, 1, 2)),
+    ],
+)
+@pytest.mark.parametrize("size", [84, 128])
+def test_images_of_any_number_of_channels_are_resized_channel_by_channel(shape, axes, size) -> None:
+    image = numbered(*shape)
+    env = make("own", 1, 1, 1, factory=shows(box(*shape), image), image_size=size)
+    channels = image.transpose(axes).reshape(-1, 96, 96)
+    expected = [cv2.resize(channel, (size, size), interpolation=cv2.INTER_AREA) for channel in channels]
+    np.testing.assert_array_equal(env.reset().observation, expected)
+
+
 VIEW = {"image": box(7, 7, 3), "direction": spaces.Discrete(4), "mission": spaces.Text(20)}
 
 
@@ -217,6 +236,13 @@ def test_render_is_learnt_from_only_where_it_is_asked_for(caplog) -> None:
     with caplog.at_level(logging.WARNING):
         assert (seen(blind, render="rgb_array") == 255).all()
     assert "the agent sees what render() returns" in caplog.text
+    notices.forget()
+    caplog.clear()
+    with pytest.raises(
+        UserError, match=r"^render=rgb_array: tests\S+Plain draws nothing, since its render_mode is None"
+    ):
+        seen(Plain, render="rgb_array")
+    assert not caplog.records
     with pytest.raises(UserError, match=r"obs_type=pixels: .* have no image.*\nUse obs_type=state"):
         seen(Machine)
     with pytest.raises(UserError, match="render=rgb_array: cartpole_balance is drawn by this project"):
