@@ -100,7 +100,7 @@ def _check(places: list[str], values: dict[str, Any]) -> None:
             bad.append(str(error))
         bad += findings.lines
     if bad:
-        raise UserError("\n".join([f"{len(bad)} problems:", *bad]))
+        raise UserError("\n".join([f"{len(bad)} problem{'s' * (len(bad) > 1)}:", *bad]))
 
 
 def _convert(places: list[str], values: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def episodes_of(
         announce: is told what is left out.
 
     Raises:
-        Unusable: it has neither, or columns are missing or differ in length.
+        Unusable: it has neither, or columns are missing, are groups or differ in length.
     """
     import h5py
 
@@ -46,7 +46,10 @@ def _columns(file: Any, names: tuple[str, ...], optional: str = "", advice: str 
     """Return the columns of a file, not read yet; all of one length."""
     import h5py
 
-    columns = {name: file[name] for name in (*names, optional) if isinstance(file.get(name), h5py.Dataset)}
+    columns = {name: file[name] for name in (*names, optional) if name in file}
+    for name, column in columns.items():
+        if not isinstance(column, h5py.Dataset):
+            raise Unusable(f"{name} is a group ({', '.join(column) or 'empty'}): must be one array")
     if missing := [name for name in names if name not in columns]:
         raise Unusable(f"{' and '.join(missing)} missing; it has {', '.join(file)}{advice}")
     require_same_length(columns)

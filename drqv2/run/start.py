@@ -39,7 +39,7 @@ def open_workspace(
         if cfg[name]:
             cfg[name] = str(Path(cfg[name]).resolve())  # found again when the run is resumed from elsewhere
     if cfg.init_parts is not None and not cfg.init_from and not files.has_snapshot(work_dir):
-        raise UserError(f"init_parts={show(list(cfg.init_parts))}: are those of init_from=FILE, which is missing")
+        raise UserError(f"init_parts={show(list(cfg.init_parts))}: needs init_from=FILE")
     resolve_obs_type(cfg)
     renderer = require_renderer(cfg)
     print(f"run directory: {work_dir}")
@@ -93,7 +93,7 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
                 run.train()
             except EnvError as e:
                 then = f"then {resume_hint(work_dir)}" if files.has_snapshot(work_dir) else "and start again"
-                raise type(e)(f"{e}{'; ' if chr(10) in str(e) else chr(10)}fix the environment, {then}") from e
+                raise type(e)(f"{e}\nFix the environment, {then}") from e
             except NotFiniteError as e:
                 otherwise = " resume_force=true, for example with a smaller lr" if files.has_snapshot(work_dir) else ""
                 raise NotFiniteError(f"{e}\nNo snapshot holds that value: {resume_hint(work_dir)}{otherwise}") from e

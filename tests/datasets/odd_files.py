@@ -441,6 +441,17 @@ def d4rl_stacks_of_four_axes(folder: Path) -> Expected:
     return [{"frame": stacks(images(4, rows=N), 3)[[*range(N), N - 1]].reshape(N + 1, 12, SIDE, SIDE)}]
 
 
+@odd("all.hdf5: observations is a group (image, state): must be one array")
+def d4rl_of_several_observations(folder: Path) -> None:
+    found = {"observations/image": cubes(), "observations/state": states()}
+    hdf5(folder, **d4rl(states()) | {"observations": None} | found)
+
+
+@odd("all.hdf5: next_observations is a group (state): must be one array")
+def d4rl_of_several_next_observations(folder: Path) -> None:
+    hdf5(folder, **d4rl(states(), **{"next_observations/state": states()}))
+
+
 @odd("timeouts missing; it has actions, observations, rewards, terminals; without timeouts (0 where there is none)")
 def d4rl_without_timeouts(folder: Path) -> None:
     hdf5(folder, **d4rl(states(), timeouts=None))

@@ -279,6 +279,7 @@ def test_check_names_everything_that_is_wrong(tmp_path: Path, capsys: pytest.Cap
         save_file(episode, folder / f"episode_{i:08d}.safetensors")
     said = refused(capsys, "check", folder)
     assert "2 problems:" in said
+    assert "1 problem:" in refused(capsys, "check", tmp_path / "nowhere")
     assert "episode_00000000.safetensors: row 1: reward is nan" in said
     assert "episode_00000002.safetensors: row 4: reward is nan" in said
 

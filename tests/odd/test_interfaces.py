@@ -307,7 +307,11 @@ def test_a_run_ends_with_its_code_and_without_a_traceback(tmp_path, regime, targ
     assert words in output
     assert "Traceback" not in output
     error = output[output.index("error: ") :].strip()
-    assert len(error.splitlines()) <= 2, error
+    *lines, advice = error.splitlines()
+    assert len(lines) <= 2, error
+    if code == 2:
+        assert lines[1].endswith(": return self.observe(), 1 / (3 - self.t), False, False, {}"), error
+        assert advice.startswith("Fix the environment, "), error
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_named(reference: Path, tmp_path: Path, capsys: pyt
         ([], r"actor\.policy\.4\.bias has shape .*\n.*init_parts=\[NAME\]"),
         (["init_parts=[encoder,actor]"], r"actor\.policy\.4\.bias has shape "),
         (["init_parts=[encodr]"], "the agent has no encodr; its parts are actor, critic, critic_target, encoder"),
-        (["init_parts=[encoder]", "init_from=null"], r"init_parts=\[encoder\]: are those of init_from=FILE"),
+        (["init_parts=[encoder]", "init_from=null"], r"init_parts=\[encoder\]: needs init_from=FILE"),
     ):
         with pytest.raises(SystemExit) as end:
             run(tmp_path / "run", *words, *more)
