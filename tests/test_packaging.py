@@ -93,7 +93,7 @@ MAY_USE: dict[str, set[str]] = {
     "agents": {"nn"},
     "agents/loading": {"config", "nn"},
     "replay": {"system", "nn"},
-    "datasets": {"system", "config", "replay"},
+    "datasets": {"system", "config", "envs", "replay"},
     "datasets/__main__": {"system", "config", "replay", "launch"},
     "logging": {"system"},
     "launch": {"system", "config"},

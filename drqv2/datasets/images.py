@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from drqv2.datasets.episodes import Unusable, not_finite
+from drqv2.envs.images import channels_first, unit_to_uint8
 
 Announce = Callable[[str], None]  # is told how data are read, once for a data set
-MOST_CHANNELS = 16  # of an image whose height and width differ, as in environments
 
 
 class Layout(NamedTuple):
@@ -80,19 +80,13 @@ def _to_uint8(images: np.ndarray, announce: Announce, first_row: int) -> np.ndar
         announce(f"images of {images.dtype} are converted to uint8")
         return images.astype(np.uint8)
     announce(f"images of {images.dtype} in [0, 1] are converted to uint8 (times 255, rounded)")
-    return np.rint(images * np.float32(255)).astype(np.uint8)
+    return unit_to_uint8(images)
 
 
 def _channels_first(shape: tuple[int, ...], layout: Layout) -> bool:
     """Return whether the first of an image's three axes holds the channels."""
-    if layout.channels != "auto":
-        return layout.channels == "first"
-    first, middle, last = shape
-    if (first == middle) != (middle == last):
-        return middle == last
-    small = min(first, last)
-    if first != last and small < middle and small <= MOST_CHANNELS:
-        return first == small
+    if (first := channels_first(shape, layout.channels)) is not None:
+        return first
     if not layout.unclear:
         raise Unusable(
             f"images {list(shape)}: it is not clear which axis holds the channels; say so: channels=first or "

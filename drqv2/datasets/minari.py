@@ -10,10 +10,10 @@ import numpy as np
 from drqv2.datasets.columns import Columns
 from drqv2.datasets.images import Announce, Layout
 from drqv2.datasets.options import ReadOptions
+from drqv2.envs.images import PIXELS, is_image
 from drqv2.errors import UserError, not_installed
 
 MINARI = "minari:"
-_PIXELS = "pixels"
 
 
 def minari_episodes(place: str, options: ReadOptions, announce: Announce) -> Iterator[Columns]:
@@ -64,10 +64,7 @@ class _Part(NamedTuple):
     @property
     def is_image(self) -> bool:
         """Whether it counts as an image, as in environments: uint8, or floats between bounds of 0 and 1."""
-        if not self.is_box or not 2 <= len(self.space.shape) <= 4:
-            return False
-        unit = np.all(self.space.low == 0) and np.all(self.space.high == 1) and len(self.space.shape) > 2
-        return self.space.dtype == np.uint8 or (bool(unit) and np.issubdtype(self.space.dtype, np.floating))
+        return self.is_box and is_image(self.space)
 
     @property
     def may_be_image(self) -> bool:
@@ -101,7 +98,7 @@ def _image(place: str, parts: Sequence[_Part], image_key: str | None) -> list[_P
     if image_key is not None and image_key not in names:
         raise UserError(f"image_key={image_key}: the observations of {place} are {', '.join(names)}")
     images = [part for part in parts if part.is_image] or [part for part in parts if part.may_be_image]
-    if key := image_key or (_PIXELS if _PIXELS in names else None):
+    if key := image_key or (PIXELS if PIXELS in names else None):
         (image,) = (part for part in parts if part.name == key)
         if not image.is_image and not image.may_be_image:
             raise UserError(f"{place}: {key} is {image.space}: must be uint8, or floats between bounds of 0 and 1")

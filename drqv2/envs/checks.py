@@ -116,7 +116,7 @@ class CheckedEnvironment(Wrapper):
             kind, reward, discount = time_step.step_type, time_step.reward, time_step.discount
             observation = time_step.observation
         except AttributeError:
-            raise self._refused(f"returned {_shown(time_step)}: must be a dm_env.TimeStep") from None
+            raise self._refused(f"returned {shown(time_step)}: must be a dm_env.TimeStep") from None
         if not isinstance(kind, dm_env.StepType):
             raise self._refused(f"returned a time step of type {kind!r:.40}: must be a dm_env.StepType")
         if (kind == dm_env.StepType.FIRST) != first:
@@ -137,7 +137,7 @@ class CheckedEnvironment(Wrapper):
             return none_is
         number = as_number(value)
         if number is None:
-            raise self._refused(f"the {name} is {_shown(value)}: must be a number")
+            raise self._refused(f"the {name} is {shown(value)}: must be a number")
         if not abs(number) <= LARGEST:
             raise EnvNotFiniteError(f"{self._where()}: the {name} is {number}{_too_large(number)}")
         return number
@@ -146,7 +146,7 @@ class CheckedEnvironment(Wrapper):
         if not self._is_dict:
             return self._array(observation, self._parts[0])
         if not isinstance(observation, Mapping):
-            raise self._refused(f"the observation is {_shown(observation)}: declared a dict of {_listed(self._keys)}")
+            raise self._refused(f"the observation is {shown(observation)}: declared a dict of {_listed(self._keys)}")
         if observation.keys() != self._keys:
             keys = _listed(observation.keys())
             raise self._refused(f"the observation is a dict of {keys}: declared {_listed(self._keys)}")
@@ -172,12 +172,12 @@ class CheckedEnvironment(Wrapper):
         except ValueError:  # lists of different lengths
             array = np.asarray(None)
         if array.shape != part.shape or array.dtype.kind not in NUMERIC:
-            raise self._refused(f"{part.name} is {_shown(value)}: {part.declared}")
+            raise self._refused(f"{part.name} is {shown(value)}: {part.declared}")
         if part.is_float or np.can_cast(array.dtype, part.dtype, "safe"):
             return array.astype(part.dtype, copy=False)
         limits = np.iinfo(part.dtype) if part.dtype.kind in "iu" else None
         if limits is None or array.dtype.kind == "f":
-            raise self._refused(f"{part.name} is {_shown(value)}: {part.declared}")
+            raise self._refused(f"{part.name} is {shown(value)}: {part.declared}")
         if array.size and (array.min() < limits.min or array.max() > limits.max):
             raise self._refused(f"{part.name} has values from {array.min()} to {array.max()}: {part.declared}")
         return array.astype(part.dtype)
@@ -211,7 +211,7 @@ def as_number(value: Any) -> float | None:
     return as_number(np.asarray(value)) if type(value).__module__.partition(".")[0] in ("torch", "jax") else None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return what a value is, in words: of arrays the dtype and shape."""
     shape = getattr(value, "shape", None)
     if shape is not None and hasattr(value, "dtype"):

@@ -13,7 +13,7 @@ import numpy as np
 from dm_env import TimeStep, specs
 
 from drqv2.envs.cameras import picture_shape
-from drqv2.envs.checks import as_number
+from drqv2.envs.checks import as_number, shown
 from drqv2.envs.faults import explained
 from drqv2.envs.info import numbers
 from drqv2.errors import EnvError, UserError
@@ -71,7 +71,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         seed, self._next_seed = self._next_seed, None
         returned: Any = self._env.reset(seed=seed)
         if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
-            raise EnvError(f"reset() returned {_described(returned)}: must return (observation, info), info a dict")
+            raise EnvError(f"reset() returned {shown(returned)}: must return (observation, info), info a dict")
         self.success = None
         return dm_env.restart(self._kept(returned[0]))
 
@@ -81,10 +81,10 @@ class GymnasiumEnvironment(dm_env.Environment):
         returned: Any = self._env.step(taken)
         if not isinstance(returned, tuple) or len(returned) != 5:
             must = "must return (observation, reward, terminated, truncated, info)"
-            raise EnvError(f"step() returned {_described(returned)}: {must}")
+            raise EnvError(f"step() returned {shown(returned)}: {must}")
         observation, reward, terminated, truncated, info = returned
         if not isinstance(info, Mapping):
-            raise EnvError(f"step() returned {_described(info)} as info: must be a dict")
+            raise EnvError(f"step() returned {shown(info)} as info: must be a dict")
         self.success = info.get("success", info.get("is_success"))
         self.info_numbers = numbers(info)
         observation = self._kept(observation)
@@ -160,11 +160,5 @@ def _flag(value: Any, name: str) -> bool:
         return value
     number = as_number(value)
     if number not in (0.0, 1.0):
-        raise EnvError(f"{name} is {_described(value)}: must be True or False")
+        raise EnvError(f"{name} is {shown(value)}: must be True or False")
     return bool(number)
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)} values"
-    return f"{type(value).__name__} {value!r:.60}"

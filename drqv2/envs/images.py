@@ -13,7 +13,7 @@ One rule for every environment:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,12 @@ class Image:
             raise UserError(f"{what}: of four axes the first counts stacked images, at most {MOST_CHANNELS}; none is 0")
         self._axes, self._stacked, self._unit = len(own), len(own) == 4, dtype != np.uint8
         axes = own[-3:]
-        self._first = len(axes) == 3 and _channels_first(axes, channels, what)
+        first = channels_first(axes, channels) if len(axes) == 3 else False
+        if first is None:
+            raise UserError(
+                f"{what}: it is not clear which axis holds the channels\nSay so: channels=first or channels=last"
+            )
+        self._first = first
         height, width, depth = (*axes, 1) if len(axes) == 2 else (axes[1], axes[2], axes[0]) if self._first else axes
         self.shape = (height, width, depth * (own[0] if self._stacked else 1))
         self.notes = []
@@ -68,7 +73,7 @@ class Image:
         image = np.asarray(observation if self.key is None else observation[self.key])
         batch = image.shape[: image.ndim - self._axes]
         if self._unit:
-            image = np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)
+            image = unit_to_uint8(image)
         if self._first:
             image = np.moveaxis(image, -3, -1)
         if self._stacked:
@@ -77,7 +82,7 @@ class Image:
 
 
 def is_image(spec: Any) -> bool:
-    """Return whether an array of an observation counts as an image."""
+    """Return whether an array of an observation, or a Box, counts as an image."""
     axes, dtype = len(spec.shape), np.dtype(spec.dtype)
     if dtype == np.uint8:
         return 2 <= axes <= 4
@@ -96,8 +101,9 @@ def state_keys(spec: Any) -> list[Any]:
 
 
 def is_unit(spec: Any) -> bool:
-    """Return whether the declared bounds of an array are 0 and 1."""
-    low, high = getattr(spec, "minimum", None), getattr(spec, "maximum", None)
+    """Return whether the declared bounds of an array, or of one of Gymnasium's Boxes, are 0 and 1."""
+    low = getattr(spec, "minimum", getattr(spec, "low", None))
+    high = getattr(spec, "maximum", getattr(spec, "high", None))
     return low is not None and high is not None and bool(np.all(low == 0) and np.all(high == 1))
 
 
@@ -137,18 +143,17 @@ def find_image(spec: Any, image_key: str | None = None, channels: str = "auto") 
     return None if key is None else Image(spec[key], key, channels)
 
 
-def _channels_first(axes: tuple[int, ...], channels: str, what: str) -> bool:
-    """Return whether the first of an image's three axes holds the channels."""
+def channels_first(axes: Sequence[int], channels: str = "auto") -> bool | None:
+    """Return whether the first of an image's three axes holds the channels; None where that is not clear."""
     if channels != "auto":
         return channels == "first"
     first, middle, last = axes
-    if first == middle != last:
-        return False
-    if first != middle == last:
-        return True
+    if (first == middle) != (middle == last):
+        return middle == last
     small = min(first, last)
-    if first == last or middle <= small or small > MOST_CHANNELS:
-        raise UserError(
-            f"{what}: it is not clear which axis holds the channels\nSay so: channels=first or channels=last"
-        )
-    return first == small
+    return None if first == last or middle <= small or small > MOST_CHANNELS else first == small
+
+
+def unit_to_uint8(images: np.ndarray) -> np.ndarray:
+    """Return floats as uint8: clipped to [0, 1], times 255, rounded."""
+    return np.rint(np.clip(images, 0, 1) * np.float32(255)).astype(np.uint8)

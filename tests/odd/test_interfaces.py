@@ -82,9 +82,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("text as reward", rewards("1"), "the reward is str '1': must be a number"),
     ("NaN as reward", rewards(float("nan")), "the reward is nan"),
     ("infinite reward", rewards(np.float32(np.inf)), "the reward is inf"),
-    ("two flags", ends(np.array([True, False])), "terminated is ndarray array"),
+    ("two flags", ends(np.array([True, False])), "terminated is bool [2]"),
     ("text as flag", ends("no"), "terminated is str 'no': must be True or False"),
-    ("no info", informs(None), "step() returned NoneType None as info: must be a dict"),
+    ("no info", informs(None), "step() returned None as info: must be a dict"),
     # methods
     ("reset without a seed", odd.NoSeed, "reset() takes no seed"),
     ("reset without info", odd.OnlyObservation, "must return (observation, info)"),
