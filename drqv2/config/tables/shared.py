@@ -94,9 +94,9 @@ TASK = (
     Key(
         "env._target_",
         Name(),
-        "Your own environment: a function or class that returns a dm_env or gymnasium environment, in a module on the "
-        "Python path or in the current directory; +env.x=1 passes it an argument, as it does to a dm_control task "
-        "(+env.time_limit=5).",
+        "Your own environment: a function or class that returns a dm_env or gymnasium environment, or with regime=ppo "
+        "a gymnasium.vector.VectorEnv, in a module on the Python path or in the current directory; +env.x=1 passes it "
+        "an argument, as it does to a dm_control task (+env.time_limit=5).",
         null="the dm_control task task_name",
     ),
     fixed(
