@@ -27,6 +27,7 @@ from drqv2.system.files import has_snapshot
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _SECONDS = 8.0  # to reach the safe point and write the snapshot there
 _MESSAGE_SECONDS = 0.5  # to print the last message
+_FORK_SECONDS = 12  # that a forked process outlives a SIGTERM: longer than the run that needs it for its last step
 
 
 class StoppedEarly(SystemExit):
@@ -191,6 +192,24 @@ def ignore_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def _after_fork() -> None:
+    """In a process that other code forks from a run's, such as a worker of gymnasium.vector.AsyncVectorEnv.
+
+    It inherits the handlers, which do nothing, and the place where the run is told of signals, to which it would write,
+    too: a terminal sends ctrl-C to both, and the run would take it for a second one. A scheduler also sends SIGTERM to
+    both, and the run is to reach its safe point; but the code that has forked the process may want to end it.
+    """
+    if signal.getsignal(signal.SIGTERM) is _wait_for_safe_point:
+        signal.set_wakeup_fd(-1)
+        if signal.getsignal(signal.SIGHUP) is _wait_for_safe_point:
+            signal.signal(signal.SIGHUP, lambda *_: None)  # without the thread that discards output
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_FORK_SECONDS))
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager

@@ -132,6 +132,50 @@ def test_a_second_interrupt_exits_immediately():
     assert process.returncode == 130
 
 
+FORKED = """
+import multiprocessing, sys, time
+from pathlib import Path
+from drqv2.system import signals
+from drqv2.errors import Stopped
+signals._FORK_SECONDS = 2
+try:
+    with signals.StopSignals(Path("run")) as stop:  # as gymnasium.vector.AsyncVectorEnv does
+        context = multiprocessing.get_context("fork")
+        ready = context.Event()
+        child = context.Process(target=lambda: [ready.set(), time.sleep(300)], daemon=True)
+        child.start()
+        ready.wait()
+        print("ready", flush=True)
+        while not stop.requested:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        print(child.is_alive(), flush=True)
+        child.terminate()
+        child.join()
+        stop.raise_if_requested()
+except Stopped as stopped:
+    print(stopped)
+    sys.exit(stopped.code)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), CODES)
+def test_a_signal_to_forked_processes_too_counts_once_and_they_survive_it(number, code):
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL){FORKED}"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, number)
+    assert process.communicate(timeout=PATIENCE)[0] == f"True\nstopped by {signal.Signals(number).name}\n"
+    assert process.returncode == code
+
+
 def test_repeated_signals_count_once():
     process = busy(1.0)
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
