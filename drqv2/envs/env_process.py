@@ -157,7 +157,8 @@ class EnvProcess:
         processes.preload(__name__)
         context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
-        arguments = theirs, [member.make for member in self.members], self._threads
+        self._answers = context.RawValue("L", 0)
+        arguments = theirs, [member.make for member in self.members], self._threads, self._answers
         self.process = context.Process(target=_serve, args=arguments, name="environment")
         processes.start(self.process)
         theirs.close()
@@ -166,9 +167,7 @@ class EnvProcess:
 
     def _prepare(self) -> None:
         """Bring the environments of a new process to where those of the last one were, and send it what that got."""
-        for i, (failed, result, _) in self._replied(
-            max(_START_SECONDS, self._reply_seconds) * len(self.members)
-        ).items():
+        for i, (failed, result, _) in self._replied(max(_START_SECONDS, self._reply_seconds)).items():
             member = self.members[i]
             member.observation_spec, member.action_spec, member.step_seconds = _raised(result) if failed else result
         replays = {i: member.replay() for i, member in enumerate(self.members) if member.place is not None}
@@ -184,7 +183,7 @@ class EnvProcess:
         """Return the replies to requests, and keep the states that these leave behind."""
         restoring = any(name == "restore" for name, _ in requests.values())
         seconds = max(_START_SECONDS, self._reply_seconds) if restoring else self._reply_seconds
-        replies = self._replied(seconds * len(requests))
+        replies = self._replied(seconds)
         for i, (_, _, progress) in replies.items():
             self.members[i].keep(requests[i], progress)
         return replies
@@ -192,12 +191,18 @@ class EnvProcess:
     def _replied(self, seconds: float) -> dict[int, Reply]:
         """Return the next replies by the numbers of their environments.
 
+        Args:
+            seconds: for each of them; one that hangs is noticed after at most twice that time.
+
         Raises:
             TimeoutError: the process hangs.
             EOFError, OSError: it has died.
         """
-        if not self._pipe.poll(seconds):
-            raise TimeoutError(f"has not replied for {seconds:g} seconds")
+        before = self._answers.value
+        while not self._pipe.poll(seconds):
+            if self._answers.value == before:
+                raise TimeoutError(f"has not replied for {seconds:g} seconds")
+            before = self._answers.value
         replies, messages = self._pipe.recv()
         for message in messages:
             notices.notice(message)
@@ -224,8 +229,8 @@ def _kill(pipe: Connection, process: Any) -> None:
     process.join(5.0)  # one that hangs in a driver cannot be killed, and is left behind
 
 
-def _serve(pipe: Connection, makes: Sequence[Callable[[], Environment]], threads: int | None) -> None:
-    """Make the environments and answer requests until the pipe's other end is closed."""
+def _serve(pipe: Connection, makes: Sequence[Callable[[], Environment]], threads: int | None, answers: Any) -> None:
+    """Make the environments and answer requests until the pipe's other end is closed; count each answer."""
     ignore_signals()
     forwarded = notices.Forwarded()
     forwarded.install()
@@ -233,29 +238,33 @@ def _serve(pipe: Connection, makes: Sequence[Callable[[], Environment]], threads
         os.environ["LP_NUM_THREADS"] = str(threads)  # Mesa reads it when OpenGL is opened
     envs: list[Environment] = []
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        replies = {i: _made(make, envs) for i, make in enumerate(makes)}
+        replies = {i: _made(make, envs, answers) for i, make in enumerate(makes)}
         pipe.send((replies, forwarded.take()))
         while len(envs) == len(makes):  # else the main process knows why not
             requests: dict[int, Request] = pipe.recv()
-            replies = {i: _answered(envs[i], *request) for i, request in requests.items()}
+            replies = {i: _answered(envs[i], *request, answers) for i, request in requests.items()}
             pipe.send((replies, forwarded.take()))
     for env in envs:
         env.close()
 
 
-def _made(make: Callable[[], Environment], envs: list[Environment]) -> Reply:
+def _made(make: Callable[[], Environment], envs: list[Environment], answers: Any) -> Reply:
     try:
         envs.append(env := make())
         return False, (env.observation_spec(), env.action_spec(), env.step_seconds), None
     except Exception as error:
         return True, _told(error), None
+    finally:
+        answers.value += 1
 
 
-def _answered(env: Environment, name: str, args: tuple[Any, ...]) -> Reply:
+def _answered(env: Environment, name: str, args: tuple[Any, ...], answers: Any) -> Reply:
     try:
         return False, getattr(env, name)(*args), env.progress()
     except Exception as error:
         return True, _told(error), env.progress()
+    finally:
+        answers.value += 1
 
 
 def _told(error: Exception) -> tuple[UserError | None, str]:
