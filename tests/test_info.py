@@ -18,7 +18,9 @@ from drqv2.agents.impala import ImpalaAgent
 from drqv2.agents.ppo import PPOAgent
 from drqv2.envs import make
 from drqv2.envs.info import numbers
+from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
+from drqv2.run import objective
 from drqv2.snapshot import file as snapshot
 from tests.short_run import ROOT, assert_same, resume
 from tests.walk_env import Walk
@@ -136,6 +138,41 @@ def test_the_objective_of_a_sweep_is_any_column(tmp_path: Path, capsys: pytest.C
     assert "with eval_every_frames=null: it needs evaluations" in capsys.readouterr().err
 
 
+def written(run_dir: Path, log: str, text: str) -> Path:
+    (run_dir / f"{log}.csv").write_text(text)
+    return run_dir
+
+
+def test_a_run_that_was_stopped_early_has_a_value_too(tmp_path: Path) -> None:
+    run_dir = written(tmp_path, "train", "frame,fps,x\n10,1,7\n20,2,\n30,3,\n100,4,\n")
+    assert objective.value("train/fps", run_dir) == pytest.approx(np.mean([3, 4]))
+    with pytest.raises(UserError, match=r"train.csv has no value of x after the first fifth of the run"):
+        objective.value("train/x", run_dir)
+    with pytest.raises(UserError, match=r"no value of y\nIt has frame, fps, x$"):
+        objective.value("train/y", run_dir)
+
+
+def test_a_column_that_train_csv_lacks_is_reported_before_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        run(tmp_path / "run", "ppo", "objective=train/episode_rewrad", "stop_return=-1e9", "eval_at_start=false")
+    assert leaving.value.code == 2
+    words = "objective=train/episode_rewrad: train.csv has no value of episode_rewrad; nearest: episode_reward"
+    told = capsys.readouterr()
+    assert (told.out.count(f"warning: {words}"), told.err.count(words)) == (1, 1)
+    run(tmp_path / "frames", "ppo", "objective=frame")
+    run(tmp_path / "speed", "ppo", "objective=train/fps", "stop_return=-1e9", "total_timesteps=1e6")
+    assert "warning: objective" not in capsys.readouterr().out
+
+
+def test_the_value_of_ppo_without_a_finished_episode_is_another_one_and_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "run", "ppo", "+env.longest=100000", "max_episode_steps=1000", "eval_every_frames=null")
+    assert "no training episode ended after the first fifth of the run: its value to a sweep" in capsys.readouterr().out
+
+
 def test_which_numbers_are_kept() -> None:
     info: dict[Any, Any] = {
         "a": 1,
@@ -151,6 +188,7 @@ def test_which_numbers_are_kept() -> None:
         "episode": {"r": 1.0},
         "TimeLimit.truncated": True,
         "complex": 1j,
+        "huge": 10**400,
         7: 7.0,
     }
     assert numbers(info) == {"a": 1.0, "b": 0.5, "c": 1.0, "d": 0.0}

@@ -28,8 +28,15 @@ def numbers(info: Mapping[str, Any]) -> dict[str, float] | None:
     """Return the finite numbers and flags in the `info` of a step; None if there are none."""
     if not info:
         return None
-    found = {key: float(x) for key, x in info.items() if isinstance(x, _NUMBERS) and is_kept(key)}
+    found = {key: _as_float(x) for key, x in info.items() if isinstance(x, _NUMBERS) and is_kept(key)}
     return {key: x for key, x in found.items() if math.isfinite(x)} or None
+
+
+def _as_float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer that no float holds
+        return math.inf
 
 
 def stacked(steps: Sequence[Mapping[str, float] | None]) -> dict[str, np.ndarray] | None:

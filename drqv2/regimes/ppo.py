@@ -158,10 +158,17 @@ class PPOWorkspace(BaseWorkspace):
         return int(self.cfg.segments * self.cfg.horizon)
 
     def default_objective(self) -> float:
-        """Return the mean of the logged training returns after the first fifth of the run."""
+        """Return the mean of the logged training returns after the first fifth of the run.
+
+        Where no episode has ended there, it is the return of the last evaluation, and a warning says so.
+        """
         try:
-            return objective.value("train/episode_reward", self.work_dir, self.num_frames)
-        except UserError:  # no episode has ended
+            return objective.value("train/episode_reward", self.work_dir)
+        except UserError:
+            print(
+                "warning: no training episode ended after the first fifth of the run: its value to a sweep is the "
+                f"return of the last evaluation, {self.progress.last_return:.1f}"
+            )
             return self.progress.last_return
 
     def state_dict(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Epochs:
     def __init__(self, run: Any) -> None:
         self.run, self.hooks, self.stopped = run, Hooks(), False
         self.seconds: dict[str, float] = {}
-        self._warned = False  # of an objective that evaluations do not have
+        self._objective_checked = False  # whether the logs have the column that `objective` names
         self._evaluated = False  # whether the evaluation at this step is done, and the epoch has not ended yet
         cfg = run.cfg
         self._interval = None if cfg.eval_every_frames is None else cfg.eval_every_frames // cfg.action_repeat
@@ -158,12 +158,20 @@ class Epochs:
         return stats, score, improved
 
     def _warn_without_objective(self, stats: EvalStats) -> None:
-        """Warn once if an evaluation does not have what a sweep wants: at the end it would be too late."""
-        name = self.run.cfg.objective
-        columns = [key.replace("/", "_") for key in stats.metrics]
-        log, column = objective.split(name or "")
-        if name and not self._warned and log == "eval" and column not in [*columns, "total_time", "episode", "step"]:
-            self._warned = True
+        """Warn once if the logs do not have what a sweep wants: at the end it would be too late."""
+        run, name = self.run, self.run.cfg.objective
+        if not name or self._objective_checked:
+            return
+        log, column = objective.split(name)
+        if log == "eval":
+            columns = [*(key.replace("/", "_") for key in stats.metrics), "frame", "total_time", "episode", "step"]
+        else:
+            columns = objective.columns(run.work_dir, log)
+            learns = bool(columns) and run.progress.gradient_step > 0
+            if column not in columns and not (learns and (_ended(columns) or not run.collect_phases)):
+                return  # more columns are to come
+        self._objective_checked = True
+        if column not in columns:
             print(f"warning: {objective.missing(name, columns)}")
 
     def _good_enough(self, stats: EvalStats) -> bool:
@@ -272,6 +280,11 @@ def reached(progress: Progress, stop_return: float | None) -> bool:
     """Return whether stop_return has ended a run where it is; the evaluation at its start does not count."""
     known = progress.epoch > 0 and progress.last_eval_step == progress.step
     return known and stop_return is not None and progress.last_return >= stop_return
+
+
+def _ended(columns: Sequence[str]) -> bool:
+    """Return whether a row of train.csv with these columns has the return of an episode."""
+    return any(column.startswith("episode_reward") for column in columns)
 
 
 def _means(episodes: Sequence[EpisodeStats]) -> dict[str, float]:

@@ -20,26 +20,41 @@ def split(objective: str) -> tuple[str, str]:
     return log, name.replace("/", "_")
 
 
-def value(objective: str, work_dir: Path, num_frames: int) -> float:
+def value(objective: str, work_dir: Path) -> float:
     """Return the newest value of a column of eval.csv, or the mean of one of train.csv after a fifth of the run.
+
+    A run that was stopped early is as long as it got.
 
     Args:
         objective: the column: NAME or eval/NAME, or train/NAME; slashes in NAME may be underscores.
         work_dir: the run's directory.
-        num_frames: environment frames of the whole run.
 
     Raises:
-        UserError: there is no such column.
+        UserError: there is no such column, or nothing in it after a fifth of the run.
     """
     log, name = split(objective)
-    path = work_dir / f"{log}.csv"
-    rows = list(csv.DictReader(path.read_text().splitlines())) if path.is_file() else []
-    if log == "train":
-        rows = [row for row in rows if 5 * float(row["frame"]) > num_frames]
-    values = [float(row[name]) for row in rows if row.get(name)]
+    rows = _rows(work_dir, log)
+    after = 0.0 if log == "eval" or not rows else float(rows[-1]["frame"]) / 5
+    values = [float(row[name]) for row in rows if row.get(name) and (log == "eval" or float(row["frame"]) > after)]
+    if not values and name in _columns(rows):
+        raise UserError(f"objective={objective}: train.csv has no value of {name} after the first fifth of the run")
     if not values:
-        raise missing(objective, [column for column, x in rows[-1].items() if x] if rows else [])
+        raise missing(objective, _columns(rows))
     return values[-1] if log == "eval" else float(np.mean(values))
+
+
+def columns(work_dir: Path, log: str) -> list[str]:
+    """Return the columns of a log, eval or train, that have values so far."""
+    return _columns(_rows(work_dir, log))
+
+
+def _rows(work_dir: Path, log: str) -> list[dict[str, str]]:
+    path = work_dir / f"{log}.csv"
+    return list(csv.DictReader(path.read_text().splitlines())) if path.is_file() else []
+
+
+def _columns(rows: list[dict[str, str]]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column, x in row.items() if x))
 
 
 def missing(objective: str, columns: Collection[str]) -> UserError:

@@ -192,5 +192,5 @@ def _require_replay(cfg: DictConfig, run_dir: Path) -> None:
     finished = RunFinished(f"nothing left to do: {why}, and the run's replay is deleted")
     finished.objective = float(saved["progress"]["last_return"])
     if cfg.objective is not None:
-        finished.objective = objective.value(cfg.objective, run_dir, cfg.num_train_frames)
+        finished.objective = objective.value(cfg.objective, run_dir)
     raise finished

@@ -67,7 +67,7 @@ def find(target: str) -> Any:
         elif found is None or isinstance(found, ModuleType):
             found = _import(".".join(parts[: i + 1]), found, who)
         else:
-            raise UserError(f"{who}: no {name} in {'.'.join(parts[:i])}{did_you_mean(name, vars(found))}")
+            raise UserError(f"{who}: no {name} in {'.'.join(parts[:i])}{did_you_mean(name, dir(found))}")
     return found
 
 

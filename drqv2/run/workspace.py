@@ -285,7 +285,7 @@ class BaseWorkspace:
             UserError: there is no such column.
         """
         name = self.cfg.objective
-        return self.default_objective() if name is None else objective.value(name, self.work_dir, self.num_frames)
+        return self.default_objective() if name is None else objective.value(name, self.work_dir)
 
     def default_objective(self) -> float:
         """Return the mean return of the last evaluation."""

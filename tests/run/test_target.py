@@ -65,6 +65,7 @@ def test_only_what_is_nowhere_else_is_taken_from_there() -> None:
         ("my_env.mak", "no mak in HERE/my_env.py; nearest: make"),
         ("my_package.envs.maz.make", "no maz in my_package.envs; nearest: maze"),
         ("my_value.Maze.mak", "no mak in my_value.Maze; nearest: make"),
+        ("my_value.make.real.x", "no x in my_value.make.real"),
         ("my_value.make", "is int; must be a function or a class"),
         ("my_errors.make", "No module named 'no_such_package'\nHERE/my_errors.py, line 1"),
         ("my_exit.make", "SystemExit: no display\nHERE/my_exit.py, line 4"),
