@@ -55,5 +55,7 @@ class Walk(gymnasium.Env[Any, Any]):
         return self._observe(), reward, over and self.t % 2 == 0, over and self.t % 6 not in (2, 4), info
 
 
-def vector(num_envs: int, mode: str = "NEXT_STEP", observation: str = "vector", action: str = "box") -> Any:
-    return SyncVectorEnv([partial(Walk, observation, action)] * num_envs, autoreset_mode=AutoresetMode[mode])
+def vector(
+    num_envs: int, mode: str = "NEXT_STEP", observation: str = "vector", action: str = "box", longest: int = 6
+) -> Any:
+    return SyncVectorEnv([partial(Walk, observation, action, longest)] * num_envs, autoreset_mode=AutoresetMode[mode])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import dm_env
@@ -156,21 +156,15 @@ class CheckedEnvironment(Wrapper):
         if type(value) is not np.ndarray or value.shape != part.shape or value.dtype != part.dtype:
             value = self._converted(value, part)
         if part.is_float:
-            if not (held := np.abs(value) <= LARGEST).all():
-                where = tuple(int(i) for i in np.argwhere(~held)[0])
-                at = f" at {list(where)}" if where else ""
-                number = value[where]
-                raise EnvNotFiniteError(f"{self._where()}: {part.name} is {number}{at}{_too_large(number)}")
-            if part.is_unit_image and (value.min() < -ROUNDING or value.max() > 1 + ROUNDING):
-                raise self._refused(f"{part.name} has values from {value.min()} to {value.max()}: declared 0 to 1")
+            require_held(value, part.name, self._where, part.is_unit_image)
         return value
 
     def _converted(self, value: Any, part: _Part) -> np.ndarray:
         """Return an array that is not of the declared type in that type, if nothing is lost by it."""
         try:
             array = np.asarray(value)
-        except ValueError:  # lists of different lengths
-            array = np.asarray(None)
+        except FAULTS:  # lists of different lengths, a tensor on a GPU or with a gradient
+            raise self._refused(f"{part.name} is {shown(value)}, which numpy cannot read: {part.declared}") from None
         if array.shape != part.shape or array.dtype.kind not in NUMERIC:
             raise self._refused(f"{part.name} is {shown(value)}: {part.declared}")
         if part.is_float or np.can_cast(array.dtype, part.dtype, "safe"):
@@ -184,6 +178,33 @@ class CheckedEnvironment(Wrapper):
 
     def _refused(self, what: str) -> EnvError:
         return EnvError(f"{self._where()}: {what}")
+
+
+def require_held(values: np.ndarray, what: str, where: Callable[[], str], is_unit_image: bool) -> None:
+    """Check the floats in one environment's observation.
+
+    Args:
+        values: the floats.
+        what: which array of the observation they are, for the message.
+        where: tells which environment they come from.
+        is_unit_image: whether they are an image, to be from 0 to 1.
+
+    Raises:
+        EnvNotFiniteError: a number is NaN, infinite, or larger than float32 holds.
+        EnvError: those of an image leave [0, 1].
+    """
+    if not (held := np.abs(values) <= LARGEST).all():
+        place = tuple(int(i) for i in np.argwhere(~held)[0])
+        at = f" at {list(place)}" if place else ""
+        number = values[place]
+        raise EnvNotFiniteError(f"{where()}: {what} is {number}{at}{_too_large(number)}")
+    if is_unit_image and not is_within_unit(values):
+        raise EnvError(f"{where()}: {what} has values from {values.min()} to {values.max()}: declared 0 to 1")
+
+
+def is_within_unit(values: np.ndarray) -> bool:
+    """Return whether the floats of images are from 0 to 1, but for rounding; False if one is NaN."""
+    return bool(values.min() >= -ROUNDING and values.max() <= 1 + ROUNDING)
 
 
 def _too_large(number: Any) -> str:
@@ -208,7 +229,9 @@ def as_number(value: Any) -> float | None:
             return float(value)
         except OverflowError:
             return math.inf
-    return as_number(np.asarray(value)) if type(value).__module__.partition(".")[0] in ("torch", "jax") else None
+    if type(value).__module__.partition(".")[0] not in ("torch", "jax"):
+        return None
+    return as_number(value.item()) if math.prod(value.shape) == 1 else None
 
 
 def shown(value: Any) -> str:

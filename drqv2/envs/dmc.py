@@ -6,6 +6,7 @@ Importing this imports neither mujoco nor dm_control, since `choose_backend` has
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -37,8 +38,8 @@ def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     name = getattr(getattr(factory, "func", factory), "__qualname__", None) or repr(factory)
     try:
         env: Any = factory(**{key: value for key, value in offered.items() if key in parameters and key not in bound})
-        if hasattr(env, "single_action_space"):
-            from drqv2.envs.gymnasium_vector import only_environment
+        if hasattr(env, "single_action_space") or _is_vector(env):
+            from drqv2.envs.own_vectors import only_environment
 
             env = only_environment(env, name)
         elif hasattr(env, "action_space") and not hasattr(env, "action_spec"):
@@ -55,6 +56,12 @@ def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
         raise UserError(f"{name} returned {type(env).__name__}: must be a dm_env.Environment or a gymnasium.Env")
     made: dm_env.Environment = env
     return made
+
+
+def _is_vector(env: Any) -> bool:
+    """Return whether this is a gymnasium.vector.VectorEnv; Gymnasium need not be installed."""
+    gymnasium = sys.modules.get("gymnasium")
+    return gymnasium is not None and isinstance(env, gymnasium.vector.VectorEnv)
 
 
 def described_actions(spec: Any) -> str:

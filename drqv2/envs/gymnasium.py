@@ -15,6 +15,7 @@ from dm_env import TimeStep, specs
 from drqv2.envs.cameras import picture_shape
 from drqv2.envs.checks import as_number, shown
 from drqv2.envs.faults import explained
+from drqv2.envs.images import in_a_line
 from drqv2.envs.info import numbers
 from drqv2.errors import EnvError, UserError
 
@@ -53,7 +54,11 @@ class GymnasiumEnvironment(dm_env.Environment):
         parts = space.spaces if self._is_dict else {"observation": space}
         boxes = {key: _box_spec(part, key) for key, part in parts.items() if isinstance(part, gymnasium.spaces.Box)}
         if not boxes:
-            raise UserError(f"the environment's observations are {space}: must be a Box or a Dict of Boxes")
+            raise UserError(
+                f"the environment's observations are {in_a_line(space)}: must be a Box or a Dict of Boxes\n"
+                "Return one, or wrap the environment: gymnasium.wrappers.FlattenObservation (for a vector, that in "
+                "gymnasium.wrappers.vector) makes a Box of most spaces"
+            )
         self._observation_spec: Any = boxes if self._is_dict else boxes["observation"]
         self.left_out = {key: type(part).__name__ for key, part in parts.items() if key not in boxes}
         for method in (env.reset, env.unwrapped.reset):

@@ -111,7 +111,13 @@ def described(spec: Any) -> str:
     """Return a spec of observations in words: dtype and shape, of a dict those of each part."""
     if isinstance(spec, Mapping):
         return ", ".join(f"{key}: {described(part)}" for key, part in spec.items())
-    return f"{np.dtype(spec.dtype)} {list(spec.shape)}" if hasattr(spec, "shape") else f"{spec!s:.200}"
+    return f"{np.dtype(spec.dtype)} {list(spec.shape)}" if hasattr(spec, "shape") else in_a_line(spec)
+
+
+def in_a_line(value: Any) -> str:
+    """Return a space or a spec as one line of at most 200 characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def find_image(spec: Any, image_key: str | None = None, channels: str = "auto") -> Image | None:

@@ -14,7 +14,7 @@ import numpy as np
 from dm_env import TimeStep, specs
 
 from drqv2.envs.ids import LIBRARIES, env_id, split, unknown
-from drqv2.envs.images import FORMAT, described, find_image, is_image, is_numeric
+from drqv2.envs.images import FORMAT, described, find_image, in_a_line, is_image, is_numeric
 from drqv2.envs.notices import tell_left_out
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.errors import UserError, not_installed
@@ -70,8 +70,8 @@ class _Actions:
             self.spec = specs.BoundedArray(space.shape, np.float32, -1.0, 1.0, "action")
             self._scale = (space.low + space.high) / 2, (space.high - space.low) / 2
         else:
-            shown = " ".join(str(space).split())
-            raise UserError(f"the actions of {name} are {shown}: must be discrete, or one vector with finite bounds")
+            must = "must be discrete, or one vector with finite bounds"
+            raise UserError(f"the actions of {name} are {in_a_line(space)}: {must}")
 
         low, high = (0, self.spec.maximum) if self._scale is None else (space.low, space.high)
         self.own_spec = specs.BoundedArray(self.spec.shape, self._dtype, low, high, "action")
@@ -98,7 +98,7 @@ class _Parts:
         parts = space.spaces if self._is_dict else {"observation": space}
         found = {key: _spec_of(part, key) for key, part in parts.items() if hasattr(part, "low")}
         if not found:
-            raise UserError(f"the observations of {name} are {space!s:.100}: must be arrays")
+            raise UserError(f"the observations of {name} are {in_a_line(space)}: must be arrays\nUse another env_id")
         self.spec: Any = found if self._is_dict else found["observation"]
         self.left_out = {key: type(part).__name__ for key, part in parts.items() if key not in found}
 

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from drqv2.envs.episode import IF_LONG
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.info import stacked
+from drqv2.envs.notices import notice
 from drqv2.errors import EnvNotFiniteError
 
 
@@ -73,9 +75,14 @@ class VectorEnv(ABC):
     Attributes:
         num_envs: N.
         name: what it is, for messages.
+        long_episode: agent steps after which a notice tells of an episode without an end; None: no notice, or one by
+            the environments themselves.
+        if_long: what it says of that.
     """
 
     name: str
+    long_episode: int | None = None
+    if_long = IF_LONG
 
     def __init__(self, num_envs: int, observation_spec: Any, action_spec: Any) -> None:
         self.num_envs = num_envs
@@ -127,6 +134,12 @@ class VectorEnv(ABC):
         """Take one step in every environment: `send` and `recv`."""
         self.send(actions)
         return self.recv()
+
+    def tell_long_episode(self, steps: int) -> None:
+        """Say it once if an episode that goes on has become long; `steps` are its agent steps so far."""
+        if self.long_episode is not None and steps >= self.long_episode:
+            notice(f"{self.name}: an episode has not ended after {self.long_episode} agent steps. {self.if_long}")
+            self.long_episode = None
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:

@@ -139,6 +139,7 @@ class Collector(Iterator[dict[str, Any]]):
         reward, terminated, truncated, first, index, info = joined_steps([step for step, _ in self._new])
         learnt = reward if self.transform_reward is None else self.transform_reward(reward)
         sums = self.totals.add(reward, terminated | truncated, first, index, learnt, info)
+        self.env.tell_long_episode(self.totals.longest())
         arrays = {"rewards": learnt, "terminated": terminated, "truncated": truncated, "first": first, "sums": sums}
         steps = {name: torch.from_numpy(x) for name, x in (arrays | {"env_index": index}).items()}
         steps |= {name: torch.cat([new[name] for _, new in self._new]) for name in self._new[0][1]}

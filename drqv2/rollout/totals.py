@@ -99,6 +99,10 @@ class EpisodeTotals:
                     add(self.info, means(self._info[i]))
                     self._info[i] = {}
 
+    def longest(self) -> int:
+        """Return the steps of the longest episode that goes on."""
+        return int(self._lengths.max())
+
     def take(self) -> tuple[list[tuple[float, int]], Sums]:
         """Return `episodes` and `info`, and begin new ones."""
         taken = self.episodes, self.info

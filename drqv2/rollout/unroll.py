@@ -132,3 +132,4 @@ class Unroller:
     def _count(self, steps: list[VectorStep]) -> None:
         reward, terminated, truncated, first, index, info = joined_steps(steps)
         self.totals.add(reward, terminated | truncated, first, index, info=info)
+        self.env.tell_long_episode(self.totals.longest())

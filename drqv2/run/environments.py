@@ -16,6 +16,7 @@ from drqv2.config.schema import length
 from drqv2.envs import ids, libraries
 from drqv2.envs.episode import LONG_EPISODE
 from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
+from drqv2.envs.notices import notice
 from drqv2.envs.tasks import as_tasks
 from drqv2.envs.vector import HandleVector, VectorEnv
 from drqv2.errors import UserError
@@ -24,6 +25,7 @@ from drqv2.system import machine
 
 _SHORT_EPISODE = 1_000  # agent steps: never told of, however short the run
 _RESUMED = "stop the run and resume it with max_episode_steps=N resume_force=true"
+_IN_FUNCTION = "do so in your function, say by gymnasium.wrappers.TimeLimit, and resume the run"
 
 
 def require_renderer(cfg: DictConfig) -> str:
@@ -165,7 +167,9 @@ def _own_vector(cfg: DictConfig, seed: int) -> VectorEnv | None:
     assert factory is not None
     if "num_envs" not in inspect.signature(factory).parameters:
         return None
-    from drqv2.envs.gymnasium_vector import GymnasiumVector, make_vector_env
+    from drqv2.envs.gymnasium_vector import GymnasiumVector
+    from drqv2.envs.own_vectors import make_vector_env
+    from drqv2.envs.vector_returns import close_vector
 
     offered = {"seed": seed, "task_name": cfg.task_name, "image_size": cfg.image_size}
     made = make_vector_env(factory, cfg.num_envs, **offered)
@@ -174,11 +178,18 @@ def _own_vector(cfg: DictConfig, seed: int) -> VectorEnv | None:
     try:
         _require_unset(cfg, "envs_per_process", "your vector steps its environments itself")
         _require_single_frames(cfg, "a gymnasium.vector.VectorEnv", "do both in your function")
-        _require_unset(cfg, "max_episode_steps", "your vector ends its episodes itself")
-        return GymnasiumVector(made, seed, cfg.obs_type, cfg.image_size, cfg.image_key, cfg.channels)
+        vector = GymnasiumVector(made, seed, cfg.obs_type, cfg.image_size, cfg.image_key, cfg.channels)
     except BaseException:
-        made.close()
+        close_vector(made, type(made).__name__)
         raise
+    if cfg.max_episode_steps is not None:
+        ends = "truncates evaluations; in training your vector ends its episodes itself"
+        notice(f"max_episode_steps={cfg.max_episode_steps}: {ends}")
+    vector.long_episode, vector.if_long = (
+        _long_episode(cfg, cfg.task_name),
+        _if_long(cfg, utils.TRAIN_ENV, _IN_FUNCTION),
+    )
+    return vector
 
 
 def _require_unset(cfg: DictConfig, name: str, reason: str) -> None:
@@ -251,6 +262,8 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
             f"image_size={cfg.image_size}: the images of {cfg.env_id} are {shape[1]}x{shape[2]}\n"
             "Set that image_size, or vector=serial or vector=processes, which resize images."
         )
+    if cfg.max_episode_steps is None:
+        pool.long_episode, pool.if_long = _long_episode(cfg, cfg.env_id), _if_long(cfg, utils.TRAIN_ENV, _RESUMED)
     return pool
 
 

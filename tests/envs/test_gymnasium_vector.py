@@ -10,7 +10,8 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from drqv2 import envs
-from drqv2.envs.gymnasium_vector import GymnasiumVector, make_vector_env
+from drqv2.envs.gymnasium_vector import GymnasiumVector
+from drqv2.envs.own_vectors import make_vector_env
 from drqv2.envs.vector import VectorStep
 from drqv2.errors import EnvError, EnvNotFiniteError, UserError
 from tests.walk_env import Walk, vector

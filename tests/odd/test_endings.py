@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from omegaconf import DictConfig
 from safetensors.numpy import load_file
 
@@ -18,6 +19,7 @@ from drqv2.config.schema import CFGS
 from drqv2.envs import make, notices
 from drqv2.launch.command_line import launch
 from drqv2.launch.compose import compose
+from drqv2.rollout.unroll import Unroller, rollout_layout
 from drqv2.run import environments
 from drqv2.run.environments import make_envs, make_vector
 from tests.odd.interfaces import Endless
@@ -118,6 +120,30 @@ def told(caplog: Any, **options: Any) -> list[str]:
     env.step(np.zeros(2))
     assert len(caplog.records) == len(played)
     return played
+
+
+@pytest.mark.parametrize(
+    ("overrides", "help_"),
+    [
+        ("env_id=envpool:Pendulum-v1", "resume it with max_episode_steps=N"),
+        ("env._target_=tests.walk_env.vector +env.longest=100000", "truncate episodes, do so in your function"),
+    ],
+)
+def test_a_vector_tells_of_a_long_episode_too(overrides, help_, caplog) -> None:
+    notices.forget()
+    env = make_vector(configured(*overrides.split()), 0)
+    assert env.long_episode == 10_000
+    env.long_episode = 12
+    action = np.zeros((2, *env.action_spec().shape), np.float32)
+    unroller = Unroller(env, lambda obs, *_: (torch.from_numpy(action), torch.zeros(2), None), None)
+    rollout = {name: np.zeros(shape, dtype) for name, (shape, dtype) in rollout_layout(env, None, 6).items()}
+    with caplog.at_level(logging.WARNING):
+        unroller.start(env.reset())
+        for told in (0, 1, 1):
+            unroller.fill(rollout)
+            assert caplog.text.count("an episode has not ended after 12 agent steps") == told
+    assert help_ in caplog.text
+    env.close()
 
 
 def test_a_long_episode_is_told_of_once_with_the_key_that_helps(caplog) -> None:

@@ -60,7 +60,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("other axes", observes(lambda t: odd.image(t, 3, 8, 8), IMAGE), "uint8 [3, 8, 8]: declared uint8 [8, 8, 3]"),
     ("another length", observes(three(np.zeros(4, F32))), "float32 [4]: declared float32 [3]"),
     ("a number for a vector", observes(three(0.5)), "float 0.5: declared float32 [3]"),
-    ("lists of different lengths", observes(three([[1, 2], [3]])), "a list of 2 values: declared float32 [3]"),
+    (
+        "lists of different lengths",
+        observes(three([[1, 2], [3]])),
+        "a list of 2 values, which numpy cannot read: declared float32 [3]",
+    ),
     ("objects", observes(three(np.array([{}, {}, {}]))), "object [3]: declared"),
     ("text", observes(three("abc")), "str 'abc': declared"),
     ("nothing", observes(three(None)), "the observation is None: declared"),

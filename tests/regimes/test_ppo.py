@@ -150,6 +150,13 @@ def test_a_vector_of_gymnasium_trains_evaluates_and_resumes(
     assert rows(tmp_path / "run", "train")[:4] == rows(one, "train")[:4]
 
 
+def test_evaluations_of_a_vector_are_truncated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path / "run", "+env.longest=100000", "max_episode_steps=5", base=VECTOR)
+    out = capsys.readouterr().out
+    assert {row["episode_length"] for row in rows(tmp_path / "run", "eval")} == {"5"}
+    assert "max_episode_steps=5: truncates evaluations; in training your vector ends its episodes itself" in out
+
+
 def test_another_seed_gives_another_run(whole: Path, tmp_path: Path) -> None:
     assert rows(whole, "eval") != rows(run(tmp_path / "run", "seed=2", "save_video=false"), "eval")
 

@@ -85,7 +85,8 @@ TASK = (
         "max_episode_steps",
         Int(1),
         "Truncate episodes after this many steps, and bootstrap there; replaces the time limit of dm_control's tasks "
-        "and of gymnasium: and envpool: environments.",
+        "and of gymnasium: and envpool: environments. A gymnasium.vector of your own ends its training episodes "
+        "itself.",
         "agent steps",
         null="the environment's own limit",
         legacy=None,
@@ -116,7 +117,8 @@ TASK = (
         "env_timeout_seconds",
         Float(0, above=True),
         "Time that a reset or a step of an environment in its own process may take; then the process is replaced. "
-        "Those of IMPALA's actors have actor_hang_seconds.",
+        "Those of IMPALA's actors have actor_hang_seconds. Of environments that share a process each has this time, "
+        "and one that hangs is noticed after at most twice as long.",
         "seconds",
         legacy=300.0,
     ),
