@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 _START_SECONDS = 300.0  # at least, for a process to import mujoco, open OpenGL and play an episode again
 _ATTEMPTS = 3  # processes that may be lost over the same requests
-_MEMORY = "; the kernel kills processes with status -9 where memory is short"
+MEMORY = "; the kernel kills processes with status -9 where memory is short"
 
 Request = tuple[str, tuple[Any, ...]]
 """A method of the `Environment` and its arguments."""
@@ -147,7 +147,7 @@ class EnvProcess:
                 hangs = isinstance(error, TimeoutError)
                 status = self._end(0.0 if hangs else 1.0)
                 reason = str(error) if hangs else f"ended with status {status}"
-                advice = self._patience if hangs else "fix the environment" + _MEMORY * (status == -signal.SIGKILL)
+                advice = self._patience if hangs else "fix the environment" + MEMORY * (status == -signal.SIGKILL)
                 what = "its episode" if len(self.members) == 1 else f"the episodes of its {len(self.members)}"
                 _log.warning("An environment process %s; restarting it and replaying %s.", reason, what)
         requests = ", ".join(f"{name}{args!r:.100}" for name, args in list(self._sent.values())[:1]) or "its start"

@@ -28,6 +28,7 @@ from drqv2.envs.vector_returns import (
     final_numbers,
     final_observation,
     part_of,
+    process_deaths_told,
     reset_parts,
     stacked_rows,
     step_parts,
@@ -173,7 +174,7 @@ class GymnasiumVector(VectorEnv):
     @contextmanager
     def _calling(self, method: str) -> Iterator[None]:
         self._failed = True
-        with explained(f"{self._label}: {method}()"):
+        with explained(f"{self._label}: {method}()"), process_deaths_told(self._env, self._who):
             yield
         self._failed = False
 

@@ -20,6 +20,7 @@ from drqv2.envs.vector_returns import (
     final_info,
     final_observation,
     info_of,
+    process_deaths_told,
     reset_parts,
     row,
     single_spaces,
@@ -117,7 +118,8 @@ class _OnlyEnvironment(gymnasium.Env[Any, Any]):
     @contextmanager
     def _calling(self) -> Iterator[None]:
         self._failed = True
-        yield
+        with process_deaths_told(self._vector):
+            yield
         self._failed = False
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any
 
 import gymnasium
@@ -10,6 +14,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from drqv2.envs.checks import shown
+from drqv2.envs.env_process import MEMORY
 from drqv2.envs.faults import FAULTS, explained
 from drqv2.envs.gymnasium import GymnasiumEnvironment
 from drqv2.envs.images import NUMERIC
@@ -57,6 +62,26 @@ def autoreset_mode(vector: Any) -> AutoresetMode | None:
     return next((known for known in AutoresetMode if mode in (known, known.value, known.name)), None)
 
 
+@contextmanager
+def process_deaths_told(vector: Any, who: str = "") -> Iterator[None]:
+    """Context of calls of a vector: a process of an AsyncVectorEnv that dies is named; `who` begins the message.
+
+    Raises:
+        EnvError: one has died.
+    """
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        processes = getattr(getattr(vector, "unwrapped", vector), "processes", [])
+        gone = wait([process.sentinel for process in processes], 1.0)  # its pipe is closed a little earlier
+        for i, process in enumerate(processes):
+            if process.sentinel in gone:
+                process.join()
+                told = f"{who}the process of environment {i} ended with status {process.exitcode}"
+                raise EnvError(f"{told}{MEMORY * (process.exitcode == -signal.SIGKILL)}") from error
+        raise
+
+
 def close_vector(vector: Any, name: str, failed: bool = False) -> None:
     """Close a vector; an error is only reported, since what the run has done counts all the same.
 
@@ -75,7 +100,9 @@ def close_vector(vector: Any, name: str, failed: bool = False) -> None:
                 for pipe in inner.parent_pipes:
                     if pipe is not None:
                         pipe.close()
-                inner.close(terminate=True)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that a step is pending
+                    inner.close(terminate=True)
             vector.close()
     except EnvError as error:
         notice(str(error))
