@@ -229,9 +229,8 @@ def as_number(value: Any) -> float | None:
             return float(value)
         except OverflowError:
             return math.inf
-    if type(value).__module__.partition(".")[0] not in ("torch", "jax"):
-        return None
-    return as_number(value.item()) if math.prod(value.shape) == 1 else None
+    shape = getattr(value, "shape", None)  # of a tensor
+    return as_number(value.item()) if shape is not None and hasattr(value, "item") and math.prod(shape) == 1 else None
 
 
 def shown(value: Any) -> str:

@@ -185,10 +185,8 @@ def _own_vector(cfg: DictConfig, seed: int) -> VectorEnv | None:
     if cfg.max_episode_steps is not None:
         ends = "truncates evaluations; in training your vector ends its episodes itself"
         notice(f"max_episode_steps={cfg.max_episode_steps}: {ends}")
-    vector.long_episode, vector.if_long = (
-        _long_episode(cfg, cfg.task_name),
-        _if_long(cfg, utils.TRAIN_ENV, _IN_FUNCTION),
-    )
+    vector.long_episode = _long_episode(cfg, cfg.task_name)
+    vector.if_long = _if_long(cfg, utils.TRAIN_ENV, _IN_FUNCTION)
     return vector
 
 
