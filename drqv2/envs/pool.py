@@ -19,6 +19,7 @@ from drqv2.envs.notices import tell_left_out
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.errors import UserError, not_installed
 
+_ZERO = np.float32(0)
 _OPENGL = ("libEGL.so.1", "libGL.so.1")  # MuJoCo within EnvPool ends the process when it draws without one of them
 
 
@@ -144,9 +145,10 @@ class _Observations:
         observation = self._parts(observation)
         if self._image is not None:
             return np.ascontiguousarray(np.moveaxis(self._image.read(observation), -1, 1))
-        parts = [observation if key is None else observation[key] for key in self._keys]
-        flat = [part.reshape(len(part), -1) for part in parts]
-        return flat[0].astype(np.float32, copy=False) if len(flat) == 1 else np.concatenate(flat, 1, dtype=np.float32)
+        if self._keys == [None]:
+            return observation.reshape(len(observation), -1).astype(np.float32, copy=False)
+        flat = [observation[key].reshape(len(observation[key]), -1) for key in self._keys]
+        return np.concatenate(flat, 1, dtype=np.float32)
 
 
 class PoolVector(VectorEnv):
@@ -185,14 +187,14 @@ class PoolVector(VectorEnv):
         self._observations = _Observations(_Parts(observed, label), label, chosen or {})
         self._actions = _Actions(acted, name)
         super().__init__(num_envs, self._observations.spec, self._actions.spec)
-        self._over, self._label = np.zeros(num_envs, bool), env_id(name)
+        self._over, self._label = np.zeros(num_envs, bool), label
         self._rows = np.arange(num_envs)
         self._partial, self._in_flight = sizes["batch_size"] < num_envs, False
 
     def _reset(self) -> VectorStep:
         if self._in_flight:
             raise RuntimeError("reset() comes once where recv() does not return all environments")
-        self._over[:] = True
+        self._over = np.ones(self.num_envs, bool)
         self._in_flight = self._partial
         self._pool.async_reset()
         return self._recv()
@@ -203,11 +205,15 @@ class PoolVector(VectorEnv):
     def _recv(self) -> VectorStep:
         observation, reward, terminated, truncated, info = self._pool.recv()
         self._rows = rows = info["env_id"]
-        first = self._over[rows]
-        self._over[rows] = terminated | truncated
-        index, truncated = rows.astype(np.int64), truncated & ~terminated
-        reward = np.where(first, np.float32(0), reward.astype(np.float32, copy=False))
-        step = VectorStep(self._observations(observation), reward, terminated, truncated, first, index)
+        ended = terminated | truncated
+        if self._partial:
+            first = self._over[rows]
+            self._over[rows] = ended
+        else:  # then EnvPool returns the environments in their order
+            first, self._over = self._over, ended
+        reward = np.where(first, _ZERO, reward.astype(np.float32, copy=False))
+        index = rows.astype(np.int64)
+        step = VectorStep(self._observations(observation), reward, terminated, truncated > terminated, first, index)
         require_finite(step, self._label)
         return step
 

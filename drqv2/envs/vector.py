@@ -53,11 +53,13 @@ def require_finite(step: VectorStep, name: str) -> None:
     Raises:
         EnvNotFiniteError: an observation or a reward is NaN or infinite.
     """
-    for what, values in (("the observation", step.observation), ("the reward", step.reward)):
-        # The sum of squares is the fastest test; that of large numbers is infinite, too.
-        if values.dtype.kind != "f" or math.isfinite(np.vdot(values, values)):
-            continue
-        if (finite := np.isfinite(values)).all():
+    observation, reward = step.observation, step.reward
+    # The sum of squares is the fastest test; that of large numbers is infinite, too.
+    squares = np.vdot(reward, reward) + (np.vdot(observation, observation) if observation.dtype.kind == "f" else 0.0)
+    if math.isfinite(squares):
+        return
+    for what, values in (("the observation", observation), ("the reward", reward)):
+        if values.dtype.kind != "f" or (finite := np.isfinite(values)).all():
             continue
         row, *where = (int(i) for i in np.argwhere(~finite)[0])
         at = f" at {where}" if where else ""
