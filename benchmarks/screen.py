@@ -117,7 +117,7 @@ class Queue:
         screen_plan.check(self._plan)
         self._plan.folder.mkdir(parents=True, exist_ok=True)
         with files.locked(self._plan.folder, "folder"):
-            waiting = self._waiting()
+            waiting = self.waiting()
             if waiting:
                 _record_machine(self._plan)
             try:
@@ -129,8 +129,12 @@ class Queue:
                 print(f"\n{stopped}, and the runs with it; {again}", file=sys.stderr)
                 sys.exit(stopped.code)
 
-    def _waiting(self) -> deque[Entry]:
-        """Return the runs to start, in order."""
+    def waiting(self) -> deque[Entry]:
+        """Return the runs to start, in order.
+
+        Raises:
+            UserError: a run was started with other overrides.
+        """
         waiting, kept = deque[Entry](), Counter[str]()
         for entry in self._plan.entries:
             _require_same(entry)

@@ -17,15 +17,21 @@ from typing import Any
 import pytest
 import yaml
 
+import train
 from benchmarks import screen, screen_plan, screen_report
 from benchmarks.screen_plan import OUTPUT, ROOT, Entry, Plan
 from drqv2.errors import UserError
+from drqv2.launch.command_line import launch
 from drqv2.system import files
 from tests.markdown import tables
 from tests.patience import PATIENCE
 from tests.report.made_runs import make_run
 from tests.short_run import rows
 
+SMALL = (
+    "preset=debug obs_type=state num_seed_frames=1000 eval_every_frames=2000 replay_buffer_num_workers=0 overlap=false "
+    "precision=fp32 save_video=false save_train_video=false use_tb=false"
+).split()
 PLAN: dict[str, Any] = {
     "name": "tried",
     "tasks": ["cartpole_balance"],
@@ -102,6 +108,41 @@ def test_an_arm_that_does_not_compose_is_refused_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
+DOCS = (ROOT / "docs/screening.md").read_text()
+
+
+def block(kind: str) -> str:
+    """Return the only block of a kind in docs/screening.md."""
+    (found,) = re.findall(rf"```{kind}\n(.*?)```", DOCS, re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture
+def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan of docs/screening.md, with its agent, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_agents").mkdir()
+    Path("my_agents/huber.py").write_text(block("python"))
+    Path("huber.yaml").write_text(block("yaml"))
+    return screen_plan.read(Path("huber.yaml"))
+
+
+def test_the_plans_of_the_docs_are_accepted(documented: Plan) -> None:
+    screen_plan.check(documented)
+    screen_plan.check(screen_plan.read(ROOT / "benchmarks/plans/example.yaml"))
+    described = tables(DOCS)[0][1]
+    assert {row[0].strip("`") for row in described} == {key.name for key in screen_plan.KEYS}
+
+
+@pytest.mark.slow
+def test_the_agent_of_the_docs_learns(documented: Plan) -> None:
+    entry = next(entry for entry in documented.entries if entry.arm == "huber")
+    own = [override for override in entry.overrides if override != "preset=cpu"]
+    more = ["num_train_frames=2400", "use_tb=true", "hydra.run.dir=run"]
+    launch(train.main, "cfgs", argv=[*own, *SMALL, *more])
+    assert float(rows(Path("run"), "train")[-1]["critic_loss"]) > 0
+
+
 def made(entry: Entry, code: int | None, returns: list[float]) -> None:
     """Write what a run has left: evaluations every 1,000 frames and its exit code."""
     make_run(entry.folder, returns, every=1000, task_name=entry.task, seed=entry.seed, num_train_frames=4000)
@@ -176,18 +217,18 @@ def test_status_and_the_time_left(plan: Plan, capsys: pytest.CaptureFixture[str]
     assert screen.remaining_hours(plan, screen_plan.look(plan), jobs=2) == pytest.approx(40 / 3600)
 
 
+def test_failed_runs_are_continued_with_retry_alone(plan: Plan) -> None:
+    first, second, third = plan.entries[2::3]  # of arm c: interrupted, failed, queued
+    assert list(screen.Queue(plan, 1, retry=False).waiting()) == [first, third]
+    assert list(screen.Queue(plan, 1, retry=True).waiting()) == [first, second, third]
+
+
 def test_changed_overrides_are_not_continued(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     plan.path.write_text(plan.path.read_text().replace("lr=1e-3", "lr=2e-3"))
     with pytest.raises(SystemExit) as ended:
         screen.main([str(plan.path)])
     assert ended.value.code == 2
     assert "was started with other overrides (lr=1e-3, lr=2e-3)" in capsys.readouterr().err
-
-
-SMALL = (
-    "preset=debug obs_type=state num_seed_frames=1000 eval_every_frames=2000 replay_buffer_num_workers=0 overlap=false "
-    "precision=fp32 save_video=false save_train_video=false use_tb=false"
-).split()
 
 
 def start(path: Path, *words: str) -> subprocess.Popen[str]:
