@@ -251,7 +251,8 @@ def status_lines(plan: Plan, found: dict[Entry, Found], jobs: int) -> list[str]:
     hours = remaining_hours(plan, found, jobs)
     if hours is None:
         return [*lines, "time left: unknown before the first row of train.csv"]
-    return [*lines, f"time left: {hours:.1f} hours with jobs={jobs}, without evaluations"] if hours else lines
+    text = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    return [*lines, f"time left: {text} with jobs={jobs}, without evaluations"] if hours else lines
 
 
 def _right(cells: Sequence[str], widths: Sequence[int]) -> str:
