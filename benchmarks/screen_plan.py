@@ -6,7 +6,6 @@ import json
 import math
 import re
 import signal
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -286,7 +285,7 @@ def read_record(entry: Entry) -> dict[str, Any]:
 
 def write_record(entry: Entry, code: int | None) -> None:
     """Record the start of a run (None), or its exit code."""
-    record: Mapping[str, int | Sequence[str] | None] = {"overrides": entry.overrides, "code": code}
+    record = {"overrides": entry.overrides, "code": code}
     files.write_atomically(entry.folder / RECORD, (json.dumps(record) + "\n").encode())
 
 
