@@ -79,7 +79,8 @@ class Workspace(BaseWorkspace):
         self.time_steps: list[ExtendedTimeStep] = []  # the current one of each training environment
         env = self.train_envs[0]
 
-        self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
+        self.agent = factory.make_agent(cfg, env, self.device)
+        self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.agent, self.work_dir, self.device)
         self.video_recorder, self.train_video_recorder = factory.make_recorders(cfg, env, self.work_dir)
         self.owns(self.video_recorder, self.train_video_recorder, self.replay_loader)
 
@@ -89,7 +90,6 @@ class Workspace(BaseWorkspace):
         self.diagnose_every_step = utils.Every(cfg.diagnostics_every_frames, cfg.action_repeat)
         self.film_every_step = utils.Every(cfg.train_video_every_frames, cfg.action_repeat)
 
-        self.agent = factory.make_agent(cfg, env, self.device)
         self.update_every_steps = getattr(self.agent, "update_every_steps", 1)
         batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
         self.replay_iter = self.time_shares.timed_iterator("data", batches)

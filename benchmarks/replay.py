@@ -40,6 +40,7 @@ def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
         loaders: dict[str, Side] = {
             **{f"baseline/{n}": partial(plain_batches, Path(folder), n, block) for n in (1, 2)},
             **{f"ours/{n}": partial(batches, Path(folder), n, block) for n in (0, 1, 2)},
+            **{f"segments/{n}": partial(batches, Path(folder), n, block, segment=3) for n in (0, 1)},
         }
         if torch.cuda.is_available():
             loaders["on the GPU/0"] = partial(batches, Path(folder), 0, block, "cuda")
@@ -86,11 +87,12 @@ def plain_batches(replay_dir: Path, workers: int, block: int) -> Iterator[float]
     yield from _times(iter(plain_loader(replay_dir, BATCH, workers)), block)
 
 
-def batches(replay_dir: Path, workers: int, block: int, replay_device: str = "disk") -> Generator[float, None, None]:
-    """Yield the times of a batch from this project's loader."""
-    loader = make_replay_loader(
-        replay_dir, None, BATCH, workers, False, 3, 0.99, frame_stack=STACK, replay_device=replay_device
-    )
+def batches(
+    replay_dir: Path, workers: int, block: int, replay_device: str = "disk", segment: int | None = None
+) -> Generator[float, None, None]:
+    """Yield the times of a batch from this project's loader; one of segments of 3 has as many frames as the others."""
+    places: dict[str, Any] = {"frame_stack": STACK, "replay_device": replay_device, "segment": segment}
+    loader = make_replay_loader(replay_dir, None, BATCH, workers, False, 3, 0.99, **places)
     try:
         yield from _times(iter(loader), block)
     finally:

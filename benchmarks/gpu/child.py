@@ -66,7 +66,7 @@ def run(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        preexec_fn=end_with_parent,
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -139,6 +139,7 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Ask Linux to send SIGTERM to this process when its parent dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -51,7 +51,8 @@ class OfflineWorkspace(BaseWorkspace):
         if self.eval_envs:
             self.video_recorder, _ = factory.make_recorders(cfg, env, self.work_dir)
             self.owns(self.video_recorder)
-        self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.work_dir, self.device)
+        self.agent = factory.make_agent(cfg, env, self.device)
+        self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.agent, self.work_dir, self.device)
         self.owns(self.replay_loader)
 
         self.train_until_step = utils.Until(self.num_frames, cfg.action_repeat)
@@ -60,7 +61,6 @@ class OfflineWorkspace(BaseWorkspace):
         self.diagnose_every_step = utils.Every(cfg.diagnostics_every_frames, cfg.action_repeat)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
-        self.agent = factory.make_agent(cfg, env, self.device)
         batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
 

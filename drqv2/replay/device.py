@@ -74,12 +74,14 @@ class DeviceReplay:
         discount: float | Sequence[float],
         frame_stack: int,
         device: torch.device | str,
+        segment: int | None = None,
     ) -> None:
         self._storage = storage
-        self._nstep = nstep
+        self._segment = segment
+        self._nstep = nstep if segment is None else 1
         self._discount = discount
         self._device = torch.device(device)
-        self._back = np.arange(1 - frame_stack, 1)
+        self._frame_stack = frame_stack
         self.close()
 
     def close(self) -> None:
@@ -109,24 +111,31 @@ class DeviceReplay:
                 self._read(number)
             self._next = number + 1
         first, length = np.array([self._episodes[e] for e in request.episode.tolist()]).T[..., None]  # [B, 1]
-        t = request.start[:, None]
-        after = np.minimum(t + self._nstep, length)
-        rows = [np.maximum(t + self._back, 0), np.maximum(after + self._back, 0)]  # [B, frame_stack] each
-        index = torch.from_numpy((first + np.concatenate(rows, axis=1)) % self._capacity).to(self._device)
-        now, later = index.split(len(self._back), dim=1)
+        t, back = request.start[:, None], 1 - self._frame_stack
+        if self._segment is None:
+            stack, end = np.arange(back, 1), np.minimum(t + self._nstep, length)
+            steps = [t + stack, end + stack, t]
+        else:
+            steps = [t + np.arange(back, self._segment + 1), t + np.arange(self._segment)]
+        mask = torch.from_numpy((steps[-1] < length).astype(np.float32))
+        steps[-1] = np.minimum(steps[-1], length - 1)
+        rows = np.concatenate([np.clip(step, 0, length) for step in steps], axis=1)
+        index = torch.from_numpy((first + rows) % self._capacity).to(self._device)
+        *observed, transition = index.split([step.shape[1] for step in steps], dim=1)
         n = len(self._stored)
-        observed = [
-            [self._observed(ring, i, array) for ring, array in zip(self._rings, self._stored, strict=False)]
-            for i in (now, later)
-        ]
-        transition = [ring.index_select(0, now[:, -1]) for ring in self._rings[n:]]
-        return packed(self._stored, [*observed[0], *transition[:3], *observed[1], *transition[3:]])
+        seen = [[self._observed(*of, i) for of in zip(self._rings, self._stored, strict=False)] for i in observed]
+        action, reward, discount, *task = self._rings[n:]
+        values = [_rows(action, transition), *(_rows(ring, transition)[..., 0] for ring in (reward, discount))]
+        tasks = [ring.index_select(0, transition[:, 0]) for ring in task]
+        if self._segment is not None:
+            return packed(self._stored, [*seen[0], *values, mask.to(self._device), *tasks], segments=True)
+        return packed(self._stored, [*seen[0], values[0][:, 0], *values[1:], *seen[1], *tasks])
 
-    def _observed(self, ring: Tensor, index: Tensor, array: StoredArray) -> Tensor:
-        if not array.stacked:
-            return ring.index_select(0, index[:, -1])  # [B, ...]
-        frames = ring.index_select(0, index.flatten())  # [B * S, C, H, W]
-        return frames.view(len(index), -1, *frames.shape[2:])  # [B, S * C, H, W]
+    def _observed(self, ring: Tensor, array: StoredArray, index: Tensor) -> Tensor:
+        if array.stacked:
+            return _rows(ring, index).flatten(1, 2)  # [B, frames * C, H, W]
+        values = _rows(ring, index[:, self._frame_stack - 1 :])  # [B, H + 1, ...]
+        return values[:, 0] if self._segment is None else values
 
     def _read(self, number: int) -> None:
         path = episode_path(self._storage.replay_dir, number)
@@ -162,3 +171,8 @@ class DeviceReplay:
                 torch.index_select(old, 0, index, out=ring[:held])
         self._episodes = {e: (first - begin, n) for e, (first, n) in self._episodes.items()}
         self._end, self._rings, self._capacity = held, rings, capacity
+
+
+def _rows(ring: Tensor, index: Tensor) -> Tensor:
+    """Return the rows of a ring at an index of two axes, [B, N, ...]."""
+    return ring.index_select(0, index.flatten()).unflatten(0, index.shape)

@@ -22,7 +22,12 @@ _CACHED = 0.5  # share of memory: of more mapped files than that, the page cache
 _MAPPED_EPISODES = 4096  # mapped files a process keeps; the kernel allows 65,530 mappings
 
 Batch = tuple[Any, ...]
-"""(obs, action, reward, discount, next_obs), and the task if there are several: tensors, or dicts of observations."""
+"""(obs, action, reward, discount, next_obs), or of segments (obs, action, reward, discount, mask), see `ReplayBuffer`;
+and the task if there are several: tensors, or dicts of observations."""
+
+
+Pieces = tuple[list[np.ndarray], tuple[int, ...]]
+"""Slices of arrays that, one after another, are an array of a batch, and the shape of a sample in it."""
 
 
 class Request(NamedTuple):
@@ -73,11 +78,13 @@ def read_episode(path: Path, nstep: int, discount: float | Sequence[float]) -> E
     return Episode(stored, observation, action[1:], reward[:, None], factor[:, None], task)
 
 
-def packed(stored: Sequence[StoredArray], values: Sequence[torch.Tensor]) -> Batch:
+def packed(stored: Sequence[StoredArray], values: Sequence[torch.Tensor], segments: bool = False) -> Batch:
     """Return a batch of its tensors, those of a dict one after another."""
     n, keys = len(stored), [array.key for array in stored]
     if keys == [None]:
         return tuple(values)
+    if segments:
+        return dict(zip(keys, values[:n], strict=True)), *values[n:]
     later = slice(n + 3, 2 * n + 3)
     observed = (dict(zip(keys, values[part], strict=True)) for part in (slice(n), later))
     return next(observed), *values[n : n + 3], next(observed), *values[2 * n + 3 :]
@@ -91,17 +98,24 @@ class ReplayBuffer(Dataset[Batch]):
         nstep: agent steps in a return.
         discount: gamma of an agent step, one for all tasks or one for each.
         frame_stack: frames in one image.
+        segment: transitions in each sample, in place of one with an n-step return.
 
     Attributes:
         stored: the arrays of an observation, once an episode has been read.
     """
 
     def __init__(
-        self, replay_dir: Path | str, nstep: int, discount: float | Sequence[float], frame_stack: int = 3
+        self,
+        replay_dir: Path | str,
+        nstep: int,
+        discount: float | Sequence[float],
+        frame_stack: int = 3,
+        segment: int | None = None,
     ) -> None:
         self.stored: tuple[StoredArray, ...] = ()
+        self.segment = segment
         self._replay_dir = Path(replay_dir)
-        self._nstep = nstep
+        self._nstep = nstep if segment is None else 1
         self._discount = discount
         self._frame_stack = frame_stack
         self._episodes: dict[int, Episode] = {}
@@ -114,29 +128,58 @@ class ReplayBuffer(Dataset[Batch]):
         obs and next_obs are images uint8 [B, frame_stack * C, H, W], other arrays as they are stored, or dicts of both.
         The action has the dtype and shape of the environment's, float32 [B, A] for DrQ-v2. The n-step reward and
         discount are float32 [B, 1], the task's index, where episodes have one, is int64 [B].
+
+        With segments of H transitions, return (obs, action, reward, discount, mask) instead. An image holds
+        frame_stack + H frames, uint8 [B, (frame_stack + H) * C, H, W], so that channels i * C to (i + frame_stack) * C
+        are what the agent saw i steps after the first observation; other arrays are [B, H + 1, ...]. Actions are
+        [B, H, ...], rewards and discounts, those of single steps with gamma, and the mask are float32 [B, H]. The mask
+        is 1 for the episode's transitions; where it is 0, after its end, its last frame and transition are repeated.
         """
-        arrays = self.gather(request)
-        return packed(self.stored, [torch.from_numpy(x) for x in arrays])
+        return self.pack([torch.from_numpy(x) for x in self.gather(request)])
+
+    def pack(self, values: Sequence[torch.Tensor]) -> Batch:
+        """Return a batch of the tensors of the arrays that `gather` returns."""
+        return packed(self.stored, values, self.segment is not None)
 
     def gather(self, request: Request, out: list[np.ndarray] | None = None) -> list[np.ndarray]:
         """Return the arrays of a batch, those of a dict one after another; written to contiguous ones if given."""
         self.forget(request.first)
         episodes = [self._episode(number) for number in request.episode.tolist()]
-        starts = request.start.tolist()
-        ends = [min(t + self._nstep, len(episode.reward)) for episode, t in zip(episodes, starts, strict=True)]
-        observations = list(zip(*(episode.observation for episode in episodes), strict=True))
-        depths = [self._frame_stack if array.stacked else 1 for array in self.stored]
-        pieces = [_stacks(arrays, depth, starts) for arrays, depth in zip(observations, depths, strict=True)]
-        pieces += [_stacks(arrays, 1, starts) for arrays in list(zip(*episodes, strict=True))[2:5]]
-        pieces += [_stacks(arrays, depth, ends) for arrays, depth in zip(observations, depths, strict=True)]
-        pieces += [_stacks(arrays, 1, starts) for arrays in zip(*(episode.task for episode in episodes), strict=True)]
         # One concatenation of slices for each array: a copy of memory and little else for each sample.
+        pieces = (self._transitions if self.segment is None else self._segments)(episodes, request.start)
         if out is None:
-            whole = [np.concatenate(rows) for rows in pieces]  # [B * frame_stack, C, H, W] or [B, ...]
-            return [x if len(x) == len(starts) else x.reshape(len(starts), -1, *x.shape[2:]) for x in whole]
-        for place, rows in zip(out, pieces, strict=True):
+            return [np.concatenate(rows).reshape(len(episodes), *shape) for rows, shape in pieces]
+        for place, (rows, _) in zip(out, pieces, strict=True):
             np.concatenate(rows, out=place.reshape(-1, *rows[0].shape[1:]))
         return out
+
+    def _transitions(self, episodes: Sequence[Episode], start: np.ndarray) -> list[Pieces]:
+        starts = start.tolist()
+        ends = [min(t + self._nstep, len(episode.reward)) for episode, t in zip(episodes, starts, strict=True)]
+        tasks = zip(*(episode.task for episode in episodes), strict=True)
+        pieces = [*self._observed(episodes, starts, 0), *(_pieces(arrays, starts) for arrays in _values(episodes))]
+        pieces += self._observed(episodes, ends, 0)
+        return pieces + [_pieces(arrays, starts) for arrays in tasks]
+
+    def _segments(self, episodes: Sequence[Episode], start: np.ndarray) -> list[Pieces]:
+        starts, length = start.tolist(), self.segment or 1
+        tasks = zip(*(episode.task for episode in episodes), strict=True)
+        steps = start[:, None] + np.arange(length)  # [B, H]
+        mask = (steps < [[len(episode.reward)] for episode in episodes]).astype(np.float32)
+        action, reward, discount = (_pieces(arrays, starts, after=length - 1) for arrays in _values(episodes))
+        pieces = [*self._observed(episodes, starts, length), (action[0], (length, *action[1]))]
+        pieces += [(rows, (length,)) for rows in (reward[0], discount[0], list(mask))]
+        return pieces + [_pieces(arrays, starts) for arrays in tasks]
+
+    def _observed(self, episodes: Sequence[Episode], steps: Sequence[int], after: int) -> list[Pieces]:
+        """Return the observations of a step and of those `after` it."""
+        pieces = []
+        for i, array in enumerate(self.stored):
+            arrays = [episode.observation[i] for episode in episodes]
+            rows, shape = _pieces(arrays, steps, self._frame_stack - 1 if array.stacked else 0, after)
+            several = () if not after else (after + 1,)
+            pieces.append((rows, (-1, *shape[1:]) if array.stacked else (*several, *shape)))
+        return pieces
 
     def forget(self, before: int) -> None:
         """Unmap the files of earlier episodes: the blocks of a deleted file are free once no process maps it."""
@@ -164,16 +207,29 @@ class ReplayBuffer(Dataset[Batch]):
         return episode
 
 
-def _stacks(arrays: Sequence[np.ndarray], depth: int, steps: Sequence[int]) -> list[np.ndarray]:
-    """Return, as slices, the `depth` rows up to a step of each array; its first row stands for those before it."""
+def _values(episodes: Sequence[Episode]) -> tuple[list[np.ndarray], ...]:
+    """Return actions, rewards and discounts of the episodes."""
+    return (
+        [episode.action for episode in episodes],
+        [episode.reward for episode in episodes],
+        [episode.discount for episode in episodes],
+    )
+
+
+def _pieces(arrays: Sequence[np.ndarray], steps: Sequence[int], before: int = 0, after: int = 0) -> Pieces:
+    """Return, as slices, the rows around a step of each array, and the shape of a row.
+
+    The first row of an array stands for those before it, the last one for those after it.
+    """
     slices = []
     for array, t in zip(arrays, steps, strict=True):
-        first = t + 1 - depth
+        first, stop, rows = t - before, t + after + 1, len(array)
         if first < 0:
             slices += [array[:1]] * -first
-            first = 0
-        slices.append(array[first : t + 1])
-    return slices
+        slices.append(array[max(first, 0) : stop])
+        if stop > rows:
+            slices += [array[-1:]] * (stop - rows)
+    return slices, arrays[0].shape[1:]
 
 
 def _disable_read_ahead(mapped: np.ndarray) -> None:

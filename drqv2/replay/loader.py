@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from drqv2.errors import ProcessError
 from drqv2.replay.device import DeviceReplay
-from drqv2.replay.gather import Batch, ReplayBuffer, Request, packed
+from drqv2.replay.gather import Batch, ReplayBuffer, Request
 from drqv2.replay.ring import Ring
 from drqv2.replay.sampler import LOOKAHEAD, ReplaySampler
 from drqv2.replay.storage import ReplayBufferStorage
@@ -85,11 +85,11 @@ class _Workers:
             ring.page_lock(self._device)
         for slot in self._prepared:
             if slot is not None:
-                yield packed(self._buffer.stored, ring.batch(slot))
+                yield self._buffer.pack(ring.batch(slot))
             else:
                 tensors = [torch.from_numpy(x) for x in self._buffer.gather(without_slot.popleft())]
                 self._buffer.close()  # files that workers have long unmapped must not stay mapped here
-                yield packed(self._buffer.stored, [x.pin_memory() if self._pin_memory else x for x in tensors])
+                yield self._buffer.pack([x.pin_memory() if self._pin_memory else x for x in tensors])
 
     def _fork(self, gathering: _Gathering, requests: Iterator[Request]) -> Iterator[int | None]:
         before = signal.getsignal(signal.SIGCHLD)
@@ -196,8 +196,10 @@ def make_replay_loader(
     replay_device: torch.device | str = "disk",
     device: torch.device | str | None = None,
     balanced: bool = False,
+    segment: int | None = None,
+    fading: float | None = None,
 ) -> ReplayLoader:
-    """Return an endless iterator over batches of n-step transitions.
+    """Return an endless iterator over batches of n-step transitions, or of segments.
 
     Args:
         replay_dir: where the episodes are.
@@ -217,6 +219,8 @@ def make_replay_loader(
             made, without workers; the batches are the same. `choose_replay_device` resolves "auto".
         device: the learner's; by default torch's current one of the kind needed.
         balanced: divide each batch equally among the tasks that have episodes.
+        segment: transitions in each sample, in place of one with an n-step return; see `ReplayBuffer`.
+        fading: factor by which a transition is drawn more rarely for each that came after it, see `ReplaySampler`.
 
     Raises:
         ValueError: `num_workers` is out of range.
@@ -228,9 +232,11 @@ def make_replay_loader(
     storage.max_size = max_size
     source: _Workers | DeviceReplay
     if replay_device == "disk":
-        source = _Workers(ReplayBuffer(replay_dir, nstep, discount, frame_stack), num_workers, pin_memory, device)
+        source = _Workers(
+            ReplayBuffer(replay_dir, nstep, discount, frame_stack, segment), num_workers, pin_memory, device
+        )
     else:
         if device is not None and str(replay_device) == torch.device(device).type:
             replay_device = device
-        source = DeviceReplay(storage, nstep, discount, frame_stack, replay_device)
-    return ReplayLoader(ReplaySampler(storage, batch_size, seed, balanced), source)
+        source = DeviceReplay(storage, nstep, discount, frame_stack, replay_device, segment)
+    return ReplayLoader(ReplaySampler(storage, batch_size, seed, balanced, fading), source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,20 +17,31 @@ from drqv2.replay.gather import Request
 from drqv2.replay.storage import ReplayBufferStorage, Window
 
 LOOKAHEAD = 16  # batches; at least every prefetch depth of the loader
+FADED = 0.1  # least weight of a transition, however old
 
 
 class ReplaySampler(Sampler[Request]):
-    """Yields the requests of successive batches: transitions drawn uniformly from each batch's window.
+    """Yields the requests of successive batches: transitions drawn from each batch's window.
 
     Args:
         storage: says which episodes there are.
         batch_size: samples in a batch.
         seed: of the indices. Batch k draws from a counter-based generator keyed by (seed, k).
-        balanced: draw as many from each task, to within one, and uniformly among its transitions.
+        balanced: draw as many from each task, to within one.
+        fading: None draws uniformly. Else a transition's weight is max(0.1, fading^age), and its age the number of
+            those in the window, of its own task if `balanced`, that came after it: the older experience fades, as in
+            DR.Q (TD errors play no part, so that a batch depends on seed, number and window alone).
     """
 
-    def __init__(self, storage: ReplayBufferStorage, batch_size: int, seed: int, balanced: bool = False) -> None:
-        self._balanced = balanced
+    def __init__(
+        self,
+        storage: ReplayBufferStorage,
+        batch_size: int,
+        seed: int,
+        balanced: bool = False,
+        fading: float | None = None,
+    ) -> None:
+        self._balanced, self._fading = balanced, None if fading == 1 else fading
         self._storage = storage
         self._batch_size = batch_size
         self._seed = seed
@@ -61,9 +73,9 @@ class ReplaySampler(Sampler[Request]):
             window = self._windows[k - self._taken]
             rng = np.random.Generator(np.random.Philox(key=np.array([self._seed, k], np.uint64)))
             if self._balanced:
-                episode, start = _drawn_by_task(rng, self._ends_by_task(window), self._batch_size)
+                episode, start = _drawn_by_task(rng, self._ends_by_task(window), self._batch_size, self._fading)
             else:
-                row, start = _drawn(rng, self._ends(window), self._batch_size)
+                row, start = _drawn(rng, self._ends(window), self._batch_size, self._fading)
                 episode = window.first + row
             yield Request(window.first, episode, start)
 
@@ -83,21 +95,39 @@ class ReplaySampler(Sampler[Request]):
             self._storage.pin("batches", min(w.first for w in self._windows))
 
 
-def _drawn(rng: np.random.Generator, ends: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows in `ends` and the steps of transitions drawn uniformly, int64 [number] each.
+def _drawn(
+    rng: np.random.Generator, ends: np.ndarray, number: int, fading: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows in `ends` and the steps of drawn transitions, int64 [number] each.
 
     Args:
         rng: draws.
         ends: of each of a row of episodes, the number of transitions up to its end.
         number: of transitions.
+        fading: see `ReplaySampler`.
     """
-    index = rng.integers(0, ends[-1], number)
+    total = int(ends[-1])
+    index = rng.integers(0, total, number) if fading is None else total - 1 - _ages(rng, total, number, fading)
     row = np.searchsorted(ends, index, side="right")
     return row, index - np.concatenate([[0], ends])[row]
 
 
+def _ages(rng: np.random.Generator, total: int, number: int, fading: float) -> np.ndarray:
+    """Return ages below `total` drawn with weights max(FADED, fading^age), int64 [number]."""
+    fresh = min(total, math.ceil(math.log(FADED) / math.log(fading)))  # ages of greater weight
+    mass = (1 - fading**fresh) / (1 - fading)  # of all these
+    place = rng.random(number) * (mass + FADED * (total - fresh))
+    young = np.floor(np.log1p(-np.minimum(place, mass) * (1 - fading)) / math.log(fading))
+    old = fresh + np.floor((place - mass) / FADED)
+    ages: np.ndarray = np.where(place < mass, np.minimum(young, fresh - 1), old).astype(np.int64)
+    return np.minimum(ages, total - 1)  # where rounding exceeds it
+
+
 def _drawn_by_task(
-    rng: np.random.Generator, by_task: Sequence[tuple[np.ndarray, np.ndarray]], number: int
+    rng: np.random.Generator,
+    by_task: Sequence[tuple[np.ndarray, np.ndarray]],
+    number: int,
+    fading: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return episodes and steps of transitions, equally many of each task to within one, int64 [number] each.
 
@@ -105,12 +135,13 @@ def _drawn_by_task(
         rng: draws; also which tasks get one more.
         by_task: of each task its episodes' numbers, and their ends as in `_drawn`.
         number: of transitions.
+        fading: see `ReplaySampler`.
     """
     shares = np.full(len(by_task), number // len(by_task))
     shares[rng.permutation(len(by_task))[: number % len(by_task)]] += 1
     drawn = []
     for (episodes, ends), share in zip(by_task, shares, strict=True):
-        row, start = _drawn(rng, ends, share)
+        row, start = _drawn(rng, ends, share, fading)
         drawn.append((episodes[row], start))
     episode, start = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     return episode, start

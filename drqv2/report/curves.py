@@ -67,16 +67,32 @@ def thinned(values: np.ndarray, most: int) -> np.ndarray:
     return values[np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))]
 
 
+def value_at(run: Run, frame: int, metric: str = "returns") -> float:
+    """Return the value at a run's last evaluation up to `frame`; NaN if the run did not get that far."""
+    frames, own = series(run, "frames", metric)
+    slack = run.frames_per_round  # an evaluation may be this late, and the last one this early
+    index = int(np.searchsorted(frames, frame + slack, side="right")) - 1
+    return float(own[index]) if index >= 0 and frames[-1] >= frame - slack else float("nan")
+
+
 def values_at(runs: Sequence[Run], frame: int, metric: str = "returns") -> np.ndarray:
     """Return the values at the last evaluation up to `frame` of the runs that got that far, [runs]."""
-    values = []
-    for run in runs:
-        frames, own = series(run, "frames", metric)
-        slack = run.frames_per_round  # an evaluation may be this late, and the last one this early
-        index = int(np.searchsorted(frames, frame + slack, side="right")) - 1
-        if index >= 0 and frames[-1] >= frame - slack:
-            values.append(own[index])
-    return np.array(values)
+    values = np.array([value_at(run, frame, metric) for run in runs])
+    return values[np.isfinite(values)]
+
+
+def area(run: Run, end: float, metric: str = "returns") -> float:
+    """Return the area under a run's curve up to frame `end`, divided by these frames: a mean over frames.
+
+    The curve is linear between evaluations and begins with the first. NaN if the run did not get as far as `end`, or
+    has no evaluation before it.
+    """
+    frames, own = series(run, "frames", metric)
+    if not len(frames) or not frames[0] < end <= frames[-1]:
+        return float("nan")
+    before = frames < end
+    x, y = np.append(frames[before], end), np.append(own[before], np.interp(end, frames, own))
+    return float(np.trapezoid(y, x) / (end - frames[0]))
 
 
 def last_values(runs: Sequence[Run], metric: str = "returns") -> np.ndarray:

@@ -17,13 +17,16 @@ _PANEL_POINTS = 80  # per curve of a small panel
 _NAMES = {"returns": "evaluation return", "success": "success rate"}
 
 
-def static_figure(groups: Sequence[Group], published: Published | None, references: Sequence[Reference] = ()) -> bytes:
-    """Return an SVG image of a task's curves over frames: the mean over seeds and its confidence interval.
+def static_figure(
+    groups: Sequence[Group], published: Published | None, references: Sequence[Reference] = (), kind: str = "svg"
+) -> bytes:
+    """Return an image of a task's curves over frames: the mean over seeds and its confidence interval.
 
     Args:
         groups: groups of one task.
         published: DrQ-v2's published curve.
         references: curves of other methods.
+        kind: of image, svg or png.
     """
     from matplotlib.figure import Figure  # slow to import
 
@@ -33,15 +36,16 @@ def static_figure(groups: Sequence[Group], published: Published | None, referenc
     _panel(axes, groups, published, references, seeds_too=True)
     axes.set(xlabel="environment frames", ylabel=_NAMES[_metric(groups)])
     _legend(figure, [axes], 2)
-    return _svg(figure)
+    return _image(figure, kind)
 
 
 def small_multiples(
     tasks: Mapping[str, Sequence[Group]],
     published: Mapping[str, Published],
     references: Mapping[str, Sequence[Reference]],
+    kind: str = "svg",
 ) -> bytes:
-    """Return an SVG image with a panel for each task and one legend: means over seeds and confidence intervals.
+    """Return an image with a panel for each task and one legend: means over seeds and confidence intervals.
 
     A task of which a run reports success shows it; the others show returns.
 
@@ -49,6 +53,7 @@ def small_multiples(
         tasks: groups by task.
         published: DrQ-v2's published curves by task.
         references: curves of other methods by task.
+        kind: of image, svg or png.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
@@ -73,7 +78,7 @@ def small_multiples(
     for axes in grid[len(tasks) :]:
         axes.set_axis_off()
     _legend(figure, grid, legend_columns, "environment frames of the task")
-    return _svg(figure)
+    return _image(figure, kind)
 
 
 def _panel(
@@ -126,10 +131,11 @@ def _legend(figure: Any, every: Sequence[Any], columns: int, title: str | None =
         text.set_parse_math(False)  # labels may contain dollar signs
 
 
-def _svg(figure: Any) -> bytes:
+def _image(figure: Any, kind: str) -> bytes:
     from matplotlib import rc_context
 
     out = io.BytesIO()
+    options: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 120}
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "report"}):  # text as text, a tenth of the size
-        figure.savefig(out, format="svg", metadata={"Date": None})
+        figure.savefig(out, format=kind, **options)
     return out.getvalue()

@@ -93,7 +93,11 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
             "and its own agent, or an agent of your own"
         )
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")} | {"action_spec": env.action_spec()} | shapes
-    offered |= {"num_tasks": len(task_names(cfg)), "action_sizes": getattr(env, "action_sizes", None)}
+    offered |= {
+        "num_tasks": len(task_names(cfg)),
+        "num_envs": len(task_names(cfg)) * cfg.num_envs,
+        "action_sizes": getattr(env, "action_sizes", None),
+    }
     return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, shapes | {"device": str(device)}, offered)
 
 
@@ -156,11 +160,16 @@ def batches_for(agent: Any, batches: Iterator[Any], cfg: DictConfig) -> Iterator
 
 
 def make_replay(
-    cfg: DictConfig, env: Any, work_dir: Path, device: torch.device
+    cfg: DictConfig, env: Any, agent: Any, work_dir: Path, device: torch.device
 ) -> tuple[ReplayBufferStorage, ReplayLoader]:
     """Return the storage of episodes in `work_dir/buffer`, and the loader of batches from it; say where those are.
 
-    `env` is one of the run's environments, for its specs. `replay_device` is resolved in `cfg`.
+    Args:
+        cfg: the run's configuration, in which `replay_device` is resolved.
+        env: one of the run's environments, for its specs.
+        agent: gets segments of as many transitions as its attribute `segment` says, if it has one.
+        work_dir: the run's directory.
+        device: the learner's.
     """
     observation, action = env.observation_spec(), env.action_spec()
     numbers = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
@@ -191,5 +200,7 @@ def make_replay(
         replay_device=cfg.replay_device,
         device=device,
         balanced=len(tasks) > 1 and cfg.task_sampling == "uniform",
+        segment=getattr(agent, "segment", None),
+        fading=cfg.get("replay_fading"),
     )
     return storage, loader

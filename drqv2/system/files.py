@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ SNAPSHOTS = ("snapshot.pt", "snapshot_previous.pt")  # newest first
 _FOLDERS = (REPLAY, "tb", "eval_video", "train_video")  # of a run
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE)  # may be transient
 _LOCKED: set[Path] = set()  # folders, by this process, which a POSIX lock does not keep from another lock
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process
 _PAUSES = (1.0, 5.0, 15.0, 30.0)  # seconds before each retry of a write
 
 
@@ -190,11 +192,15 @@ def quarantine(path: Path, root: Path, reason: str) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, key: str = "hydra.run.dir") -> Iterator[None]:
     """Hold the exclusive lock on `folder`. The kernel releases it when the process dies.
 
     This is a POSIX lock: children do not inherit it, and closing any descriptor of the lock file releases it. On a
     network file system the lock of a lost host survives for a while; it is waited for.
+
+    Args:
+        folder: directory to lock.
+        key: the user's name for it, for messages.
 
     Raises:
         UserError: another process holds the lock, or this one does.
@@ -206,9 +212,9 @@ def locked(folder: Path) -> Iterator[None]:
         # O_NOFOLLOW: a run directory from another user could contain a link to one of your files.
         opened = os.open(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as e:
-        raise UserError(f"{folder} cannot be written to ({e.strerror}): choose another hydra.run.dir") from e
+        raise UserError(f"{folder} cannot be written to ({e.strerror}): choose another {key}") from e
     with os.fdopen(opened, "a+", errors="replace") as f:
-        _lock(f, folder)
+        _lock(f, folder, key)
         _LOCKED.add(own)
         try:
             yield
@@ -216,7 +222,19 @@ def locked(folder: Path) -> Iterator[None]:
             _LOCKED.remove(own)
 
 
-def _lock(file: TextIO, folder: Path) -> None:
+def in_use(folder: Path) -> bool:
+    """Return whether a process holds the lock on `folder`. The lock itself is left alone."""
+    if folder.resolve() in _LOCKED:
+        return True  # closing the file, as below, would release this process's own lock
+    try:
+        with open(folder / LOCK, "rb") as f:
+            found = fcntl.fcntl(f, fcntl.F_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except FileNotFoundError:
+        return False
+    return bool(struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK)
+
+
+def _lock(file: TextIO, folder: Path, key: str) -> None:
     host, until = socket.gethostname(), time.monotonic() + _LEASE
     while True:
         try:
@@ -228,7 +246,7 @@ def _lock(file: TextIO, folder: Path) -> None:
             elsewhere = " on " in holder and f" on {host}," not in holder
             if not elsewhere or time.monotonic() > until:
                 raise UserError(
-                    f"{folder} is in use by {holder}\nWait for it, stop it, or choose another hydra.run.dir."
+                    f"{folder} is in use by {holder}\nWait for it, stop it, or choose another {key}."
                 ) from None
             _log.warning("The run is in use by %s; waiting, in case that host is lost.", holder)
             time.sleep(_LEASE / 20)

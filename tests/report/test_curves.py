@@ -10,7 +10,7 @@ import pytest
 
 from drqv2.evaluation.statistics import iqm, mean
 from drqv2.report import charts, figures, groups, published, runs, sections
-from drqv2.report.curves import group_curve, values_at
+from drqv2.report.curves import area, group_curve, values_at
 from tests.report.made_runs import ROOT, make_run
 
 
@@ -151,6 +151,15 @@ def test_returns_at_a_frame(tmp_path: Path) -> None:
     assert values_at(made, 50_000).tolist() == [5, 10, 9]
     assert values_at(made, 100_000).tolist() == [10]
     assert values_at(made, 1_000_000).tolist() == []
+
+
+def test_area_is_the_mean_over_frames(tmp_path: Path) -> None:
+    (run,) = read(make_run(tmp_path / "run", [0, 10, 30]))
+    assert area(run, 20_000) == pytest.approx((5 + 20) / 2)
+    assert area(run, 10_000) == pytest.approx(5)
+    assert area(run, 15_000) == pytest.approx((5 * 10 + 15 * 5) / 15)  # linear between evaluations
+    assert np.isnan(area(run, 20_001))
+    assert np.isnan(area(run, 0))
 
 
 def test_a_run_that_has_not_learned_is_found_among_negative_returns(tmp_path: Path) -> None:

@@ -36,13 +36,24 @@ def holder(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def test_lock_excludes_a_second_process_until_the_first_dies(tmp_path):
+    assert not files.in_use(tmp_path)
     first = holder(tmp_path)
+    assert files.in_use(tmp_path)
     with pytest.raises(UserError, match=rf"in use by process {first.pid} on .*, started 20"), files.locked(tmp_path):
         pass
     first.send_signal(signal.SIGKILL)
     first.wait()
+    assert not files.in_use(tmp_path)
     with files.locked(tmp_path):
         pass
+
+
+def test_asking_for_the_lock_does_not_release_it(tmp_path):
+    ask = "import sys, pathlib, drqv2.system.files as files; sys.exit(files.in_use(pathlib.Path(sys.argv[1])))"
+    with files.locked(tmp_path):
+        assert files.in_use(tmp_path)
+        assert subprocess.run([sys.executable, "-c", ask, str(tmp_path)], cwd=ROOT).returncode == 1
+    assert not files.in_use(tmp_path)
 
 
 @pytest.mark.parametrize(("content", "said"), [(b"", "another process"), (b"\xff\x00", "\ufffd")])

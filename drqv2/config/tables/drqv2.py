@@ -31,7 +31,14 @@ REPLAY = (
         "memory. auto: GPU memory, if the learner is on the GPU and the frames take at most 60 % of what is free.",
     ),
     Key("nstep", Int(1), "Rewards summed before the bootstrap.", "agent steps"),
-    Key("batch_size", Int(1), "Transitions in one update.", "transitions"),
+    Key("batch_size", Int(1), "Transitions in one update, or segments for an agent that asks for them.", "transitions"),
+    Key(
+        "replay_fading",
+        Float(0, 1, above=True),
+        "Factor by which a transition is drawn more rarely for each one that came after it, down to a tenth.",
+        null="all are drawn alike",
+        legacy=None,
+    ),
     free("keep_replay", Bool(), "Keep the stored episodes when the run has reached its end."),
 )
 LEARNER = (

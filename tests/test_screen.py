@@ -1,0 +1,303 @@
+"""benchmarks.screen: plans that are refused, the report, and a queue that is killed and stopped."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import train
+from benchmarks import screen, screen_plan, screen_report
+from benchmarks.screen_plan import OUTPUT, ROOT, Entry, Plan
+from drqv2.errors import UserError
+from drqv2.launch.command_line import launch
+from drqv2.system import files
+from tests.markdown import tables
+from tests.patience import PATIENCE
+from tests.report.made_runs import make_run
+from tests.short_run import rows
+
+SMALL = (
+    "preset=debug obs_type=state num_seed_frames=1000 eval_every_frames=2000 replay_buffer_num_workers=0 overlap=false "
+    "precision=fp32 save_video=false save_train_video=false use_tb=false"
+).split()
+PLAN: dict[str, Any] = {
+    "name": "tried",
+    "tasks": ["cartpole_balance"],
+    "seeds": [1, 2],
+    "frames": 4000,
+    "arms": {"narrow": [], "wide": ["agent.hidden_dim=64"]},
+}
+
+
+def write(folder: Path, **changed: Any) -> Path:
+    """Write a plan whose runs are in a folder beside it; None removes a key."""
+    values = PLAN | {"folder": str(folder / "runs")} | changed
+    path = folder / "plan.yaml"
+    path.write_text(
+        yaml.safe_dump({name: value for name, value in values.items() if value is not None}, sort_keys=False)
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"sedes": [1]}, "there is no key sedes; nearest: seeds"),
+        ({"tasks": None}, "tasks is missing"),
+        ({"seeds": 1}, "seeds=1: must be a list of whole numbers"),
+        ({"seeds": [1, 1]}, "seeds=.* holds something twice"),
+        ({"frames": "many"}, "frames=many: must be a whole number"),
+        ({"at": [5000]}, "at=.* must not be greater than frames=4000"),
+        ({"jobs": 0}, "jobs=0: must be a whole number of at least 1"),
+        ({"overrides": "lr=1"}, "overrides=lr=1: must be a list"),
+        ({"overrides": ["seed=3"]}, "overrides: seed=3: is not for plans; set seeds in the plan instead"),
+        ({"overrides": ["hydra/launcher=joblib"]}, "hydra/launcher=joblib: is not for plans"),
+        ({"arms": {"one": []}}, "must be two or more arms"),
+        ({"arms": {"one": [], "two": None}}, r"arms.two=null: must be a list"),
+        ({"arms": {"one": [], "..": []}}, r"arms='..': must be a name"),
+        ({"arms": {"one": [], "two": ["-m"]}}, r"arms.two=.* must be a list of key=value"),
+        ({"reference": ["nobody"]}, "reference=nobody: there is no such method"),
+    ],
+)
+def test_a_plan_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        screen_plan.read(write(tmp_path, **changed))
+    assert len(str(error.value).splitlines()) <= 2
+
+
+def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text() + "jobs: 1\njobs: 2\n")
+    with pytest.raises(UserError, match="duplicate key jobs"):
+        screen_plan.read(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"arms": {"one": [], "two": ["agent.hidden_dims=3"]}},
+            "arm two, cartpole_balance: agent.hidden_dims=3: there is",
+        ),
+        ({"arms": {"one": [], "two": ["preset=fast"]}}, "arm two, .*: preset=fast: there is no such preset"),
+        ({"tasks": ["cartpole_blance"]}, "arm narrow, cartpole_blance: task=.* there is no such task"),
+        ({"at": [500], "overrides": ["eval_every_frames=1000"]}, "arm narrow has no evaluation at=500"),
+    ],
+)
+def test_an_arm_that_does_not_compose_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        screen.main([str(write(tmp_path, **changed))])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert re.search(message, told)
+    assert len(told.splitlines()) == 2
+    assert not (tmp_path / "runs").exists()
+
+
+DOCS = (ROOT / "docs/screening.md").read_text()
+
+
+def block(kind: str) -> str:
+    """Return the only block of a kind in docs/screening.md."""
+    (found,) = re.findall(rf"```{kind}\n(.*?)```", DOCS, re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture
+def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan of docs/screening.md, with its agent, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_agents").mkdir()
+    Path("my_agents/huber.py").write_text(block("python"))
+    Path("huber.yaml").write_text(block("yaml"))
+    return screen_plan.read(Path("huber.yaml"))
+
+
+def test_the_plans_of_the_docs_are_accepted(documented: Plan) -> None:
+    screen_plan.check(documented)
+    screen_plan.check(screen_plan.read(ROOT / "benchmarks/plans/example.yaml"))
+    described = tables(DOCS)[0][1]
+    assert {row[0].strip("`") for row in described} == {key.name for key in screen_plan.KEYS}
+
+
+@pytest.mark.slow
+def test_the_agent_of_the_docs_learns(documented: Plan) -> None:
+    entry = next(entry for entry in documented.entries if entry.arm == "huber")
+    own = [override for override in entry.overrides if override != "preset=cpu"]
+    more = ["num_train_frames=2400", "use_tb=true", "hydra.run.dir=run"]
+    launch(train.main, "cfgs", argv=[*own, *SMALL, *more])
+    assert float(rows(Path("run"), "train")[-1]["critic_loss"]) > 0
+
+
+def made(entry: Entry, code: int | None, returns: list[float]) -> None:
+    """Write what a run has left: evaluations every 1,000 frames and its exit code."""
+    make_run(entry.folder, returns, every=1000, task_name=entry.task, seed=entry.seed, num_train_frames=4000)
+    screen_plan.write_record(entry, code)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """A plan of three seeds, in which arm b is better by 10, 20 and 30, and arm c has failed or is unfinished."""
+    arms = {"a": [], "b": ["lr=1e-3"], "c": ["lr=1"]}
+    often = ["eval_every_frames=1000"]
+    found = screen_plan.read(write(tmp_path, seeds=[1, 2, 3], arms=arms, at=[2000, 4000], overrides=often))
+    for entry in found.entries:
+        more = {"a": 0.0, "b": 10.0 * entry.seed, "c": 4.0}[entry.arm]
+        returns = [value + more for value in (0.0, 100.0, 200.0, 200.0, 200.0)]
+        if entry.arm != "c":
+            made(entry, 0, returns)
+        elif entry.seed < 3:
+            made(entry, [-9, 76][entry.seed - 1], returns[:3])
+    (found.entries[5].folder / OUTPUT).write_text("some\nerror: a loss is nan\nresume with: train.py\n")
+    return found
+
+
+def test_the_order_is_seeds_then_tasks_then_arms(tmp_path: Path) -> None:
+    found = screen_plan.read(write(tmp_path, tasks=["walker_walk", "cheetah_run"]))
+    names = [entry.name for entry in found.entries]
+    assert names[:3] == ["narrow/walker_walk/seed_1", "wide/walker_walk/seed_1", "narrow/cheetah_run/seed_1"]
+    assert names[4] == "narrow/walker_walk/seed_2"
+
+
+def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    screen_report.write(plan, screen_plan.look(plan), out)
+    arms, unfinished, task, differences = tables((out / "report.md").read_text())
+    assert arms[1][0] == ["a", "none"]
+    assert [row[0] for row in unfinished[1]] == ["c/cartpole_balance/seed_1", "c/cartpole_balance/seed_2"]
+    assert unfinished[1][0][1:] == ["2,000", "interrupted"]
+    assert unfinished[1][1][2] == "failed with exit code 76: error: a loss is nan resume with: train.py"
+    # Up to 2,000 frames, to which c came with seed 1, the mean over frames is 100, up to 4,000 it is 150.
+    assert task[0] == ["arm", "return at 2,000", "return at 4,000", "area", "frames/s"]
+    assert task[1][0][1:3] == ["200.0 (200.0, 200.0, 200.0)"] * 2
+    assert task[1][0][3:] == ["133.3 (100.0\\*, 150.0, 150.0)", "100.0"]
+    assert task[1][2][1:4] == ["204.0 (204.0, -, -)", "-", "104.0 (104.0\\*, -, -)"]
+    found = {(row[0], row[2]): row[3:] for row in differences[1]}
+    assert found["b", "area"] == ["3", "+20.0", "+10.0 to +30.0", "above 0"]
+    assert found["b", "return at 4,000"] == ["3", "+20.0", "+10.0 to +30.0", "above 0"]
+    assert found["c", "area"] == ["1", "+4.0", "-", "fewer than 3 pairs: no interval"]
+    assert found["c", "return at 4,000"][:2] == ["0", "-"]
+    assert (out / "returns.png").read_bytes().startswith(b"\x89PNG")
+    with (out / "returns.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[1].values()) == ["a", "cartpole_balance", "1", "1000", "100.0", "6.0"]
+    assert len(table) == 6 * 5 + 2 * 3
+
+
+def test_references_are_drawn_and_listed(plan: Plan) -> None:
+    other = replace(plan, tasks=["cartpole_balance", "acrobot_swingup"], reference=["drqv2"])
+    page = screen_report.page(other, screen_plan.look(plan))
+    assert any(row[0].startswith("drqv2 (") for row in tables(page)[-2][1])
+    assert screen_report.plot(other, screen_plan.look(plan)).startswith(b"\x89PNG")
+
+
+def test_status_and_the_time_left(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    screen.main([str(plan.path), "--status"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["run", "state", "frame", "return", "frames/s"]
+    assert lines[3].split() == ["c/cartpole_balance/seed_1", "interrupted", "2,000", "204.0", "100.0"]
+    assert lines[6].split()[1:3] == ["failed", "(76)"]
+    assert lines[-2] == "6 finished, 1 interrupted, 1 failed, 1 queued"
+    assert lines[-1] == "time left: 1 minutes with jobs=2, without evaluations"
+    # 2,000 and 4,000 frames at 100 a second are left: with two jobs, as long as the longer one.
+    assert screen.remaining_hours(plan, screen_plan.look(plan), jobs=1) == pytest.approx(60 / 3600)
+    assert screen.remaining_hours(plan, screen_plan.look(plan), jobs=2) == pytest.approx(40 / 3600)
+
+
+def test_failed_runs_are_continued_with_retry_alone(plan: Plan) -> None:
+    first, second, third = plan.entries[2::3]  # of arm c: interrupted, failed, queued
+    assert list(screen.Queue(plan, 1, retry=False).waiting()) == [first, third]
+    assert list(screen.Queue(plan, 1, retry=True).waiting()) == [first, second, third]
+
+
+def test_changed_overrides_are_not_continued(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.path.write_text(plan.path.read_text().replace("lr=1e-3", "lr=2e-3"))
+    with pytest.raises(SystemExit) as ended:
+        screen.main([str(plan.path)])
+    assert ended.value.code == 2
+    assert "was started with other overrides (lr=1e-3, lr=2e-3)" in capsys.readouterr().err
+
+
+def start(path: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.screen", str(path), *words]
+    settings = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not reached():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def starts(entry: Entry) -> int:
+    return len((entry.folder / "starts.jsonl").read_text().splitlines())
+
+
+@pytest.mark.slow
+def test_a_queue_that_is_killed_and_stopped_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = {"narrow": [], "wide": ["agent.hidden_dim=64"], "broken": ["env._target_=tests.none.make"]}
+    path = write(tmp_path, arms=arms, overrides=SMALL, jobs=1)
+    plan = screen_plan.read(path)
+    first, second, broken, third, fourth, _ = plan.entries
+
+    def states() -> list[str]:
+        return [one.state for one in screen_plan.look(plan).values()]
+
+    def learning(entry: Entry) -> bool:
+        found = screen_plan.look(plan)[entry]
+        return found.state == "running" and found.frame >= 1000 and files.has_snapshot(entry.folder)
+
+    assert set(states()) == {"queued"}
+    queue = start(path)
+    wait_for(queue, lambda: learning(second))
+    assert states() == ["finished", "running"] + ["queued"] * 4
+    with pytest.raises(SystemExit):
+        screen.main([str(path)])
+    assert f"is in use by process {queue.pid}" in capsys.readouterr().err
+    queue.kill()  # its run is stopped, too
+    queue.communicate()
+    until = time.monotonic() + PATIENCE
+    while files.in_use(second.folder):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert states() == ["finished", "interrupted"] + ["queued"] * 4
+
+    queue = start(path)
+    wait_for(queue, lambda: learning(third))
+    queue.send_signal(signal.SIGTERM)
+    output = queue.communicate()[0]
+    assert queue.returncode == 75
+    assert f"continue with: python -m benchmarks.screen {path}" in output
+    assert states() == ["finished", "finished", "failed", "interrupted", "queued", "queued"]
+
+    queue = start(path, "jobs=2")
+    output = queue.communicate()[0]
+    assert queue.returncode == 1, output  # for there are failed ones
+    assert states() == ["finished", "finished", "failed"] * 2
+    assert [starts(entry) for entry in (first, second, third, fourth)] == [1, 2, 2, 1]
+    assert (broken.folder / OUTPUT).read_text().count("error: ") == 1
+    text = (plan.folder / "report.md").read_text()
+    assert "broken/cartpole_balance/seed_1 | 0 | failed with exit code 2: error: " in text
+
+    undisturbed = tmp_path / "undisturbed"
+    command = [sys.executable, str(ROOT / "train.py"), *second.overrides, "console=off", f"hydra.run.dir={undisturbed}"]
+    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, stdout=subprocess.DEVNULL)
+    for name in ("train", "eval"):
+        assert rows(second.folder, name) == rows(undisturbed, name)
