@@ -268,7 +268,7 @@ LOGS = ["an update's metrics", "an episode's row", "an evaluation's clip"]
 SHOWN = ["the dashboard", "CPU and memory in it"]
 CASES = {
     "learner": [LEARNERS],
-    "replay": [["baseline"] * 2 + ["ours"] * 3 + ["on the GPU"] * torch.cuda.is_available()],
+    "replay": [["baseline"] * 2 + ["ours"] * 3 + ["segments"] * 2 + ["on the GPU"] * torch.cuda.is_available()],
     "env": [["cartpole_balance", "cheetah_run", "geometric mean"]],
     "loop": [["baseline", "train.py"]],
     "snapshots": [["none", "one"]],
