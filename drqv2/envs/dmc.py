@@ -138,6 +138,26 @@ def _name_of(env: Any) -> str:
     return str(env.label) if hasattr(env, "picture") else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _check_choices(render: str, obs_type: str, channels: str) -> None:
+    allowed = {
+        "render": (render, ("exact", "fast", "rgb_array")),
+        "obs_type": (obs_type, ("pixels", "state")),
+        "channels": (channels, ("auto", "first", "last")),
+    }
+    for key, (choice, choices) in allowed.items():
+        if choice not in choices:
+            raise UserError(f"{key}={choice!r}: must be one of {', '.join(choices)}")
+
+
+def _check_no_image_chosen(name: str, render: str, image_key: str | None, channels: str) -> None:
+    """Raise UserError if the image of a dm_control task, which this project draws, is chosen otherwise."""
+    if render == "rgb_array":
+        raise UserError(f"render=rgb_array: {name} is drawn by this project; use render=exact or render=fast")
+    if image_key is not None or channels != "auto":
+        given = f"image_key={image_key}" if image_key is not None else f"channels={channels}"
+        raise UserError(f"{given}: {name} is a task of dm_control, whose images need no choice; leave it out")
+
+
 def make(
     name: str,
     frame_stack: int,
@@ -195,22 +215,11 @@ def make(
         UserError: unknown task or camera, or an environment that cannot be used. Where there is no OpenGL, the first
             episode of pixels raises it: a process that has opened OpenGL cannot be forked into others that render.
     """
-    allowed = {
-        "render": (render, ("exact", "fast", "rgb_array")),
-        "obs_type": (obs_type, ("pixels", "state")),
-        "channels": (channels, ("auto", "first", "last")),
-    }
-    for key, (choice, choices) in allowed.items():
-        if choice not in choices:
-            raise UserError(f"{key}={choice!r}: must be one of {', '.join(choices)}")
+    _check_choices(render, obs_type, channels)
     choose_backend()  # in case the program has not
     make_camera: Callable[[], Camera]
     if factory is None:
-        if render == "rgb_array":
-            raise UserError(f"render=rgb_array: {name} is drawn by this project; use render=exact or render=fast")
-        if image_key is not None or channels != "auto":
-            given = f"image_key={image_key}" if image_key is not None else f"channels={channels}"
-            raise UserError(f"{given}: {name} is a task of dm_control, whose images need no choice; leave it out")
+        _check_no_image_chosen(name, render, image_key, channels)
         env, own_camera = load(name, spawn_seed(seed), obs_type, options, max_episode_steps is not None)
         shown = own_camera if camera is None else camera
         make_camera = partial(PhysicsCamera, env, image_size, shown, render == "fast", own=True)
