@@ -20,7 +20,7 @@ from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.kinds import NO_LEGACY, Device, Key, Schedule
 from drqv2.config.messages import explain
 from drqv2.config.rules import check_together
-from drqv2.config.schema import every_key, keys
+from drqv2.config.schema import AGENTS, every_key, keys
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
@@ -158,11 +158,19 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
             f"{', '.join(presets)} applies only to regime={fits}; add regime={fits}, or choose another preset"
         )
     for override in overrides:
-        name = override.lstrip("+~").partition("=")[0]
+        name, _, value = override.lstrip("+~").partition("=")
+        if name == "agent" and value not in AGENTS[regime]:
+            raise UserError(_other_agent(override, value, regime))
         if name == "task" and cfg.get("env_id") is not None:
             raise UserError(f"{override} and env_id={cfg.env_id}: give only one of them")
         if name in every_key() and name not in known:
             raise UserError(f"{override}: regime={regime} has no such key{did_you_mean(name, known)} (see --help)")
+
+
+def _other_agent(override: str, agent: str, regime: str) -> str:
+    fitting = [name for name, agents in AGENTS.items() if agent in agents]
+    where = f"; agent={agent} is for regime={' or '.join(fitting)}" if fitting else did_you_mean(agent, AGENTS[regime])
+    return f"{override}: regime={regime} has {', '.join(AGENTS[regime])}{where}"
 
 
 def check_agent(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:

@@ -142,10 +142,17 @@ def _file_table(folder: str) -> list[str]:
     rows, last = [], tasks()
     for path in sorted(CFGS.glob(f"{folder}/*.yaml"), key=lambda path: (path.stem in last, path.stem)):
         values = leaves(OmegaConf.to_container(OmegaConf.load(path)))
-        bases = [name for name in values.pop("defaults", []) if name != "_self_"]
+        bases = [_base(entry) for entry in values.pop("defaults", []) if entry != "_self_"]
         own = [f"`{name}={show(value)}`" for name, value in values.items() if name != "task_name"]
         rows.append([f"`{path.stem}`", ", ".join(bases + own) or "nothing"])
     return _table([folder, "sets"], rows)
+
+
+def _base(entry: str | Mapping[str, str]) -> str:
+    """Return what an entry of `defaults` chooses: a file of the folder, or of another one (override /agent: NAME)."""
+    if isinstance(entry, str):
+        return entry
+    return ", ".join(f"`{group.rpartition('/')[2]}={name}`" for group, name in entry.items())
 
 
 def _other_tasks() -> str:
@@ -161,7 +168,7 @@ def _other_tasks() -> str:
 
 def _shown_defaults(regime: str) -> dict[str, str]:
     """Return the default of each key of a regime as text."""
-    values = agent_arguments() | leaves(defaults(regime))
+    values = agent_arguments(regime) | leaves(defaults(regime))
     files = [entry for entry in OmegaConf.load(CFGS / "config.yaml").defaults if not isinstance(entry, str)]
     chosen = {folder: name for entry in files for folder, name in entry.items()}
     values |= {"regime": chosen["regime"], "task_name": chosen["task"]}

@@ -52,7 +52,7 @@ def _omegaconf(error: OmegaConfBaseException, known: Iterable[str]) -> str:
 _ADVICE = (
     (
         r"To append to your (?:config|default list) use \+(agent)=(.*)",
-        "{0}={1}: agent=NAME works in regime=offline only; elsewhere set agent._target_=MODULE.CLASS",
+        "{0}={1}: regime=ppo and regime=impala have one agent each; another is chosen by agent._target_=MODULE.CLASS",
     ),
     (
         r"To append to your config use \+(agent\.[^=]+)=(.*)",

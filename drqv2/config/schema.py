@@ -17,6 +17,14 @@ from drqv2.errors import UserError
 
 CFGS = Path(__file__).resolve().parents[2] / "cfgs"
 CHOSEN = ("regime", "task", "preset", "agent")  # each chooses a file of the folder of cfgs/ with its name
+# Regimes whose agent is chosen by name, agent=NAME, and those names; in the others, agent._target_ chooses one.
+AGENTS: dict[str, tuple[str, ...]] = {
+    "drqv2": ("drqv2", "spq"),
+    "offline": ("drqv2", "drqv2_bc", "bc", "cql", "spq"),
+    "multitask": ("multitask", "drqv2"),
+    "impala": (),
+    "ppo": (),
+}
 # regime -> title -> keys
 GROUPS: dict[str, dict[str, tuple[Key, ...]]] = {
     "drqv2": drqv2.GROUPS,
@@ -74,24 +82,29 @@ def presets() -> list[str]:
 def defaults(regime: str = FIRST_REGIME) -> dict[str, Any]:
     """Return a regime's configuration without task and preset, nested, interpolations unresolved."""
     groups(regime)
-    own: Any = OmegaConf.load(CFGS / f"regime/{regime}.yaml")
-    bases: list[Any] = []
-    for entry in own.get("defaults", ()):
-        if isinstance(entry, str):
-            bases += [OmegaConf.load(CFGS / f"regime/{entry}.yaml")] if entry != "_self_" else []
-        else:  # a file of another folder, as /agent: NAME
-            bases += [
-                {
-                    folder.strip("/"): OmegaConf.load(CFGS / f"{folder}/{name}.yaml".strip("/"))
-                    for folder, name in entry.items()
-                }
-            ]
-    merged = OmegaConf.merge(OmegaConf.load(CFGS / "config.yaml"), *bases, own)
-    plain: Any = OmegaConf.to_container(merged)
+    files = _with_bases("regime", regime)
+    chosen = [name for file in files for name in _chosen_agents(file)]
+    agent: list[Any] = [{"agent": OmegaConf.merge(*_with_bases("agent", chosen[-1]))}] if chosen else []
+    plain: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(CFGS / "config.yaml"), *agent, *files))
+    plain.get("agent", {}).pop("defaults", None)
     return {name: value for name, value in plain.items() if name not in ("defaults", "hydra")}
 
 
-def agent_arguments() -> dict[str, Any]:
-    """Return the arguments that the files of cfgs/agent set, by dotted name; each belongs to one of these agents."""
-    files: list[Any] = [OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CFGS.glob("agent/*.yaml"))]
-    return {f"agent.{name}": value for file in files for name, value in file.items() if name != "_target_"}
+def agent_arguments(regime: str = FIRST_REGIME) -> dict[str, Any]:
+    """Return what the files of a regime's agents set, by dotted name; each argument belongs to some of these agents."""
+    files: list[Any] = [OmegaConf.to_container(OmegaConf.load(CFGS / f"agent/{name}.yaml")) for name in AGENTS[regime]]
+    return {
+        f"agent.{name}": value for file in files for name, value in file.items() if name not in ("_target_", "defaults")
+    }
+
+
+def _with_bases(folder: str, name: str) -> list[Any]:
+    """Return a file of a folder of cfgs/, after those of the folder that it is based on."""
+    own: Any = OmegaConf.load(CFGS / folder / f"{name}.yaml")
+    bases = [entry for entry in own.get("defaults", ()) if isinstance(entry, str) and entry != "_self_"]
+    return [file for base in bases for file in _with_bases(folder, base)] + [own]
+
+
+def _chosen_agents(file: Any) -> list[str]:
+    entries = [entry for entry in file.get("defaults", ()) if not isinstance(entry, str)]
+    return [name for entry in entries for group, name in entry.items() if group.split("/")[-1] == "agent"]

@@ -46,3 +46,13 @@ def expected(logits: Tensor, centers: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """Return the mean over the batch of the cross-entropy of logits [B, bins] from probabilities [B, bins]."""
     return -(target * logits.log_softmax(1)).sum(1).mean()
+
+
+def symlog(x: Tensor) -> Tensor:
+    """Return sign(x) log(1 + |x|)."""
+    return x.sign() * x.abs().log1p()
+
+
+def symexp(x: Tensor) -> Tensor:
+    """Return the inverse of `symlog`."""
+    return x.sign() * x.abs().expm1()

@@ -46,7 +46,7 @@ class Encoder(nn.Module):
         They are float32, and bfloat16 under bf16 autocast. With `as_maps` they stay the convolutions' [B, 32, h, w]
         in channels-last order, which `Actor` and `Critic` take as well: flattening would copy all of them.
         """
-        h: Tensor = self.convnet(_centred(obs))  # [B, 32, 35, 35] for 84x84
+        h: Tensor = self.convnet(centred(obs))  # [B, 32, 35, 35] for 84x84
         return h if as_maps else h.flatten(1)
 
 
@@ -72,7 +72,7 @@ class StateEncoder(nn.Module):
         return features
 
 
-def _centred(obs: Tensor) -> Tensor:
+def centred(obs: Tensor) -> Tensor:
     """Return pixels as numbers in [-0.5, 0.5], in channels-last order, which is fastest for convolutions."""
     if torch.compiler.is_compiling() or obs.device.type != "cpu" or obs.dtype != torch.uint8 or not len(obs):
         return (obs.contiguous(memory_format=torch.channels_last) / 255.0).sub_(0.5)
@@ -109,21 +109,25 @@ def takes_maps(head: nn.Module) -> bool:
     return isinstance(trunk, nn.Module) and isinstance(next(trunk.children(), None), MapsLinear)
 
 
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
 class Float32LayerNorm(nn.LayerNorm):
     """Layer normalisation in fp32, under bf16 autocast too."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x normalised, float32."""
-        return super().forward(x.float())
+        """Return x normalised, float32 (float64 stays)."""
+        return super().forward(_at_least_float32(x))
 
 
 class Float32Linear(nn.Linear):
     """A layer in fp32, under bf16 autocast too: bf16 is exact for integers only up to 256, too coarse for a value."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [B, out], float32."""
+        """Return [B, out], float32 (float64 stays)."""
         with torch.autocast(x.device.type, enabled=False):
-            return super().forward(x.float())
+            return super().forward(_at_least_float32(x))
 
 
 def _trunk(repr_dim: int, feature_dim: int) -> nn.Sequential:

@@ -35,6 +35,13 @@ def nstep_returns(reward: np.ndarray, discount: np.ndarray, nstep: int, gamma: f
     return returns, factor
 
 
+def segment_returns(reward: Tensor, discount: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sums of discounted rewards of segments within their episodes, and the discount after them, [B, 1]."""
+    factors = torch.where(mask > 0, discount, 1.0).cumprod(1)  # [B, H]
+    before = torch.cat([torch.ones_like(factors[:, :1]), factors[:, :-1]], 1)
+    return (before * reward * mask).sum(1, keepdim=True), factors[:, -1:]
+
+
 def gae(
     rewards: Tensor,
     values: Tensor,

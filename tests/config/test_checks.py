@@ -158,14 +158,15 @@ def test_order_is_regime_then_task_then_preset_then_command_line():
     for preset in ("paper", "cpu", "debug"):
         assert checked(composed(f"preset={preset}", "task=walker_walk"))["task_name"] == "walker_walk"
     for preset in set(presets()) - {"paper", "cpu", "debug"}:
-        regime = OmegaConf.load(CFGS / "preset" / f"{preset}.yaml").regime
+        file = OmegaConf.load(CFGS / "preset" / f"{preset}.yaml")
+        regime = file.get("regime") or file.for_regimes[0]
         checked(composed(f"regime={regime}", f"preset={preset}"))
     assert composed("preset=paper", "task=humanoid_run") == composed("task=humanoid_run")
 
 
 @pytest.mark.parametrize("regime", GROUPS)
 def test_the_table_and_the_files_have_the_same_keys(regime):
-    named = agent_arguments() if regime == "offline" else {}
+    named = agent_arguments(regime)
     assert set(leaves(defaults(regime))) | set(named) == set(keys(regime))
     assert sum(len(group) for group in groups(regime).values()) == len(keys(regime)), "no key twice"
     assert all(key.meaning.endswith(".") for key in keys(regime).values())

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from drqv2.config.checks import leaves
-from drqv2.config.schema import CFGS, keys
+from drqv2.config.schema import AGENTS, CFGS, keys
 from drqv2.config.tables.shared import FIRST_REGIME, REGIMES
 from tests.markdown import tables, value
 
@@ -52,8 +52,8 @@ def composed(*overrides: str) -> dict[str, Any]:
 @pytest.mark.parametrize("regime", REGIMES)
 def test_the_defaults_are_those_that_hydra_composes(regime: str) -> None:
     values = composed(f"regime={regime}")
-    if regime == "offline":  # keys of agents that are not the default one
-        values = composed("regime=offline", "agent=cql") | values
+    for agent in AGENTS[regime]:  # keys of agents that are not the default one
+        values = composed(f"regime={regime}", f"agent={agent}") | values
     values |= {"regime": FIRST_REGIME}  # what regime=NAME replaces
     told = documented()[regime]
     assert set(told) == set(keys(regime))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drqv2.nn.networks import ENCODERS, Actor, Critic, Encoder, StateEncoder, _centred
+from drqv2.nn.networks import ENCODERS, Actor, Critic, Encoder, StateEncoder, centred
 
 
 def mlp(name: str, in_dim: int, hidden: int, out: int) -> dict[str, tuple[int, ...]]:
@@ -142,7 +142,7 @@ def test_encoder_takes_bytes_and_floats() -> None:
 def test_bytes_are_looked_up_as_they_would_be_calculated(bf16: bool) -> None:
     obs = torch.arange(256, dtype=torch.uint8).view(1, 4, 8, 8).repeat(3, 1, 1, 1)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        pixels = _centred(obs)
+        pixels = centred(obs)
     expected = (obs / 255.0 - 0.5).to(torch.bfloat16 if bf16 else torch.float32)
     assert pixels.dtype == expected.dtype
     assert torch.equal(pixels, expected)

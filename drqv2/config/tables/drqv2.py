@@ -99,6 +99,21 @@ AGENT = (
     Key("agent.stddev_schedule", Schedule(), "As stddev_schedule."),
     Key("agent.stddev_clip", Float(0, above=True), "Bound on the noise in updates.", null="no bound"),
 )
+SPQ = (
+    Key("agent.model_lr", Float(0, above=True), "Learning rate of encoder and model. For agent=spq."),
+    Key("agent.target_tau", Float(0, 1, above=True), "Fraction of networks mixed into targets. For agent=spq."),
+    Key("agent.embed_dim", Int(1), "Width of an action's embedding. For agent=spq.", "units"),
+    fixed(
+        "agent.convolutions",
+        Choice("patch", "strided"),
+        "Those of the encoder, with 4 or 10 million multiplications an image. For agent=spq.",
+    ),
+    Key("agent.frame_stack", Int(1), "As frame_stack. For agent=spq.", "frames"),
+    Key("agent.horizon", Int(1), "As nstep: transitions of a segment and of a return. For agent=spq.", "agent steps"),
+    Key("agent.infonce", Float(0), "Weight of the contrastive loss. For agent=spq."),
+    Key("agent.model_warmup", Int(0), "Updates of encoder and model before all others. For agent=spq.", "updates"),
+    Key("agent.hold", Int(1), "Longest time for which exploration noise is held. For agent=spq.", "agent steps"),
+)
 
 GROUPS = {  # by title, in the order in which they are shown
     "Task": shared.TASK,
@@ -109,5 +124,5 @@ GROUPS = {  # by title, in the order in which they are shown
     "Run": shared.RUN,
     "Snapshots": shared.SNAPSHOTS,
     "Records": RECORDS,
-    "Agent": AGENT,
+    "Agent": (*AGENT, *SPQ),
 }

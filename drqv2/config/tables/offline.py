@@ -32,6 +32,7 @@ DATA = (
 RECORDS = (*drqv2.RECORDS, free("log_every_frames", Int(1), "Interval between two rows of train.csv.", "frames"))
 AGENT = (
     *drqv2.AGENT,
+    *drqv2.SPQ,
     Key("agent.bc_alpha", Float(0), "Weight of the values relative to the imitation term. For agent=drqv2_bc."),
     Key("agent.cql_alpha", Float(0), "Weight of the conservative term. For agent=cql."),
     Key(

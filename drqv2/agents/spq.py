@@ -1,0 +1,367 @@
+"""SPQ, self-predictive Q-learning: DrQ-v2's actor and critic on latents that learn to predict themselves.
+
+An encoder f and a model m learn from segments of H transitions alone, not from the critic: unrolled from a segment's
+first observation, the model must predict the rewards and the latents that a target encoder f' gives to the later
+observations. Actor and critic take latents as if they were states. With two random shifts, one for the first
+observation and one for all later ones,
+
+    z = f(o_t),  u_0 = z,  (u_i, l_i) = m(u_{i-1}, a_{t+i-1}),  y_i = f'(o_{t+i}),  i = 1 ... H
+    L_m = sum_i mean (u_i - y_i)^2 + 0.1 CE(two_hot(symlog r_{t+i-1}), l_i) + infonce CE(cos(u_i, y_.) / 0.1, own y_i)
+    a' ~ pi(y_H),  R = sum_i gamma^{i-1} r_{t+i-1} + gamma^H min_j Q'_j(y_H, a')
+    L_Q = sum_j mean (Q_j(z, a_t) - R)^2,  L_pi = -mean min_j Q_j(z, a),  a ~ pi(z)
+
+where pi adds clipped noise to its action and f', Q' follow f, Q by `target_tau`. L_m is the objective of MR.Q (Fujimoto
+et al., arXiv 2501.16142, section 4) with a contrastive term, L_Q and L_pi are DrQ-v2's. What else is needed to learn
+from the first frames on: latents are centred by a running mean before they are normalised, and the model's last layer
+starts at zero. Without both, latents collapse within a hundred updates. Exploration noise is held for several steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drqv2 import utils
+from drqv2.errors import UserError
+from drqv2.nn.augmentation import RandomShiftsAug
+from drqv2.nn.categorical import expected, symexp, symlog, two_hot
+from drqv2.nn.deterministic import MeanAction
+from drqv2.nn.networks import Actor, Critic, centred
+from drqv2.nn.noise import HeldNoise
+from drqv2.nn.returns import segment_returns
+
+Metrics = dict[str, Tensor]
+CONVOLUTIONS = {  # kernel and stride of each layer, of 32 channels; million multiplications for nine channels of 84x84
+    "patch": ((4, 4), (3, 2), (3, 1)),  # 4
+    "strided": ((3, 2), (3, 2), (3, 2), (3, 1)),  # 10, MR.Q's
+}
+
+
+class LatentEncoder(nn.Module):
+    """Images or vectors to latents, f: convolutions or a layer, then z = ELU(LN(h - mean)) of a linear h.
+
+    Args:
+        obs_shape: (C, H, W) or (N,).
+        dim: size D of a latent.
+        convolutions: a key of `CONVOLUTIONS`.
+
+    Attributes:
+        mean: running mean of h, [D]: that of the first batch, then 0.02 of the way to each batch's.
+    """
+
+    mean: Tensor
+    rate: Tensor
+
+    def __init__(self, obs_shape: Sequence[int], dim: int, convolutions: str) -> None:
+        super().__init__()
+        self.images = len(obs_shape) == 3
+        if self.images:
+            layers: list[nn.Module] = []
+            for i, (kernel, stride) in enumerate(CONVOLUTIONS[convolutions]):
+                layers += [nn.Conv2d(32 if i else obs_shape[0], 32, kernel, stride), nn.ELU()]
+            self.body = nn.Sequential(*layers)
+        else:
+            self.body = nn.Sequential(nn.Linear(obs_shape[0], dim), nn.LayerNorm(dim), nn.ELU())
+        with torch.no_grad():
+            features = self.body(torch.zeros(1, *obs_shape)).numel()
+        self.linear, self.norm = nn.Linear(features, dim), nn.LayerNorm(dim)
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("rate", torch.ones(()))
+
+    def forward(self, obs: Tensor, track: bool = False) -> Tensor:
+        """Return latents [B, D] of observations [B, ...]; with `track`, the mean follows this batch."""
+        h = self.linear(self.body(centred(obs) if self.images else obs).flatten(1)).to(self.mean.dtype)
+        if track:
+            self.mean.lerp_(h.detach().mean(0), self.rate)
+            self.rate.fill_(0.02)
+        return F.elu(self.norm(h - self.mean))
+
+
+class Model(nn.Module):
+    """Latent and action to the next latent and the reward, m; its last layer starts at zero.
+
+    Args:
+        dim: size D of a latent.
+        action_dim: numbers A in an action.
+        embed_dim: size of an action's embedding.
+        bins: of the distribution of symlog rewards.
+    """
+
+    def __init__(self, dim: int, action_dim: int, embed_dim: int, bins: int) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(action_dim, embed_dim), nn.ELU())
+        layers: list[nn.Module] = []
+        for size, following in pairwise([dim + embed_dim, dim, dim]):
+            layers += [nn.Linear(size, following), nn.LayerNorm(following), nn.ELU()]
+        last = nn.Linear(dim, dim + bins)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.net = nn.Sequential(*layers, nn.Linear(dim, dim), last)
+
+    def forward(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return next latents [B, D] and logits of the rewards [B, bins], for latents [B, D] and actions [B, A]."""
+        out, dim = self.net(torch.cat([latent, self.embed(action)], -1)), latent.shape[1]
+        return out[:, :dim], out[:, dim:]
+
+
+class SPQAgent:
+    """Self-predictive Q-learning from images or vectors, see the head of this file.
+
+    Args:
+        obs_shape: (C, H, W) of a uint8 observation, frames stacked along C; or (N,) of a state, float32.
+        action_shape: (A,); actions lie in [-1, 1].
+        device: where the networks live.
+        lr: learning rate of Adam for actor and critic.
+        model_lr: that of AdamW, with a decay of 0.01, for encoder and model.
+        hidden_dim: size of latents, and width of the hidden layers.
+        feature_dim: width of the actor's and the critic's trunk.
+        embed_dim: size of an action's embedding.
+        convolutions: "patch", or "strided", see `CONVOLUTIONS`.
+        frame_stack: frames in an observation.
+        horizon: H, transitions in a segment and in a return.
+        target_tau: fraction of the way that target encoder and target critic move at each update.
+        infonce: weight of the contrastive loss.
+        num_expl_steps: agent steps of uniformly random actions at the beginning.
+        model_warmup: updates of encoder and model before the first of all.
+        update_every_steps: agent steps from one update to the next.
+        stddev_schedule: standard deviation of the exploration noise over agent steps, see `utils.schedule`.
+        hold: bound of the agent steps for which noise is held.
+        use_tb: whether `update` returns metrics.
+        precision: fp32; or bf16 for the encoder's products.
+        seed: seeds the agent's own generators. Without it they are torch's global ones.
+        num_envs: environments that act at once.
+
+    Attributes:
+        segment: the replay's batches are of segments of this many transitions.
+
+    Raises:
+        UserError: observations are neither images nor vectors, actions not one vector, or there are no such
+            convolutions.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        action_shape: Sequence[int],
+        device: torch.device | str,
+        lr: float = 3e-4,
+        model_lr: float = 1e-3,
+        hidden_dim: int = 512,
+        feature_dim: int = 50,
+        embed_dim: int = 256,
+        convolutions: str = "strided",
+        frame_stack: int = 3,
+        horizon: int = 3,
+        target_tau: float = 0.01,
+        infonce: float = 0.1,
+        num_expl_steps: int = 1000,
+        model_warmup: int = 250,
+        update_every_steps: int = 1,
+        stddev_schedule: str | float = "linear(0.6,0.2,8000)",
+        hold: int = 16,
+        use_tb: bool = True,
+        precision: str = "fp32",
+        seed: int | None = None,
+        num_envs: int = 1,
+    ) -> None:
+        _check(obs_shape, action_shape, convolutions)
+        self.device = torch.device(device)
+        self.segment, self.target_tau, self.infonce = horizon, target_tau, infonce
+        self.num_expl_steps, self.model_warmup = num_expl_steps, model_warmup
+        self.update_every_steps, self.stddev_schedule = update_every_steps, stddev_schedule
+        self.use_tb, self.precision = use_tb, precision
+        self.images, self.stacked = len(obs_shape) == 3, obs_shape[0]
+        self.channels = obs_shape[0] // frame_stack  # of one frame
+        self.bins = torch.linspace(-10, 10, 65, device=self.device)
+
+        self.encoder, self.encoder_target = (
+            LatentEncoder(obs_shape, hidden_dim, convolutions).to(self.device) for _ in range(2)
+        )
+        self.model = Model(hidden_dim, action_shape[0], embed_dim, len(self.bins)).to(self.device)
+        sizes = (hidden_dim, action_shape, feature_dim, hidden_dim)
+        self.actor = Actor(*sizes).to(self.device)
+        self.critic, self.critic_target = (Critic(*sizes, layer_norm=True).to(self.device) for _ in range(2))
+        self.encoder_target.load_state_dict(self.encoder.state_dict())
+        self.critic_target.load_state_dict(self.critic.state_dict())
+
+        modelled = [*self.encoder.parameters(), *self.model.parameters()]
+        self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True)
+        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
+        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)
+        self.aug = RandomShiftsAug(pad=4)
+        self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
+        self.warmed_up = False
+        self.act_generator: torch.Generator | None = None
+        self.update_generator: torch.Generator | None = None
+        if seed is not None:
+            self.act_generator, self.update_generator, self.aug.generator = (
+                torch.Generator(self.device).manual_seed(utils.spawn_seed(seed, utils.AGENT, i)) for i in range(3)
+            )
+        self.train()
+
+    def train(self, training: bool = True) -> None:
+        """Put the networks into training mode, or evaluation mode when `training` is False."""
+        self.training = training
+        for module in (self.encoder, self.model, self.actor, self.critic):
+            module.train(training)
+
+    def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+        """Choose an action; arguments and result are those of `DrQV2Agent.act`."""
+        action: np.ndarray = self.act_batch(obs[None], step, eval_mode)[0]
+        return action
+
+    @torch.no_grad()
+    def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+        """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
+        random = not eval_mode and step < self.num_expl_steps
+        noise = None if eval_mode else self.noise.next(random, self.act_generator)
+        if noise is not None and random:
+            return noise.cpu().numpy()
+        with self._autocast():
+            latent = self.encoder(torch.as_tensor(obs, device=self.device))
+        action = self.actor(latent, 0.0).mean
+        if noise is not None:
+            action = (action + utils.schedule(self.stddev_schedule, step) * noise).clamp(-1, 1)
+        return action.cpu().numpy()
+
+    def deterministic_policy(self) -> nn.Module:
+        """Return a module from observations to the actions without noise, which shares the agent's weights."""
+        return MeanAction(self.encoder, self.actor)
+
+    def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
+        """Learn from one batch, every `update_every_steps` agent steps; otherwise do nothing.
+
+        Args:
+            replay_iter: yields segments: obs uint8 [B, C + H * channels, h, w] or float32 [B, H + 1, N], action
+                float32 [B, H, A], reward, discount with gamma in it and mask, float32 [B, H].
+            step: agent steps so far.
+
+        Returns:
+            Scalars by name, on the device; empty when there was no update or `use_tb` is False.
+        """
+        if step % self.update_every_steps != 0:
+            return {}
+        if not self.warmed_up:
+            for _ in range(self.model_warmup):
+                self.update_model(*utils.to_torch(next(replay_iter), self.device))
+            self.warmed_up = True
+        batch = utils.to_torch(next(replay_iter), self.device)
+        _, action, reward, discount, mask = batch
+        metrics, latent, last = self.update_model(*batch)
+        metrics |= self.update_critic(latent, action[:, 0], *segment_returns(reward, discount, mask), last)
+        metrics |= self.update_actor(latent)
+        self.follow(self.critic, self.critic_target)
+        return metrics if self.use_tb else {}
+
+    def update_model(
+        self, obs: Tensor, action: Tensor, reward: Tensor, discount: Tensor, mask: Tensor
+    ) -> tuple[Metrics, Tensor, Tensor]:
+        """Fit encoder and model to a batch, as `update` draws it: minimise L_m.
+
+        Returns:
+            metrics, and without gradient, [B, D] each: the latents of the first observations and the targets of the
+            last ones in their episodes.
+        """
+        first, later = self._views(obs)
+        with torch.no_grad(), self._autocast():
+            targets = torch.stack([self.encoder_target(self._at(later, i)) for i in range(self.segment)])  # [H, B, D]
+        with self._autocast():
+            latent = self.encoder(first, track=True)
+
+        dynamics = rewards = contrast = torch.zeros((), device=self.device)
+        predicted, own = latent, torch.arange(len(latent), device=self.device)
+        for i, target in enumerate(targets):
+            predicted, logits = self.model(predicted, action[:, i])
+            dynamics = dynamics + ((predicted - target).square().mean(1) * mask[:, i]).mean()
+            wanted = two_hot(symlog(reward[:, i : i + 1]), self.bins)
+            rewards = rewards - ((wanted * logits.log_softmax(1)).sum(1) * mask[:, i]).mean()
+            cosines = F.normalize(predicted, eps=0.1) @ F.normalize(target, eps=0.1).T  # [B, B]
+            contrast = contrast + (F.cross_entropy(cosines / 0.1, own, reduction="none") * mask[:, i]).mean()
+        loss = dynamics + 0.1 * rewards + self.infonce * contrast
+        self.model_opt.zero_grad(set_to_none=True)
+        loss.backward()
+        self.model_opt.step()
+        self.follow(self.encoder, self.encoder_target)
+
+        metrics = {
+            "dynamics_loss": dynamics.detach(),
+            "reward_loss": rewards.detach(),
+            "infonce_loss": contrast.detach(),
+            "infonce_hits": (cosines.argmax(1) == own).float().mean(),
+            "reward_error": (symexp(expected(logits.detach(), self.bins)) - reward[:, -1:]).abs().mean(),
+            "latent_std": latent.detach().std(0).mean(),
+        }
+        last = (mask.sum(1).long() - 1).clamp(min=0)
+        return metrics, latent.detach(), targets[last, own]
+
+    def update_critic(self, latent: Tensor, action: Tensor, reward: Tensor, factor: Tensor, last: Tensor) -> Metrics:
+        """Fit both Q functions to the returns of segments: minimise L_Q.
+
+        Args:
+            latent: of the first observations, [B, D].
+            action: taken there, [B, A].
+            reward: sums of discounted rewards, [B, 1].
+            factor: on the values that follow, [B, 1].
+            last: latents of the observations that follow, [B, D].
+        """
+        with torch.no_grad():
+            next_action = self._smoothed(last)
+            target = reward + factor * torch.min(*self.critic_target(last, next_action))
+        q1, q2 = self.critic(latent, action)
+        loss = F.mse_loss(q1, target) + F.mse_loss(q2, target)
+        self.critic_opt.zero_grad(set_to_none=True)
+        loss.backward()
+        self.critic_opt.step()
+        return {
+            "critic_target_q": target.mean(),
+            "critic_q1": q1.detach().mean(),
+            "critic_q2": q2.detach().mean(),
+            "critic_loss": loss.detach(),
+        }
+
+    def update_actor(self, latent: Tensor) -> Metrics:
+        """Move the policy towards actions of higher value at latents [B, D]: minimise L_pi."""
+        action = self._smoothed(latent)
+        loss = -torch.min(*self.critic(latent, action)).mean()
+        self.actor_opt.zero_grad(set_to_none=True)
+        loss.backward(inputs=list(self.actor.parameters()))
+        self.actor_opt.step()
+        return {"actor_loss": loss.detach(), "actor_saturated": (action.detach().abs() > 0.95).float().mean()}
+
+    def follow(self, network: nn.Module, target: nn.Module) -> None:
+        """Move a target `target_tau` of the way to its network, and copy its buffers."""
+        utils.soft_update_params(network, target, self.target_tau)
+        for buffer, of_target in zip(network.buffers(), target.buffers(), strict=True):
+            of_target.copy_(buffer)
+
+    def _smoothed(self, latent: Tensor) -> Tensor:
+        """Return the policy's actions with clipped noise, [B, A]."""
+        return self.actor(latent, 0.2).sample(clip=0.3, generator=self.update_generator)
+
+    def _views(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first observations, and what holds the later ones, each with a random shift of its own."""
+        if not self.images:
+            return obs[:, 0], obs[:, 1:]
+        return self.aug(obs[:, : self.stacked]), self.aug(obs[:, self.channels :])
+
+    def _at(self, later: Tensor, i: int) -> Tensor:
+        """Return the observations i + 1 steps after the first."""
+        return later[:, i * self.channels : i * self.channels + self.stacked] if self.images else later[:, i]
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+
+def _check(obs_shape: Sequence[int], action_shape: Sequence[int], convolutions: str) -> None:
+    if len(action_shape) != 1:
+        raise UserError(f"SPQ needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
+    if len(obs_shape) not in (1, 3):
+        raise UserError(f"SPQ observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)")
+    if convolutions not in CONVOLUTIONS:
+        raise UserError(f"agent.convolutions={convolutions} must be {' or '.join(CONVOLUTIONS)}")
