@@ -23,6 +23,7 @@ from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.agents.impala import ImpalaAgent
 from drqv2.agents.multitask import MultiTaskAgent
 from drqv2.agents.ppo import PPOAgent
+from drqv2.agents.spq import SPQAgent
 from drqv2.envs import ExtendedTimeStep
 from drqv2.envs.handles import EnvHandle, LocalEnv
 from drqv2.envs.pool import PoolEnvironment
@@ -63,6 +64,10 @@ def agent_of(kind: str, obs_shape: tuple[int, ...]) -> tuple[Any, tuple[int, ...
     if kind == "DrQ-v2" or kind == "strided":
         made: Any = DrQV2Agent(obs_shape, (4,), "cpu", **DRQV2, encoder="strided" if kind == "strided" else "drqv2")
         return made, (4,)
+    if kind == "SPQ":
+        spq = SPQAgent(obs_shape, (4,), "cpu", hidden_dim=16, feature_dim=8, embed_dim=4, num_expl_steps=0)
+        spq.encoder.mean.normal_()
+        return spq, (4,)
     if kind == "several tasks":
         return MultiTaskAgent(obs_shape, (4,), "cpu", **DRQV2, num_tasks=3, action_sizes=[4, 2, 1], task_dim=4), (4,)
     name, _, actions = kind.partition(", ")
@@ -92,6 +97,8 @@ CASES = [
     ("DrQ-v2", (9, 48, 48)),
     ("strided", (9, 48, 48)),
     ("DrQ-v2", (7,)),
+    ("SPQ", (9, 48, 48)),
+    ("SPQ", (7,)),
     ("several tasks", (7,)),
     ("PPO, vector", (7,)),
     ("PPO, buttons", (4, 84, 84)),

@@ -49,12 +49,15 @@ MULTITASK += (
     "save_video=true render_size=32 snapshot_keep_last=2 agent.critic=residual agent.critic_dim=8 "
     "agent.critic_heads=task agent.update_every_steps=1 updates_per_step=0.5 task_sampling=proportional"
 ).split()
+SPQ = "agent=spq agent.convolutions=patch agent.embed_dim=8 agent.model_warmup=5 replay_fading=0.99".split()
 _OTHERS = {
     "PPO": PPO,
     "IMPALA": [*IMPALA, *IN_TURN],
     "actors": [*IMPALA, "total_timesteps=14400"],
     "multitask": MULTITASK,
     "offline": [*OFFLINE, "snapshot_every_seconds=0.1"],
+    "SPQ": [*SHORT, *SPQ, "num_envs=2", "overlap=true", "replay_buffer_num_workers=1"],
+    "SPQ offline": [*OFFLINE, *SPQ, "snapshot_every_seconds=0.1"],
 }
 _OVERRIDES = {mode: [*SHORT, *more] for mode, more in _DRQV2.items()} | _OTHERS
 MODES = [mode for mode in _OVERRIDES if mode != "actors"]  # which give the same bits each time
@@ -75,7 +78,7 @@ def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subpr
     if (run_dir / "config.yaml").exists() and starts.exists() and len(starts.read_text().splitlines()) % 2:
         argv = [f"resume={run_dir}"]
     else:
-        data = [f"data={stored()}"] if mode == "offline" else []
+        data = [f"data={stored()}"] if mode.endswith("offline") else []
         argv = [*_OVERRIDES[mode], *data, f"hydra.run.dir={run_dir}"]
     command = [sys.executable, "-m", "tests.faults.driver", boundary, str(count), *argv]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}

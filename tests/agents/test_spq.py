@@ -1,0 +1,302 @@
+"""An update of SPQ against its formulas written out in double precision; its noise; what it learns from a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drqv2.agents.spq import SPQAgent
+from drqv2.errors import UserError
+from drqv2.nn.noise import HeldNoise
+from drqv2.nn.returns import segment_returns
+
+B, H, A, D, GAMMA = 6, 3, 2, 16, 0.9
+LR, MODEL_LR, TAU, INFONCE = 0.01, 0.02, 0.1, 0.3
+IMAGE, STATE = (6, 32, 32), (5,)  # two frames of three channels
+Weights = dict[str, Tensor]
+
+
+def make_agent(obs_shape: Sequence[int], **changes: Any) -> SPQAgent:
+    torch.manual_seed(0)
+    arguments: dict[str, Any] = {
+        "lr": LR,
+        "model_lr": MODEL_LR,
+        "hidden_dim": D,
+        "feature_dim": 7,
+        "embed_dim": 4,
+        "convolutions": "patch",
+        "frame_stack": 2,
+        "horizon": H,
+        "target_tau": TAU,
+        "infonce": INFONCE,
+        "model_warmup": 0,
+        "num_expl_steps": 0,
+    }
+    agent = SPQAgent(obs_shape, (A,), "cpu", **arguments | changes)
+    generator = torch.Generator().manual_seed(1)
+    for module in networks(agent).values():
+        module.double()
+        for parameter in module.parameters():  # the model's last layer is not zero, and no target is a copy
+            parameter.data.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    agent.bins = agent.bins.double()
+    agent.aug = nn.Identity()  # type: ignore[assignment]
+    return agent
+
+
+def networks(agent: SPQAgent) -> dict[str, nn.Module]:
+    names = ("encoder", "encoder_target", "model", "actor", "critic", "critic_target")
+    return {name: getattr(agent, name) for name in names}
+
+
+def batch(obs_shape: Sequence[int]) -> tuple[Tensor, ...]:
+    """Segments; the second is of an episode that terminated after two steps, the third of one truncated after one."""
+    generator = torch.Generator().manual_seed(2)
+    if len(obs_shape) == 3:
+        obs = torch.randint(0, 256, (B, 6 + 3 * H, 32, 32), generator=generator, dtype=torch.uint8).double()
+    else:
+        obs = torch.randn(B, H + 1, *obs_shape, generator=generator, dtype=torch.float64)
+    action = torch.rand(B, H, A, generator=generator, dtype=torch.float64) * 2 - 1
+    reward = torch.rand(B, H, generator=generator, dtype=torch.float64) * 3 - 1
+    discount, mask = torch.full((B, H), GAMMA, dtype=torch.float64), torch.ones(B, H, dtype=torch.float64)
+    discount[1, 1:], mask[1, 2], mask[2, 1:] = 0.0, 0.0, 0.0
+    return obs, action, reward, discount, mask
+
+
+def normalised(x: Tensor, w: Weights, name: str) -> Tensor:
+    x = (x - x.mean(1, keepdim=True)) / (x.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    return x * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def linear(x: Tensor, w: Weights, name: str) -> Tensor:
+    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+
+def elu(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, x.exp() - 1)
+
+
+def f_linear(obs: Tensor, w: Weights) -> Tensor:
+    if obs.ndim == 4:
+        x = obs.double() / 255 - 0.5
+        for layer, stride in ((0, 4), (2, 2), (4, 1)):
+            x = elu(F.conv2d(x, w[f"body.{layer}.weight"], w[f"body.{layer}.bias"], stride))
+        return linear(x.flatten(1), w, "linear")
+    return linear(elu(normalised(linear(obs, w, "body.0"), w, "body.1")), w, "linear")
+
+
+def f(obs: Tensor, w: Weights, mean: Tensor) -> Tensor:
+    return elu(normalised(f_linear(obs, w) - mean, w, "norm"))
+
+
+def m(latent: Tensor, action: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+    x = torch.cat([latent, elu(linear(action, w, "embed.0"))], 1)
+    x = elu(normalised(linear(x, w, "net.0"), w, "net.1"))
+    x = elu(normalised(linear(x, w, "net.3"), w, "net.4"))
+    out = linear(linear(x, w, "net.6"), w, "net.7")
+    return out[:, :D], out[:, D:]
+
+
+def pi(latent: Tensor, w: Weights, noise: Tensor) -> Tensor:
+    x = normalised(linear(latent, w, "trunk.0"), w, "trunk.1").tanh()
+    x = linear(x, w, "policy.0").clamp(min=0)
+    x = linear(x, w, "policy.2").clamp(min=0)
+    action = linear(x, w, "policy.4").tanh() + (0.2 * noise).clamp(-0.3, 0.3)
+    return action + (action.clamp(-1 + 1e-6, 1 - 1e-6) - action).detach()
+
+
+def q(latent: Tensor, action: Tensor, w: Weights) -> list[Tensor]:
+    x = torch.cat([normalised(linear(latent, w, "trunk.0"), w, "trunk.1").tanh(), action], 1)
+    values = []
+    for name in ("Q1", "Q2"):
+        y = normalised(linear(x, w, f"{name}.0"), w, f"{name}.1").clamp(min=0)
+        y = normalised(linear(y, w, f"{name}.3"), w, f"{name}.4").clamp(min=0)
+        values.append(linear(y, w, f"{name}.6"))
+    return values
+
+
+def observation(obs: Tensor, i: int) -> Tensor:
+    return obs[:, 3 * i : 3 * i + 6] if obs.ndim == 4 else obs[:, i]
+
+
+def model_loss(
+    obs: Tensor, action: Tensor, reward: Tensor, mask: Tensor, w: dict[str, Weights], means: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    latent = f(observation(obs, 0), w["encoder"], means[0])
+    targets = [f(observation(obs, i + 1), w["encoder_target"], means[1]).detach() for i in range(H)]
+    u, total = latent, torch.zeros((), dtype=torch.float64)
+    for i in range(H):
+        u, logits = m(u, action[:, i], w["model"])
+        for b in range(B):
+            if mask[b, i] == 0:
+                continue
+            dynamics = ((u[b] - targets[i][b]) ** 2).mean()
+            place = (torch.sign(reward[b, i]) * torch.log(1 + reward[b, i].abs()) + 10) / (20 / 64)
+            low = int(place)
+            log_p = logits[b] - torch.logsumexp(logits[b], 0)
+            of_reward = -((low + 1 - place) * log_p[low] + (place - low) * log_p[low + 1])
+            cosines = torch.stack([u[b] @ y / (u[b].norm() * y.norm()) for y in targets[i]]) / 0.1
+            contrast = -(cosines[b] - torch.logsumexp(cosines, 0))
+            total = total + (dynamics + 0.1 * of_reward + INFONCE * contrast) / B
+    return total, latent.detach(), targets
+
+
+def stepped(w: Weights, loss: Tensor, lr: float, decay: float) -> Weights:
+    """Weights after the first step of AdamW, in which both moments are those of this gradient."""
+    grads = torch.autograd.grad(loss, list(w.values()), retain_graph=True)
+    return {
+        name: p * (1 - lr * decay) - lr * g / (g.abs() + 1e-8) for (name, p), g in zip(w.items(), grads, strict=True)
+    }
+
+
+@pytest.mark.parametrize("obs_shape", [IMAGE, STATE], ids=["images", "states"])
+def test_an_update_is_that_of_its_formulas(obs_shape: Sequence[int]) -> None:
+    agent = make_agent(obs_shape)
+    w = {
+        name: {key: p.detach().clone().requires_grad_() for key, p in module.named_parameters()}
+        for name, module in networks(agent).items()
+    }
+    obs, action, reward, discount, mask = batch(obs_shape)
+    mean = f_linear(observation(obs, 0), w["encoder"]).mean(0).detach()  # that of the first batch
+    loss, latent, targets = model_loss(obs, action, reward, mask, w, (mean, agent.encoder_target.mean))
+    joint = {f"f.{k}": v for k, v in w["encoder"].items()} | {f"m.{k}": v for k, v in w["model"].items()}
+    joint = stepped(joint, loss, MODEL_LR, 0.01)
+
+    torch.manual_seed(3)
+    noise = torch.randn(B, A, dtype=torch.float64)
+    last = torch.stack([targets[[2, 1, 0, 2, 2, 2][b]][b] for b in range(B)])
+    next_q = torch.minimum(*q(last, pi(last, w["actor"], noise), w["critic_target"]))[:, 0]
+    wanted = reward[:, 0] + GAMMA * reward[:, 1] + GAMMA**2 * reward[:, 2] + GAMMA**3 * next_q
+    wanted[1] = reward[1, 0] + GAMMA * reward[1, 1]
+    wanted[2] = reward[2, 0] + GAMMA * next_q[2]
+    both = q(latent, action[:, 0], w["critic"])
+    critic_loss = sum(((value[:, 0] - wanted.detach()) ** 2).mean() for value in both)
+    assert isinstance(critic_loss, Tensor)
+    critic = stepped(w["critic"], critic_loss, LR, 0.0)
+    actions = pi(latent, w["actor"], torch.randn(B, A, dtype=torch.float64))
+    actor_loss = -torch.minimum(*q(latent, actions, critic)).mean()
+    actor = stepped(w["actor"], actor_loss, LR, 0.0)
+
+    torch.manual_seed(3)
+    metrics = agent.update(iter([(obs, action, reward, discount, mask)]), 0)
+    assert float(metrics["critic_loss"]) == pytest.approx(critic_loss.item(), rel=1e-9)
+    assert float(metrics["actor_loss"]) == pytest.approx(actor_loss.item(), rel=1e-9)
+    after: dict[str, Weights] = {
+        "encoder": {k[2:]: v for k, v in joint.items() if k[0] == "f"},
+        "model": {k[2:]: v for k, v in joint.items() if k[0] == "m"},
+        "critic": critic,
+        "actor": actor,
+    }
+    after |= {
+        f"{name}_target": {k: (1 - TAU) * v + TAU * after[name][k] for k, v in w[f"{name}_target"].items()}
+        for name in ("encoder", "critic")
+    }
+    for name, module in networks(agent).items():
+        for key, parameter in module.named_parameters():
+            torch.testing.assert_close(parameter, after[name][key], rtol=1e-8, atol=1e-9, msg=f"{name}.{key}")
+    torch.testing.assert_close(agent.encoder.mean, mean)
+    torch.testing.assert_close(agent.encoder_target.mean, mean)
+
+
+def test_the_mean_follows_batches_slowly_after_the_first() -> None:
+    agent = make_agent(STATE)
+    first, second = torch.randn(2, B, 5, dtype=torch.float64)
+    weights: Weights = {**dict(agent.encoder.named_parameters())}
+    for obs in (first, second):
+        agent.encoder(obs, track=True)
+    means = [f_linear(obs, weights).mean(0) for obs in (first, second)]
+    torch.testing.assert_close(agent.encoder.mean, 0.98 * means[0] + 0.02 * means[1])
+
+
+def test_actor_and_critic_leave_encoder_and_model_alone() -> None:
+    agent = make_agent(STATE)
+    latent = torch.randn(B, D, dtype=torch.float64)
+    before = [p.clone() for p in agent.model_opt.param_groups[0]["params"]]
+    reward, factor = torch.ones(2, B, 1, dtype=torch.float64)
+    agent.update_critic(latent, torch.zeros(B, A).double(), reward, factor, latent)
+    agent.update_actor(latent)
+    assert all(torch.equal(a, b) for a, b in zip(before, agent.model_opt.param_groups[0]["params"], strict=True))
+
+
+def test_the_first_update_warms_the_model_up() -> None:
+    agent = make_agent(STATE, model_warmup=4, update_every_steps=2)
+    drawn: list[int] = []
+
+    def batches() -> Any:
+        while True:
+            drawn.append(1)
+            yield batch(STATE)
+
+    stream = batches()
+    assert agent.update(stream, 1) == {}
+    assert len(drawn) == 0
+    agent.update(stream, 2)
+    assert len(drawn) == 5
+    agent.update(stream, 4)
+    assert len(drawn) == 6
+
+
+def test_returns_of_segments_end_with_their_episodes() -> None:
+    reward = torch.tensor([[1.0, 2.0, 4.0]] * 3)
+    discount = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.0, 0.0], [0.5, 0.5, 0.5]])
+    mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
+    total, factor = segment_returns(reward, discount, mask)
+    assert total.tolist() == [[3.0], [2.0], [2.0]]
+    assert factor.tolist() == [[0.125], [0.0], [0.25]]
+
+
+def test_noise_is_held() -> None:
+    noise, generator = HeldNoise((2000, 1), 16, torch.device("cpu")), torch.Generator().manual_seed(0)
+    drawn = torch.stack([noise.next(False, generator)[:, 0] for _ in range(40)])  # [40, 2000]
+    lengths = []
+    for row in drawn.T.tolist():
+        changes = [i for i in range(1, 40) if row[i] != row[i - 1]]
+        lengths += [b - a for a, b in pairwise(changes[:2])]  # the first whole one
+    assert max(lengths) <= 16
+    weights = np.arange(1, 17.0) ** -2
+    assert np.mean(np.array(lengths) == 1) == pytest.approx(weights[0] / weights.sum(), abs=0.04)
+    assert float(drawn.std()) == pytest.approx(1.0, abs=0.05)
+    single = HeldNoise((1, 3), 1, torch.device("cpu"))
+    uniform = torch.stack([single.next(True, generator) for _ in range(300)])
+    assert -1 <= float(uniform.min()) < -0.9 < 0.9 < float(uniform.max()) <= 1
+    assert len(uniform.unique()) == uniform.numel()
+
+
+def test_exploration_is_random_then_noisy_then_absent() -> None:
+    agent = make_agent(STATE, num_expl_steps=10, stddev_schedule=0.5, hold=1, num_envs=3)
+    for module in networks(agent).values():
+        module.float()
+    obs = np.ones((3, 5), np.float32)
+    quiet = agent.act_batch(obs, 20, eval_mode=True)
+    assert quiet.dtype == np.float32
+    np.testing.assert_allclose(quiet, np.tile(quiet[0], (3, 1)), atol=1e-6)
+    np.testing.assert_array_equal(quiet, agent.act_batch(obs, 0, eval_mode=True))
+    random = np.stack([agent.act_batch(obs, 0, eval_mode=False) for _ in range(400)])
+    assert abs(random.mean()) < 0.1
+    noisy = np.stack([agent.act_batch(obs, 20, eval_mode=False) for _ in range(400)])
+    assert (np.abs(noisy) <= 1).all()
+    np.testing.assert_allclose(noisy.mean(0), quiet, atol=0.12)
+    assert float((noisy - quiet).std()) == pytest.approx(0.5, abs=0.06)
+    np.testing.assert_allclose(agent.act(obs[0], 20, eval_mode=True), quiet[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("obs_shape", "action_shape", "convolutions", "words"),
+    [
+        ((9, 84, 84), (2, 2), "patch", "one vector"),
+        ((4, 9, 84, 84), (2,), "patch", "must be (C, H, W) or (N,)"),
+        ((9, 84, 84), (2,), "deep", "agent.convolutions=deep must be patch or strided"),
+    ],
+)
+def test_what_it_cannot_learn_is_refused(
+    obs_shape: Sequence[int], action_shape: Sequence[int], convolutions: str, words: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        SPQAgent(obs_shape, action_shape, "cpu", convolutions=convolutions)
+    assert words in str(refused.value)
