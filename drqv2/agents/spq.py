@@ -269,8 +269,7 @@ class SPQAgent:
             last ones in their episodes.
         """
         first, later = self._views(obs)
-        with torch.no_grad(), self._autocast():
-            targets = torch.stack([self.encoder_target(self._at(later, i)) for i in range(self.segment)])  # [H, B, D]
+        targets = self._targets(later)
         with self._autocast():
             latent = self.encoder(first, track=True)
 
@@ -350,9 +349,13 @@ class SPQAgent:
             return obs[:, 0], obs[:, 1:]
         return self.aug(obs[:, : self.stacked]), self.aug(obs[:, self.channels :])
 
-    def _at(self, later: Tensor, i: int) -> Tensor:
-        """Return the observations i + 1 steps after the first."""
-        return later[:, i * self.channels : i * self.channels + self.stacked] if self.images else later[:, i]
+    @torch.no_grad()
+    def _targets(self, later: Tensor) -> Tensor:
+        """Return the target encoder's latents of the observations 1 ... H steps after the first, [H, B, D]."""
+        starts = range(0, self.segment * self.channels, self.channels)
+        seen = [later[:, i : i + self.stacked] for i in starts] if self.images else later.unbind(1)
+        with self._autocast():
+            return torch.stack([self.encoder_target(obs) for obs in seen])
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")

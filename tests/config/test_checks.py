@@ -158,7 +158,7 @@ def test_order_is_regime_then_task_then_preset_then_command_line():
     for preset in ("paper", "cpu", "debug"):
         assert checked(composed(f"preset={preset}", "task=walker_walk"))["task_name"] == "walker_walk"
     for preset in set(presets()) - {"paper", "cpu", "debug"}:
-        file = OmegaConf.load(CFGS / "preset" / f"{preset}.yaml")
+        file: Any = OmegaConf.load(CFGS / "preset" / f"{preset}.yaml")
         regime = file.get("regime") or file.for_regimes[0]
         checked(composed(f"regime={regime}", f"preset={preset}"))
     assert composed("preset=paper", "task=humanoid_run") == composed("task=humanoid_run")

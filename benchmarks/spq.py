@@ -1,0 +1,117 @@
+"""Time of SPQ's update beside DrQ-v2's, and in parts: `python -m benchmarks.spq [--json] [--quick]`.
+
+The agents of preset=spq_cpu, preset=cpu (with the paper's action repeat) and the paper's settings measure alternately,
+each with random batches of 84x84 pixels and six actions.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from benchmarks.alternation import alternate, timed_ms
+from benchmarks.common import Row, main, quartiles
+from drqv2 import utils
+from drqv2.agents.loading import make_agent
+from drqv2.launch.compose import compose
+from drqv2.system import machine
+
+ABOUT = (
+    "one update: ms, and per environment frame, with as many updates as the preset makes; then the parts of "
+    "preset=spq_cpu's, percent of it"
+)
+SIDES = {"spq_cpu": ["preset=spq_cpu"], "cpu": ["preset=cpu", "action_repeat=2", "nstep=3"], "paper": ["preset=paper"]}
+PARTS = {  # methods of the agent, and what they hold
+    "_views": "random shifts",
+    "_targets": "target latents",
+    "update_model": "encoder and model",
+    "update_critic": "critic",
+    "update_actor": "actor",
+}
+ACTIONS = (6,)
+
+
+def measure(quick: bool = False) -> list[Row]:
+    """Return a row for each side, and one for each part of SPQ's update."""
+    seconds = 0.0 if quick else 60.0
+    found = alternate({name: partial(updates, overrides, quick) for name, overrides in SIDES.items()}, seconds)
+    rows: list[Row] = []
+    for name, times in found.items():
+        cfg = compose(*SIDES[name], "task=cheetah_run")
+        frames = cfg.agent.update_every_steps * cfg.action_repeat
+        figures = quartiles(times, "ms")
+        rows.append({"side": name, **figures, "ms_per_frame": figures["ms"] / frames, "percent": None})
+    rows += parts(quick)
+    return rows
+
+
+def prepared(overrides: list[str], quick: bool) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """Return an agent as a run makes it on the CPU, and a batch of random pixels."""
+    utils.set_numerics()
+    utils.keep_freed_memory()
+    cfg = compose(*overrides, "task=cheetah_run", "device=cpu", "lr=1e-4")
+    batch = 8 if quick else cfg.batch_size
+    node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
+    shapes = {"obs_shape": (9, 84, 84), "action_shape": ACTIONS}
+    offered = {"precision": machine.resolve_precision("auto", "cpu"), "compile": False, "seed": 1}
+    agent = make_agent(node | {"use_tb": True}, None, shapes | {"device": "cpu"}, offered)
+    horizon = getattr(agent, "segment", None)
+    channels = 9 if horizon is None else 9 + 3 * horizon
+    obs = torch.randint(0, 256, (batch, channels, 84, 84), dtype=torch.uint8)
+    lead = (batch,) if horizon is None else (batch, horizon)
+    action, reward = torch.rand(*lead, *ACTIONS) * 2 - 1, torch.rand(*lead, *([1] if horizon is None else []))
+    last = obs.flip(0) if horizon is None else torch.ones_like(reward)
+    return agent, (obs, action, reward, torch.full_like(reward, 0.97), last)
+
+
+def updates(overrides: list[str], quick: bool) -> Iterator[float]:
+    """Yield the times of updates in ms."""
+    agent, batch = prepared(overrides, quick)
+    while True:
+        yield timed_ms(partial(agent.update, repeat(batch), 0))
+
+
+def parts(quick: bool) -> list[Row]:
+    """Return the time of each part of SPQ's update, and of choosing an action; a part does not count what it calls."""
+    agent, batch = prepared(SIDES["spq_cpu"], quick)
+    agent.update(repeat(batch), 0)
+    spent: dict[str, list[float]] = defaultdict(list)
+    stack: list[float] = []  # time of the parts within each that is running
+
+    def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            stack.append(0.0)
+            begin = time.perf_counter()
+            result = call(*args, **kwargs)
+            took = time.perf_counter() - begin
+            spent[name].append(1000 * (took - stack.pop()))
+            if stack:
+                stack[-1] += took
+            return result
+
+        return wrapper
+
+    for name in PARTS:
+        setattr(agent, name, timed(name, getattr(agent, name)))
+    whole = statistics.median(timed_ms(partial(agent.update, repeat(batch), 0)) for _ in range(3 if quick else 60))
+    obs = batch[0][0, :9].numpy()
+    spent["act"] = [timed_ms(partial(agent.act, obs, 10**6, False)) for _ in range(3 if quick else 60)]
+    rows = []
+    for name, meaning in (PARTS | {"act": "an action (not in the update)"}).items():
+        figures = quartiles(spent[name], "ms")
+        share = None if name == "act" else 100 * figures["ms"] / whole
+        rows.append({"side": meaning, **figures, "ms_per_frame": figures["ms"] / 2, "percent": share})
+    return rows
+
+
+if __name__ == "__main__":
+    main(Path(__file__).stem, ABOUT, measure)
