@@ -122,6 +122,7 @@ class SPQAgent:
         hidden_dim: size of latents, and width of the hidden layers.
         feature_dim: width of the actor's and the critic's trunk.
         embed_dim: size of an action's embedding.
+        pad: greatest random shift of images, pixels.
         convolutions: "patch", or "strided", see `CONVOLUTIONS`.
         frame_stack: frames in an observation.
         horizon: H, transitions in a segment and in a return.
@@ -155,6 +156,7 @@ class SPQAgent:
         hidden_dim: int = 512,
         feature_dim: int = 50,
         embed_dim: int = 256,
+        pad: int = 4,
         convolutions: str = "strided",
         frame_stack: int = 3,
         horizon: int = 3,
@@ -194,7 +196,7 @@ class SPQAgent:
         self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True)
         self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
         self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)
-        self.aug = RandomShiftsAug(pad=4)
+        self.aug = RandomShiftsAug(pad)
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.warmed_up = False
         self.act_generator: torch.Generator | None = None

@@ -55,6 +55,10 @@ _ADVICE = (
         "{0}={1}: regime=ppo and regime=impala have one agent each; another is chosen by agent._target_=MODULE.CLASS",
     ),
     (
+        r"In 'preset/(\S+)': Could not override 'agent'",
+        "preset={0} applies only to regimes with agent=NAME: drqv2, offline",
+    ),
+    (
         r"To append to your config use \+(agent\.[^=]+)=(.*)",
         "{0}={1}: there is no such key{near} (see --help)\nAdd an argument that your own agent takes with +{0}={1}",
     ),

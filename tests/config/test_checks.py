@@ -13,10 +13,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+import train
 from drqv2.config.checks import check_agent, leaves, validate
 from drqv2.config.formatting import show
 from drqv2.config.help import help_text, markdown
-from drqv2.config.schema import CFGS, GROUPS, agent_arguments, defaults, groups, keys, presets, tasks
+from drqv2.config.schema import AGENTS, CFGS, GROUPS, agent_arguments, defaults, groups, keys, presets, tasks
 from drqv2.config.tables.shared import REGIMES, SMALLEST_IMAGE
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
@@ -303,3 +304,28 @@ def test_config_and_launch_import_neither_torch_nor_mujoco():
     code = f"import sys, drqv2.config.help, drqv2.launch.command_line; print({heavy})"
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["agent=bc"], "agent=bc: regime=drqv2 has drqv2, spq; agent=bc is for regime=offline"),
+        (["regime=multitask", "agent=spq"], "regime=multitask has multitask, drqv2; agent=spq is for regime=drqv2 or"),
+        (["regime=ppo", "agent=drqv2"], "agent=drqv2: regime=ppo and regime=impala have one agent each"),
+        (["preset=spq", "regime=ppo"], "preset=spq applies only to regimes with agent=NAME: drqv2, offline"),
+        (["preset=spq_cpu", "agent.convolutions=deep"], "agent.convolutions=deep: must be patch or strided"),
+    ],
+)
+def test_an_agent_is_chosen_by_name_where_there_is_a_choice(overrides: list[str], words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        train.compose(*overrides)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("regime", ["drqv2", "offline", "multitask"])
+def test_every_agent_of_a_regime_composes(regime: str) -> None:
+    data = ["data=here"] if regime == "offline" else []
+    targets = [train.compose(f"regime={regime}", f"agent={name}", *data).agent._target_ for name in AGENTS[regime]]
+    assert len(set(targets)) == len(AGENTS[regime])
+    assert train.compose(f"regime={regime}", *data).agent._target_ in targets
+    assert train.compose("preset=spq_cpu").agent.feature_dim == 256
