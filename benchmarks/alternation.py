@@ -90,7 +90,7 @@ def _serve(side: Side, pipe: Connection) -> None:
         while True:
             pipe.recv()
             pipe.send(next(figures, None))
-    except (EOFError, BrokenPipeError):
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
         pass  # the benchmark is over
     finally:
         if isinstance(figures, Generator):

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -88,7 +89,10 @@ def main(name: str, about: str, measure: Callable[[bool], list[Row]]) -> None:
     """
     args = options(about)
     facts = machine_facts()  # before the benchmark itself loads the machine
-    rows = measure(args.quick)
+    try:
+        rows = measure(args.quick)
+    except KeyboardInterrupt:
+        sys.exit("stopped by Ctrl-C")
     if args.json:
         print(json.dumps({"machine": facts, name: rows}, indent=2))
     else:

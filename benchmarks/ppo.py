@@ -5,10 +5,12 @@ The sides have the same environment, network, batch, minibatches and epochs, and
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.alternation import alternate
@@ -129,7 +131,13 @@ def tianshou(setting: Setting, seconds: float) -> Iterator[float]:
 
 
 def measure(quick: bool = False) -> list[Row]:
-    """Return a row for each side of each setting."""
+    """Return a row for each side of each setting.
+
+    Raises:
+        SystemExit: the others are not installed.
+    """
+    if missing := [name for name in ("stable_baselines3", "tianshou") if find_spec(name) is None]:
+        sys.exit(f"not installed: {', '.join(missing)}; install what this compares with: pip install -e '.[peers]'")
     seconds, turn = (0.0, 0.1) if quick else (60.0, 4.0)
     rows: list[Row] = []
     for setting in SETTINGS[: 1 if quick else None]:
