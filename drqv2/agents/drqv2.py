@@ -80,7 +80,9 @@ class DrQV2Agent:
         encoder: str = "drqv2",
         critic_layer_norm: bool = False,
     ) -> None:
-        _check(obs_shape, action_shape, encoder)
+        check_shapes("DrQ-v2", obs_shape, action_shape)
+        if encoder not in ENCODERS:
+            raise UserError(f"agent.encoder={encoder} must be {' or '.join(ENCODERS)}")
         self.device = device
         self.critic_target_tau = critic_target_tau
         self.update_every_steps = update_every_steps
@@ -337,13 +339,12 @@ class DrQV2Agent:
         return torch.tensor(stddev) if compiled else stddev
 
 
-def _check(obs_shape: Sequence[int], action_shape: Sequence[int], encoder: str) -> None:
+def check_shapes(agent: str, obs_shape: Sequence[int], action_shape: Sequence[int]) -> None:
+    """Raise a `UserError` unless observations are images or vectors, and actions one vector."""
     if len(action_shape) != 1:
-        raise UserError(f"DrQ-v2 needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
+        raise UserError(f"{agent} needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
     if len(obs_shape) not in (1, 3):
-        raise UserError(f"DrQ-v2 observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)")
-    if encoder not in ENCODERS:
-        raise UserError(f"agent.encoder={encoder} must be {' or '.join(ENCODERS)}")
+        raise UserError(f"{agent} observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)")
 
 
 def is_hooked(module: torch.nn.Module | None) -> bool:

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drqv2 import utils
+from drqv2.agents.drqv2 import check_shapes
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
@@ -64,7 +65,7 @@ class LatentEncoder(nn.Module):
         if self.images:
             layers: list[nn.Module] = []
             for i, (kernel, stride) in enumerate(CONVOLUTIONS[convolutions]):
-                layers += [nn.Conv2d(32 if i else obs_shape[0], 32, kernel, stride), nn.ELU()]
+                layers += [nn.Conv2d(32 if i else obs_shape[0], 32, kernel, stride), nn.ReLU()]
             self.body = nn.Sequential(*layers)
         else:
             self.body = nn.Sequential(nn.Linear(obs_shape[0], dim), nn.LayerNorm(dim), nn.ELU())
@@ -102,7 +103,7 @@ class Model(nn.Module):
         last = nn.Linear(dim, dim + bins)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        self.net = nn.Sequential(*layers, nn.Linear(dim, dim), last)
+        self.net = nn.Sequential(*layers, last)
 
     def forward(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return next latents [B, D] and logits of the rewards [B, bins], for latents [B, D] and actions [B, A]."""
@@ -142,8 +143,7 @@ class SPQAgent:
         segment: the replay's batches are of segments of this many transitions.
 
     Raises:
-        UserError: observations are neither images nor vectors, actions not one vector, or there are no such
-            convolutions.
+        UserError: the shapes are others, or there are no such convolutions.
     """
 
     def __init__(
@@ -172,7 +172,9 @@ class SPQAgent:
         seed: int | None = None,
         num_envs: int = 1,
     ) -> None:
-        _check(obs_shape, action_shape, convolutions)
+        check_shapes("SPQ", obs_shape, action_shape)
+        if convolutions not in CONVOLUTIONS:
+            raise UserError(f"agent.convolutions={convolutions} must be {' or '.join(CONVOLUTIONS)}")
         self.device = torch.device(device)
         self.segment, self.target_tau, self.infonce = horizon, target_tau, infonce
         self.num_expl_steps, self.model_warmup = num_expl_steps, model_warmup
@@ -245,7 +247,7 @@ class SPQAgent:
             step: agent steps so far.
 
         Returns:
-            Scalars by name, on the device; empty when there was no update or `use_tb` is False.
+            Metrics as those of `DrQV2Agent.update`.
         """
         if step % self.update_every_steps != 0:
             return {}
@@ -266,9 +268,8 @@ class SPQAgent:
     ) -> tuple[Metrics, Tensor, Tensor]:
         """Fit encoder and model to a batch, as `update` draws it: minimise L_m.
 
-        Returns:
-            metrics, and without gradient, [B, D] each: the latents of the first observations and the targets of the
-            last ones in their episodes.
+        It returns metrics and, without gradient, [B, D] each, the latents of the segments' first observations and the
+        target latents of the last ones within their episodes.
         """
         first, later = self._views(obs)
         targets = self._targets(later)
@@ -302,14 +303,10 @@ class SPQAgent:
         return metrics, latent.detach(), targets[last, own]
 
     def update_critic(self, latent: Tensor, action: Tensor, reward: Tensor, factor: Tensor, last: Tensor) -> Metrics:
-        """Fit both Q functions to the returns of segments: minimise L_Q.
+        """Fit both Q functions: minimise L_Q.
 
-        Args:
-            latent: of the first observations, [B, D].
-            action: taken there, [B, A].
-            reward: sums of discounted rewards, [B, 1].
-            factor: on the values that follow, [B, 1].
-            last: latents of the observations that follow, [B, D].
+        It takes latents [B, D] and actions [B, A], the segments' sums of rewards and factors on the value after them
+        [B, 1], and the latents there [B, D].
         """
         with torch.no_grad():
             next_action = self._smoothed(last)
@@ -361,12 +358,3 @@ class SPQAgent:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
-
-
-def _check(obs_shape: Sequence[int], action_shape: Sequence[int], convolutions: str) -> None:
-    if len(action_shape) != 1:
-        raise UserError(f"SPQ needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
-    if len(obs_shape) not in (1, 3):
-        raise UserError(f"SPQ observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)")
-    if convolutions not in CONVOLUTIONS:
-        raise UserError(f"agent.convolutions={convolutions} must be {' or '.join(CONVOLUTIONS)}")

@@ -86,7 +86,7 @@ def f_linear(obs: Tensor, w: Weights) -> Tensor:
     if obs.ndim == 4:
         x = obs.double() / 255 - 0.5
         for layer, stride in ((0, 4), (2, 2), (4, 1)):
-            x = elu(F.conv2d(x, w[f"body.{layer}.weight"], w[f"body.{layer}.bias"], stride))
+            x = F.conv2d(x, w[f"body.{layer}.weight"], w[f"body.{layer}.bias"], stride).clamp(min=0)
         return linear(x.flatten(1), w, "linear")
     return linear(elu(normalised(linear(obs, w, "body.0"), w, "body.1")), w, "linear")
 
@@ -99,7 +99,7 @@ def m(latent: Tensor, action: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
     x = torch.cat([latent, elu(linear(action, w, "embed.0"))], 1)
     x = elu(normalised(linear(x, w, "net.0"), w, "net.1"))
     x = elu(normalised(linear(x, w, "net.3"), w, "net.4"))
-    out = linear(linear(x, w, "net.6"), w, "net.7")
+    out = linear(x, w, "net.6")
     return out[:, :D], out[:, D:]
 
 
