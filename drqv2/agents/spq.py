@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -75,6 +75,12 @@ class LatentEncoder(nn.Module):
         self.register_buffer("mean", torch.zeros(dim))
         self.register_buffer("rate", torch.ones(()))
 
+    @torch.no_grad()
+    def follow_mean(self, network: LatentEncoder, tau: float) -> None:
+        """Move the mean `tau` of the way to that of a network, the first time all of it."""
+        self.mean.lerp_(network.mean, torch.where(self.rate == 1, 1.0, tau).to(self.mean.dtype))
+        self.rate.copy_(network.rate)
+
     def forward(self, obs: Tensor, track: bool = False) -> Tensor:
         """Return latents [B, D] of observations [B, ...]; with `track`, the mean follows this batch."""
         h = self.linear(self.body(centred(obs) if self.images else obs).flatten(1)).to(self.mean.dtype)
@@ -125,7 +131,6 @@ class SPQAgent:
         embed_dim: size of an action's embedding.
         pad: greatest random shift of images, pixels.
         convolutions: "patch", or "strided", see `CONVOLUTIONS`.
-        frame_stack: frames in an observation.
         horizon: H, transitions in a segment and in a return.
         target_tau: fraction of the way that target encoder and target critic move at each update.
         infonce: weight of the contrastive loss.
@@ -143,8 +148,11 @@ class SPQAgent:
         segment: the replay's batches are of segments of this many transitions.
 
     Raises:
-        UserError: the shapes are others, or there are no such convolutions.
+        UserError: the shapes are others, there are no such convolutions, or the images are too small.
     """
+
+    # Optimizers whose learning rate a resume can change, by key.
+    learning_rates: ClassVar = {"lr": ("actor_opt", "critic_opt"), "model_lr": ("model_opt",)}
 
     def __init__(
         self,
@@ -158,7 +166,6 @@ class SPQAgent:
         embed_dim: int = 256,
         pad: int = 4,
         convolutions: str = "strided",
-        frame_stack: int = 3,
         horizon: int = 3,
         target_tau: float = 0.01,
         infonce: float = 0.1,
@@ -173,15 +180,13 @@ class SPQAgent:
         num_envs: int = 1,
     ) -> None:
         check_shapes("SPQ", obs_shape, action_shape)
-        if convolutions not in CONVOLUTIONS:
-            raise UserError(f"agent.convolutions={convolutions} must be {' or '.join(CONVOLUTIONS)}")
+        _check_images(obs_shape, convolutions, pad)
         self.device = torch.device(device)
         self.segment, self.target_tau, self.infonce = horizon, target_tau, infonce
         self.num_expl_steps, self.model_warmup = num_expl_steps, model_warmup
         self.update_every_steps, self.stddev_schedule = update_every_steps, stddev_schedule
         self.use_tb, self.precision = use_tb, precision
         self.images, self.stacked = len(obs_shape) == 3, obs_shape[0]
-        self.channels = obs_shape[0] // frame_stack  # of one frame
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 
         self.encoder, self.encoder_target = (
@@ -290,6 +295,7 @@ class SPQAgent:
         loss.backward()
         self.model_opt.step()
         self.follow(self.encoder, self.encoder_target)
+        self.encoder_target.follow_mean(self.encoder, self.target_tau)
 
         metrics = {
             "dynamics_loss": dynamics.detach(),
@@ -333,10 +339,8 @@ class SPQAgent:
         return {"actor_loss": loss.detach(), "actor_saturated": (action.detach().abs() > 0.95).float().mean()}
 
     def follow(self, network: nn.Module, target: nn.Module) -> None:
-        """Move a target `target_tau` of the way to its network, and copy its buffers."""
+        """Move a target `target_tau` of the way to its network."""
         utils.soft_update_params(network, target, self.target_tau)
-        for buffer, of_target in zip(network.buffers(), target.buffers(), strict=True):
-            of_target.copy_(buffer)
 
     def _smoothed(self, latent: Tensor) -> Tensor:
         """Return the policy's actions with clipped noise, [B, A]."""
@@ -346,15 +350,31 @@ class SPQAgent:
         """Return the first observations, and what holds the later ones, each with a random shift of its own."""
         if not self.images:
             return obs[:, 0], obs[:, 1:]
-        return self.aug(obs[:, : self.stacked]), self.aug(obs[:, self.channels :])
+        return self.aug(obs[:, : self.stacked]), self.aug(obs[:, (obs.shape[1] - self.stacked) // self.segment :])
 
     @torch.no_grad()
     def _targets(self, later: Tensor) -> Tensor:
         """Return the target encoder's latents of the observations 1 ... H steps after the first, [H, B, D]."""
-        starts = range(0, self.segment * self.channels, self.channels)
-        seen = [later[:, i : i + self.stacked] for i in starts] if self.images else later.unbind(1)
+        if self.images:
+            frame = (later.shape[1] - self.stacked) // max(self.segment - 1, 1)  # channels of one
+            seen: Sequence[Tensor] = [later[:, i * frame : i * frame + self.stacked] for i in range(self.segment)]
+        else:
+            seen = later.unbind(1)
         with self._autocast():
             return torch.stack([self.encoder_target(obs) for obs in seen])
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+
+def _check_images(obs_shape: Sequence[int], convolutions: str, pad: int) -> None:
+    if convolutions not in CONVOLUTIONS:
+        raise UserError(f"agent.convolutions={convolutions} must be {' or '.join(CONVOLUTIONS)}")
+    least = 1
+    for kernel, stride in reversed(CONVOLUTIONS[convolutions]):
+        least = (least - 1) * stride + kernel
+    if len(obs_shape) == 3 and min(obs_shape[1:]) < max(least, pad + 1):
+        raise UserError(
+            f"images of {obs_shape[1]}x{obs_shape[2]}: with agent.convolutions={convolutions} and agent.pad={pad} they "
+            f"need sides of at least {max(least, pad + 1)} pixels; set image_size"
+        )

@@ -20,12 +20,13 @@ from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.kinds import NO_LEGACY, Device, Key, Schedule
 from drqv2.config.messages import explain
 from drqv2.config.rules import check_together
-from drqv2.config.schema import AGENTS, every_key, keys
+from drqv2.config.schema import AGENTS, arguments_of, every_key, keys
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
 FOR_REGIMES = "for_regimes"  # in a preset: the regimes that it fits, where it does not choose one
+FOR_AGENTS = "for_agents"  # and the agents
 _LENGTHS = {"obs_shape": 3, "action_shape": 1}  # of the shapes that the environment defines
 
 
@@ -73,6 +74,7 @@ def validate(cfg: DictConfig) -> None:
     known = keys(regime)
     with open_dict(cfg):
         cfg.pop(FOR_REGIMES, None)
+        cfg.pop(FOR_AGENTS, None)
         _drop_foreign(cfg, known)
         if re.search(":.", str(cfg.get("env_id"))):
             cfg.task_name = label(cfg.env_id, "")
@@ -84,11 +86,12 @@ def validate(cfg: DictConfig) -> None:
             raise UserError(explain(error, regime)) from None
         _check_names(plain, known)
         flat: dict[str, Any] = {}
+        own = arguments_of(str(plain["agent"]["_target_"]))
         # Those that may import torch, which takes seconds, come last.
         for key in sorted(known.values(), key=lambda key: isinstance(key.kind, Schedule | Device)):
             node, _, leaf = key.name.rpartition(".")
             values, target = (plain[node], cfg[node]) if node else (plain, cfg)
-            if leaf not in values and key.legacy is not NO_LEGACY:
+            if leaf not in values and key.legacy is not NO_LEGACY and not (node == "agent" and own and leaf not in own):
                 values[leaf] = key.legacy
             if leaf in values and not (key.name == "agent.encoder" and _is_foreign(plain)):
                 flat[key.name] = key.check(values[leaf])
@@ -153,13 +156,23 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
     presets = [o for o in overrides if o.startswith("preset=")]
     fitting = cfg.get(FOR_REGIMES, [regime])
     if presets and (regime != chosen or regime not in fitting):
-        fits = fitting[0] if regime == chosen else regime
+        fits = " or regime=".join(fitting) if regime == chosen else regime
         raise UserError(
             f"{', '.join(presets)} applies only to regime={fits}; add regime={fits}, or choose another preset"
         )
+    agents = [o.partition("=")[2].strip("'\"") for o in overrides if o.startswith("agent=")]
+    if presets and agents and agents[-1] not in cfg.get(FOR_AGENTS, agents):
+        raise UserError(
+            f"{', '.join(presets)} with agent={agents[-1]}: it is for agent={' or '.join(cfg[FOR_AGENTS])}; choose one "
+            f"of these, or another preset"
+        )
     for override in overrides:
         name, _, value = override.lstrip("+~").partition("=")
-        if name == "agent" and value not in AGENTS[regime]:
+        if override.startswith("~agent") and name == "agent":
+            raise UserError(
+                f"{override}: a run needs an agent; choose one with agent=NAME or agent._target_=MODULE.CLASS"
+            )
+        if name == "agent" and value.strip("'\"") not in AGENTS[regime]:
             raise UserError(_other_agent(override, value, regime))
         if name == "task" and cfg.get("env_id") is not None:
             raise UserError(f"{override} and env_id={cfg.env_id}: give only one of them")

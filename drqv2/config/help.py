@@ -19,9 +19,9 @@ _HEAD = """\
 
 Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/tables/` and `cfgs/`.
 
-Later wins: `cfgs/config.yaml`, then the regime (`regime=drqv2`), the task (`task=cheetah_run`), the preset
-(`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result to `config.yaml` in its
-directory.
+Later wins: `cfgs/config.yaml`, then the agent (`agent=spq`, in some regimes), the regime (`regime=drqv2`), the task
+(`task=cheetah_run`), the preset (`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result
+to `config.yaml` in its directory.
 
 A heading names the regimes that have the keys below it; without names, all regimes have them. Where regimes have
 different defaults, the first one is that of all regimes not named after it: `2`; impala, ppo: `1`. A default of

@@ -98,6 +98,16 @@ def agent_arguments(regime: str = FIRST_REGIME) -> dict[str, Any]:
     }
 
 
+def arguments_of(target: str) -> set[str]:
+    """Return the arguments that the file of an agent's class in cfgs/agent sets; none for a class without a file."""
+    for names in AGENTS.values():
+        for name in names:
+            files = _with_bases("agent", name)
+            if files[-1].get("_target_") == target:
+                return {str(key) for file in files for key in file} - {"defaults"}
+    return set()
+
+
 def _with_bases(folder: str, name: str) -> list[Any]:
     """Return a file of a folder of cfgs/, after those of the folder that it is based on."""
     own: Any = OmegaConf.load(CFGS / folder / f"{name}.yaml")

@@ -16,15 +16,22 @@ class HeldNoise:
     """
 
     def __init__(self, shape: tuple[int, int], longest: int, device: torch.device) -> None:
-        self.weights = torch.arange(1, longest + 1, device=device).float() ** -2
+        weights = torch.arange(1, longest + 1, device=device).float() ** -2
+        self.shares = weights.cumsum(0) / weights.sum()  # of lengths up to 1, 2, ...
+        self.shares[-1] = 1.0
+        self.uniform = True
         self.numbers = torch.zeros(shape, device=device)
         self.left = torch.zeros(shape[0], dtype=torch.int64, device=device)
 
     def next(self, uniform: bool, generator: torch.Generator | None) -> Tensor:
         """Return the next numbers of all environments, uniform in [-1, 1] or normal when they are drawn."""
+        if uniform != self.uniform:  # numbers of the other kind are not held any longer
+            self.uniform = uniform
+            self.left.zero_()
         new = torch.empty_like(self.numbers)
         new = new.uniform_(-1, 1, generator=generator) if uniform else new.normal_(generator=generator)
-        lengths = torch.multinomial(self.weights, len(new), replacement=True, generator=generator) + 1
+        drawn = torch.rand(len(new), device=new.device, generator=generator)
+        lengths = torch.searchsorted(self.shares, drawn) + 1
         over = self.left == 0
         self.numbers = torch.where(over[:, None], new, self.numbers)
         self.left = torch.where(over, lengths, self.left) - 1

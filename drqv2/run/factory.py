@@ -51,9 +51,10 @@ def prepare_machine(cfg: DictConfig) -> None:
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     if cfg.precision == "bf16" and cfg.device == "cpu" and not machine.processor()[1]:
         print("warning: this CPU emulates bf16, which is many times slower; precision=auto would choose fp32 here")
-    if cfg.device.startswith("cuda") and str(cfg.agent._target_).endswith(".MultiTaskAgent"):
+    kind = str(cfg.agent._target_).rpartition(".")[2]
+    if kind == "SPQAgent" or (kind == "MultiTaskAgent" and cfg.device.startswith("cuda")):
         if cfg.compile is True:
-            raise UserError("compile=true: MultiTaskAgent uses no CUDA graphs yet; use compile=auto")
+            raise UserError(f"compile=true: {kind} has nothing to compile yet; use compile=auto")
         cfg.compile = False
     if cfg.regime in ("ppo", "impala"):
         cfg.compile = False  # nothing to compile: `config.rules` refuses compile=true
@@ -85,7 +86,7 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
     shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
     cfg.agent.update({name: list(shape) for name, shape in shapes.items() if name in cfg.agent})
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)  # other keys may refer to the shapes
-    if str(node["_target_"]).endswith((".DrQV2Agent", ".MultiTaskAgent")) and np.issubdtype(
+    if str(node["_target_"]).endswith((".DrQV2Agent", ".MultiTaskAgent", ".SPQAgent")) and np.issubdtype(
         env.action_spec().dtype, np.integer
     ):
         raise UserError(

@@ -55,10 +55,11 @@ def apply(agent: Any, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
     for name in sorted(names.union(_OF_THIS_START)):
         if name in fresh and (name not in _OF_THIS_START or isinstance(fresh[name], str | bool | torch.device)):
             setattr(agent, name, fresh[name])
-    if "agent.lr" in changed:
-        for optimizer in _optimizers(vars(agent)):
-            for group in optimizer.param_groups:
-                group["lr"] = changed["agent.lr"]
+    for key, names in getattr(agent, "learning_rates", {"lr": None}).items():
+        if f"agent.{key}" in changed:
+            for optimizer in _optimizers(vars(agent) if names is None else [getattr(agent, name) for name in names]):
+                for group in optimizer.param_groups:
+                    group["lr"] = changed[f"agent.{key}"]
 
 
 def _optimizers(value: Any) -> Iterator[torch.optim.Optimizer]:

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from drqv2.agents.spq import SPQAgent
 from drqv2.errors import UserError
+from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.noise import HeldNoise
 from drqv2.nn.returns import segment_returns
+from drqv2.snapshot.agent_weights import apply
 
 B, H, A, D, GAMMA = 6, 3, 2, 16, 0.9
 LR, MODEL_LR, TAU, INFONCE = 0.01, 0.02, 0.1, 0.3
@@ -32,7 +34,6 @@ def make_agent(obs_shape: Sequence[int], **changes: Any) -> SPQAgent:
         "feature_dim": 7,
         "embed_dim": 4,
         "convolutions": "patch",
-        "frame_stack": 2,
         "horizon": H,
         "target_tau": TAU,
         "infonce": INFONCE,
@@ -185,6 +186,8 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Sequence[int]) -> None:
 
     torch.manual_seed(3)
     metrics = agent.update(iter([(obs, action, reward, discount, mask)]), 0)
+    parts = metrics["dynamics_loss"] + 0.1 * metrics["reward_loss"] + INFONCE * metrics["infonce_loss"]
+    assert float(parts) == pytest.approx(loss.item(), rel=1e-9)
     assert float(metrics["critic_loss"]) == pytest.approx(critic_loss.item(), rel=1e-9)
     assert float(metrics["actor_loss"]) == pytest.approx(actor_loss.item(), rel=1e-9)
     after: dict[str, Weights] = {
@@ -201,7 +204,9 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Sequence[int]) -> None:
         for key, parameter in module.named_parameters():
             torch.testing.assert_close(parameter, after[name][key], rtol=1e-8, atol=1e-9, msg=f"{name}.{key}")
     torch.testing.assert_close(agent.encoder.mean, mean)
-    torch.testing.assert_close(agent.encoder_target.mean, mean)
+    torch.testing.assert_close(agent.encoder_target.mean, mean)  # the first time all of it
+    agent.update(iter([(obs, action, reward, discount, mask)]), 1)
+    torch.testing.assert_close(agent.encoder_target.mean, mean + TAU * (agent.encoder.mean - mean))
 
 
 def test_the_mean_follows_batches_slowly_after_the_first() -> None:
@@ -214,14 +219,77 @@ def test_the_mean_follows_batches_slowly_after_the_first() -> None:
     torch.testing.assert_close(agent.encoder.mean, 0.98 * means[0] + 0.02 * means[1])
 
 
-def test_actor_and_critic_leave_encoder_and_model_alone() -> None:
+def test_actor_and_critic_leave_encoder_and_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make_agent(STATE)
-    latent = torch.randn(B, D, dtype=torch.float64)
-    before = [p.clone() for p in agent.model_opt.param_groups[0]["params"]]
-    reward, factor = torch.ones(2, B, 1, dtype=torch.float64)
-    agent.update_critic(latent, torch.zeros(B, A).double(), reward, factor, latent)
-    agent.update_actor(latent)
-    assert all(torch.equal(a, b) for a, b in zip(before, agent.model_opt.param_groups[0]["params"], strict=True))
+    learnt = [*agent.encoder.parameters(), *agent.model.parameters()]
+    after_model: list[Tensor] = []
+    update_model = agent.update_model
+
+    def recorded(*args: Tensor) -> Any:
+        result = update_model(*args)
+        after_model.extend(p.detach().clone() for p in learnt)
+        return result
+
+    monkeypatch.setattr(agent, "update_model", recorded)
+    before = [p.detach().clone() for p in learnt]
+    agent.update(iter([batch(STATE)]), 0)
+    assert all(torch.equal(p, q) for p, q in zip(learnt, after_model, strict=True))
+    assert not any(torch.equal(p, q) for p, q in zip(learnt, before, strict=True))
+
+
+def test_first_and_later_observations_have_shifts_of_their_own() -> None:
+    agent = make_agent(IMAGE)
+    agent.aug = RandomShiftsAug(4)
+    frames = torch.randint(0, 256, (40, 3 * (2 + H), 32, 32), dtype=torch.uint8)
+    first, later = agent._views(frames)
+    assert first.shape == (40, 6, 32, 32)
+    assert later.shape == (40, 3 * (1 + H), 32, 32)
+
+    def shift(view: Tensor, of: Tensor) -> tuple[int, int]:
+        found = [
+            (dy, dx)
+            for dy in range(-4, 5)
+            for dx in range(-4, 5)
+            if torch.equal(view[:, 4:-4, 4:-4], of[:, 4 + dy : 28 + dy, 4 + dx : 28 + dx])
+        ]
+        assert len(found) == 1
+        return found[0]
+
+    pairs = [(shift(a, x[:6]), shift(b, x[3:])) for a, b, x in zip(first, later, frames, strict=True)]
+    assert sum(a != b for a, b in pairs) > 30
+    seen: list[Tensor] = []
+    agent.encoder_target.forward = lambda obs: seen.append(obs) or torch.zeros(len(obs), D)  # type: ignore
+    agent._targets(later)
+    for i, obs in enumerate(seen):
+        assert torch.equal(obs, later[:, 3 * i : 3 * i + 6])
+    assert len(seen) == H
+
+
+def test_bf16_learns_nearly_the_same() -> None:
+    losses = []
+    for precision in ("fp32", "bf16"):
+        agent = make_agent(IMAGE, precision=precision)
+        for module in networks(agent).values():
+            module.float()
+        agent.bins = agent.bins.float()
+        obs, *others = batch(IMAGE)
+        metrics = agent.update(iter([(obs.to(torch.uint8), *(x.float() for x in others))]), 0)
+        losses.append([float(metrics[name]) for name in ("dynamics_loss", "reward_loss", "infonce_loss")])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_a_resume_changes_the_learning_rate_of_that_name() -> None:
+    agent = make_agent(STATE)
+
+    def rates() -> list[float]:
+        optimizers = (agent.model_opt, agent.actor_opt, agent.critic_opt)
+        return [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+
+    apply(agent, {}, {"agent.model_lr": 0.5})
+    assert rates() == [0.5, LR, LR]
+    apply(agent, {}, {"agent.lr": 0.25})
+    assert rates() == [0.5, 0.25, 0.25]
 
 
 def test_the_first_update_warms_the_model_up() -> None:
@@ -262,6 +330,8 @@ def test_noise_is_held() -> None:
     weights = np.arange(1, 17.0) ** -2
     assert np.mean(np.array(lengths) == 1) == pytest.approx(weights[0] / weights.sum(), abs=0.04)
     assert float(drawn.std()) == pytest.approx(1.0, abs=0.05)
+    last = noise.numbers.clone()
+    assert not (noise.next(True, generator) == last).any()  # a new kind of numbers begins at once
     single = HeldNoise((1, 3), 1, torch.device("cpu"))
     uniform = torch.stack([single.next(True, generator) for _ in range(300)])
     assert -1 <= float(uniform.min()) < -0.9 < 0.9 < float(uniform.max()) <= 1
@@ -292,6 +362,8 @@ def test_exploration_is_random_then_noisy_then_absent() -> None:
         ((9, 84, 84), (2, 2), "patch", "one vector"),
         ((4, 9, 84, 84), (2,), "patch", "must be (C, H, W) or (N,)"),
         ((9, 84, 84), (2,), "deep", "agent.convolutions=deep must be patch or strided"),
+        ((9, 84, 27), (2,), "patch", "need sides of at least 28 pixels"),
+        ((9, 30, 84), (2,), "strided", "need sides of at least 31 pixels"),
     ],
 )
 def test_what_it_cannot_learn_is_refused(

@@ -266,7 +266,7 @@ def test_a_run_that_began_on_a_gpu_can_be_resumed(regime):
 
 def test_what_has_no_graph_on_a_gpu_is_said():
     cfg = composed("regime=multitask", "device=cuda", "precision=bf16", "compile=true")
-    with pytest.raises(UserError, match="uses no CUDA graphs"):
+    with pytest.raises(UserError, match="has nothing to compile yet"):
         factory.prepare_machine(cfg)
 
 
@@ -313,6 +313,10 @@ def test_config_and_launch_import_neither_torch_nor_mujoco():
         (["regime=multitask", "agent=spq"], "regime=multitask has multitask, drqv2; agent=spq is for regime=drqv2 or"),
         (["regime=ppo", "agent=drqv2"], "agent=drqv2: regime=ppo and regime=impala have one agent each"),
         (["preset=spq", "regime=ppo"], "preset=spq applies only to regimes with agent=NAME: drqv2, offline"),
+        (["preset=spq", "regime=multitask"], "applies only to regime=drqv2 or regime=offline"),
+        (["preset=spq", "agent=drqv2"], "preset=spq with agent=drqv2: it is for agent=spq"),
+        (["agent=spq", "preset=cpu"], "preset=cpu with agent=spq: it is for agent=drqv2 or"),
+        (["~agent"], "~agent: a run needs an agent"),
         (["preset=spq_cpu", "agent.convolutions=deep"], "agent.convolutions=deep: must be patch or strided"),
     ],
 )
@@ -328,4 +332,12 @@ def test_every_agent_of_a_regime_composes(regime: str) -> None:
     targets = [train.compose(f"regime={regime}", f"agent={name}", *data).agent._target_ for name in AGENTS[regime]]
     assert len(set(targets)) == len(AGENTS[regime])
     assert train.compose(f"regime={regime}", *data).agent._target_ in targets
-    assert train.compose("preset=spq_cpu").agent.feature_dim == 256
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_presets_of_spq_hold_for_every_task(task: str) -> None:
+    sizes = {"spq": (256, 3, 512), "spq_cpu": (64, 3, 256)}
+    for preset, expected in sizes.items():
+        cfg = train.compose(f"preset={preset}", f"task={task}")
+        assert (cfg.batch_size, cfg.agent.horizon, cfg.agent.feature_dim) == expected
+        assert not {"encoder", "critic_layer_norm", "stddev_clip"} & set(cfg.agent)

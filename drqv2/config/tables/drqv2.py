@@ -1,4 +1,4 @@
-"""Keys of DrQ-v2; their defaults are in cfgs/regime/drqv2.yaml."""
+"""Keys of DrQ-v2; their defaults are in cfgs/regime/drqv2.yaml and cfgs/agent/."""
 
 from __future__ import annotations
 
@@ -58,7 +58,11 @@ LEARNER = (
         null="as steps_per_collect",
         legacy=None,
     ),
-    Key("lr", Float(0, above=True), "Learning rate of Adam, for encoder, actor and critic."),
+    Key(
+        "lr",
+        Float(0, above=True),
+        "Learning rate of Adam, for encoder, actor and critic; agent=spq: not encoder.",
+    ),
     Key("feature_dim", Int(1), "Width of the trunks behind the encoder.", "units"),
     Key("stddev_schedule", Schedule(), "Standard deviation of the exploration noise; durations in agent steps."),
     Key("updates_per_step", Float(0, above=True), "Calls of agent.update for each agent step, on average.", "calls"),
@@ -80,7 +84,12 @@ AGENT = (
     Key("agent.update_every_steps", Int(1), "Interval between updates.", "agent steps"),
     free("agent.use_tb", Bool(), "As use_tb: whether update returns metrics."),
     Key("agent.num_expl_steps", Int(0), "Uniformly random actions at the start.", "agent steps"),
-    Key("agent.hidden_dim", Int(1), "Width of the hidden layers of actor and critic.", "units"),
+    Key(
+        "agent.hidden_dim",
+        Int(1),
+        "Width of hidden layers; agent=spq: of latents, too.",
+        "units",
+    ),
     fixed(
         "agent.encoder",
         Choice("drqv2", "strided"),
@@ -103,17 +112,16 @@ SPQ = (
     Key("agent.model_lr", Float(0, above=True), "Learning rate of encoder and model. For agent=spq."),
     Key("agent.target_tau", Float(0, 1, above=True), "Fraction of networks mixed into targets. For agent=spq."),
     Key("agent.embed_dim", Int(1), "Width of an action's embedding. For agent=spq.", "units"),
-    Key("agent.pad", Int(0), "Greatest random shift of images. For agent=spq.", "pixels"),
+    fixed("agent.pad", Int(0), "Greatest random shift of images. For agent=spq.", "pixels"),
     fixed(
         "agent.convolutions",
         Choice("patch", "strided"),
         "Those of the encoder, with 4 or 10 million multiplications an image. For agent=spq.",
     ),
-    Key("agent.frame_stack", Int(1), "As frame_stack. For agent=spq.", "frames"),
-    Key("agent.horizon", Int(1), "As nstep: transitions of a segment and of a return. For agent=spq.", "agent steps"),
+    fixed("agent.horizon", Int(1), "As nstep: transitions of a segment and of a return. For agent=spq.", "agent steps"),
     Key("agent.infonce", Float(0), "Weight of the contrastive loss. For agent=spq."),
     Key("agent.model_warmup", Int(0), "Updates of encoder and model before all others. For agent=spq.", "updates"),
-    Key("agent.hold", Int(1), "Longest time for which exploration noise is held. For agent=spq.", "agent steps"),
+    fixed("agent.hold", Int(1), "Longest time for which exploration noise is held. For agent=spq.", "agent steps"),
 )
 
 GROUPS = {  # by title, in the order in which they are shown
