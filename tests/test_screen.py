@@ -129,9 +129,13 @@ def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 def test_the_plans_of_the_docs_are_accepted(documented: Plan) -> None:
     screen_plan.check(documented)
-    screen_plan.check(screen_plan.read(ROOT / "benchmarks/plans/example.yaml"))
     described = tables(DOCS)[0][1]
     assert {row[0].strip("`") for row in described} == {key.name for key in screen_plan.KEYS}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/plans").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_plans_of_the_repository_are_accepted(path: Path) -> None:
+    screen_plan.check(screen_plan.read(path))
 
 
 @pytest.mark.slow
