@@ -172,7 +172,7 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
             raise UserError(
                 f"{override}: a run needs an agent; choose one with agent=NAME or agent._target_=MODULE.CLASS"
             )
-        if name == "agent" and value.strip("'\"") not in AGENTS[regime]:
+        if name == "agent" and value.strip("'\"") not in AGENTS.get(regime, ()):
             raise UserError(_other_agent(override, value, regime))
         if name == "task" and cfg.get("env_id") is not None:
             raise UserError(f"{override} and env_id={cfg.env_id}: give only one of them")
@@ -181,9 +181,10 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def _other_agent(override: str, agent: str, regime: str) -> str:
+    offered = AGENTS.get(regime, ())
     fitting = [name for name, agents in AGENTS.items() if agent in agents]
-    where = f"; agent={agent} is for regime={' or '.join(fitting)}" if fitting else did_you_mean(agent, AGENTS[regime])
-    return f"{override}: regime={regime} has {', '.join(AGENTS[regime])}{where}"
+    where = f"; agent={agent} is for regime={' or '.join(fitting)}" if fitting else did_you_mean(agent, offered)
+    return f"{override}: regime={regime} has {', '.join(offered) or 'no agents to choose by name'}{where}"
 
 
 def check_agent(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:

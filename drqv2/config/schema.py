@@ -92,7 +92,9 @@ def defaults(regime: str = FIRST_REGIME) -> dict[str, Any]:
 
 def agent_arguments(regime: str = FIRST_REGIME) -> dict[str, Any]:
     """Return what the files of a regime's agents set, by dotted name; each argument belongs to some of these agents."""
-    files: list[Any] = [OmegaConf.to_container(OmegaConf.load(CFGS / f"agent/{name}.yaml")) for name in AGENTS[regime]]
+    groups(regime)
+    names = AGENTS.get(regime, ())
+    files: list[Any] = [OmegaConf.to_container(OmegaConf.load(CFGS / f"agent/{name}.yaml")) for name in names]
     return {
         f"agent.{name}": value for file in files for name, value in file.items() if name not in ("_target_", "defaults")
     }
