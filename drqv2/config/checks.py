@@ -86,7 +86,7 @@ def validate(cfg: DictConfig) -> None:
             raise UserError(explain(error, regime)) from None
         _check_names(plain, known)
         flat: dict[str, Any] = {}
-        own = arguments_of(str(plain["agent"]["_target_"]))
+        own = arguments_of(str(plain.get("agent", {}).get("_target_")))
         # Those that may import torch, which takes seconds, come last.
         for key in sorted(known.values(), key=lambda key: isinstance(key.kind, Schedule | Device)):
             node, _, leaf = key.name.rpartition(".")

@@ -51,7 +51,7 @@ def prepare_machine(cfg: DictConfig) -> None:
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     if cfg.precision == "bf16" and cfg.device == "cpu" and not machine.processor()[1]:
         print("warning: this CPU emulates bf16, which is many times slower; precision=auto would choose fp32 here")
-    kind = str(cfg.agent._target_).rpartition(".")[2]
+    kind = str(OmegaConf.select(cfg, "agent._target_")).rpartition(".")[2]
     if kind == "SPQAgent" or (kind == "MultiTaskAgent" and cfg.device.startswith("cuda")):
         if cfg.compile is True:
             raise UserError(f"compile=true: {kind} has nothing to compile yet; use compile=auto")

@@ -23,7 +23,7 @@ RUN = Path("run")
 def test_rules_of_the_keys():
     rules = {name: key.resume for name, key in keys().items()}
     fixed = {name for name, rule in rules.items() if rule == "fixed"}
-    of_agent = {"agent.encoder", "agent.critic_layer_norm"}
+    of_agent = {f"agent.{name}" for name in "encoder critic_layer_norm convolutions horizon pad hold".split()}
     assert fixed == {
         *"regime task_name env_id obs_type num_envs action_repeat frame_stack image_size camera".split(),
         *"image_key channels".split(),
