@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import common, env, env_parts, learner, memory, overlap, replay
+from benchmarks import common, env, env_parts, learner, memory, overlap, replay, spq
 from benchmarks.alternation import alternate
 from benchmarks.baseline import learner as plain
 from benchmarks.baseline.loader import EpisodeStream, plain_loader
@@ -315,3 +315,11 @@ def test_a_table_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ["baseline", "1,234"],
         ["ours", "-"],
     ]
+
+
+@pytest.mark.slow
+def test_spq_is_measured_beside_drqv2_and_in_parts() -> None:
+    rows = spq.measure(quick=True)
+    assert [row["side"] for row in rows] == [*spq.SIDES, *spq.PARTS.values(), "an action (not in the update)"]
+    assert all(row["ms"] > 0 for row in rows)
+    assert 50 < sum(row["percent"] or 0.0 for row in rows) < 150
