@@ -199,20 +199,26 @@ class SPQAgent:
         self.encoder_target.load_state_dict(self.encoder.state_dict())
         self.critic_target.load_state_dict(self.critic.state_dict())
 
+        self._make_optimizers(lr, model_lr)
+        self.aug = RandomShiftsAug(pad)
+        self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
+        self._make_generators(seed)
+        self.warmed_up = False
+        self.train()
+
+    def _make_optimizers(self, lr: float, model_lr: float) -> None:
         modelled = [*self.encoder.parameters(), *self.model.parameters()]
         self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True)
         self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
         self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)
-        self.aug = RandomShiftsAug(pad)
-        self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
-        self.warmed_up = False
+
+    def _make_generators(self, seed: int | None) -> None:
         self.act_generator: torch.Generator | None = None
         self.update_generator: torch.Generator | None = None
         if seed is not None:
             self.act_generator, self.update_generator, self.aug.generator = (
                 torch.Generator(self.device).manual_seed(utils.spawn_seed(seed, utils.AGENT, i)) for i in range(3)
             )
-        self.train()
 
     def train(self, training: bool = True) -> None:
         """Put the networks into training mode, or evaluation mode when `training` is False."""

@@ -163,8 +163,8 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
     agents = [o.partition("=")[2].strip("'\"") for o in overrides if o.startswith("agent=")]
     if presets and agents and agents[-1] not in cfg.get(FOR_AGENTS, agents):
         raise UserError(
-            f"{', '.join(presets)} with agent={agents[-1]}: it is for agent={' or '.join(cfg[FOR_AGENTS])}; choose one "
-            f"of these, or another preset"
+            f"{', '.join(presets)} with agent={agents[-1]}: applies only to agent={' or '.join(cfg[FOR_AGENTS])}; "
+            "choose one of these, or another preset"
         )
     for override in overrides:
         name, _, value = override.lstrip("+~").partition("=")
@@ -183,7 +183,9 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
 def _other_agent(override: str, agent: str, regime: str) -> str:
     offered = AGENTS.get(regime, ())
     fitting = [name for name, agents in AGENTS.items() if agent in agents]
-    where = f"; agent={agent} is for regime={' or '.join(fitting)}" if fitting else did_you_mean(agent, offered)
+    where = (
+        f"; agent={agent} applies only to regime={' or '.join(fitting)}" if fitting else did_you_mean(agent, offered)
+    )
     return f"{override}: regime={regime} has {', '.join(offered) or 'no agents to choose by name'}{where}"
 
 

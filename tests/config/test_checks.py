@@ -309,13 +309,16 @@ def test_config_and_launch_import_neither_torch_nor_mujoco():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["agent=bc"], "agent=bc: regime=drqv2 has drqv2, spq; agent=bc is for regime=offline"),
-        (["regime=multitask", "agent=spq"], "regime=multitask has multitask, drqv2; agent=spq is for regime=drqv2 or"),
+        (["agent=bc"], "agent=bc: regime=drqv2 has drqv2, spq; agent=bc applies only to regime=offline"),
+        (
+            ["regime=multitask", "agent=spq"],
+            "regime=multitask has multitask, drqv2; agent=spq applies only to regime=drqv2 or",
+        ),
         (["regime=ppo", "agent=drqv2"], "agent=drqv2: regime=ppo and regime=impala have one agent each"),
         (["preset=spq", "regime=ppo"], "preset=spq applies only to regimes with agent=NAME: drqv2, offline"),
         (["preset=spq", "regime=multitask"], "applies only to regime=drqv2 or regime=offline"),
-        (["preset=spq", "agent=drqv2"], "preset=spq with agent=drqv2: it is for agent=spq"),
-        (["agent=spq", "preset=cpu"], "preset=cpu with agent=spq: it is for agent=drqv2 or"),
+        (["preset=spq", "agent=drqv2"], "preset=spq with agent=drqv2: applies only to agent=spq"),
+        (["agent=spq", "preset=cpu"], "preset=cpu with agent=spq: applies only to agent=drqv2 or"),
         (["~agent"], "~agent: a run needs an agent"),
         (["preset=spq_cpu", "agent.convolutions=deep"], "agent.convolutions=deep: must be patch or strided"),
     ],
