@@ -105,6 +105,19 @@ class TestResults:
         ]
         assert "of an earlier call" not in (tmp_path / "log.txt").read_text()
 
+    def test_files_of_an_earlier_call_are_never_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        Results(tmp_path, {"facts": "Machine"}, 8)
+        there: list[bool] = []
+        replace = os.replace
+
+        def look(source: Path, to: Path) -> None:
+            there.extend((tmp_path / name).exists() for name in ("summary.md", "results.json"))
+            replace(source, to)
+
+        monkeypatch.setattr(os, "replace", look)
+        Results(tmp_path, {"facts": "Machine"}, 8)
+        assert there == [True] * 4
+
     def test_a_row_replaces_that_of_its_key(self, tmp_path: Path) -> None:
         results = Results(tmp_path, {"learning": "Learning"}, 8)
         results.begin("learning", 10.0)

@@ -43,7 +43,7 @@ class Results:
 
     def __init__(self, folder: Path, titles: Mapping[str, str], minutes: float) -> None:
         self.folder = folder
-        for name in FILES:
+        for name in _MOST_BYTES:  # which are appended to; the others are replaced, and so never missing
             (folder / name).unlink(missing_ok=True)
         self._sections: dict[str, dict[str, Any]] = {
             name: {"title": title, "status": "not begun", "rows": []} for name, title in titles.items()
