@@ -31,7 +31,7 @@ ABOUT = (
 )
 SIDES = {"spq_cpu": ["preset=spq_cpu"], "cpu": ["preset=cpu", "action_repeat=2", "nstep=3"], "paper": ["preset=paper"]}
 PARTS = {  # methods of the agent, and what they hold
-    "_views": "random shifts",
+    "_observations": "random shifts",
     "_targets": "target latents",
     "update_model": "encoder and model",
     "update_critic": "critic",

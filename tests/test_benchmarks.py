@@ -252,7 +252,7 @@ def test_memory_is_that_of_all_processes() -> None:
 
 TIMED = {"ms", "ms_25", "ms_75", "ratio", "ratio_25", "ratio_75", "repetitions", "limit_ms", "times_limit"}
 SPEED = {"fps", "fps_25", "fps_75", "ratio", "ratio_25", "ratio_75", "repetitions"}
-PRECISIONS = ["fp32", "bf16"] if torch.cuda.is_available() or processor()[1] else ["fp32"]
+PRECISIONS = ["fp32", "bf16"] if torch.cuda.is_available() or processor()[1] != "emulated" else ["fp32"]
 LEARNERS = ["baseline", *PRECISIONS, *(f"{p} graph" for p in PRECISIONS if torch.cuda.is_available())]
 KEYS = {
     "learner": {"side", "device", "batch_size", "gflop"} | TIMED,

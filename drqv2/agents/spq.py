@@ -33,7 +33,7 @@ from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
 from drqv2.nn.deterministic import MeanAction
-from drqv2.nn.networks import Actor, Critic, centred
+from drqv2.nn.networks import Actor, Critic
 from drqv2.nn.noise import HeldNoise
 from drqv2.nn.returns import segment_returns
 
@@ -42,6 +42,18 @@ CONVOLUTIONS = {  # kernel and stride of each layer, of 32 channels; million mul
     "patch": ((4, 4), (3, 2), (3, 1)),  # 4
     "strided": ((3, 2), (3, 2), (3, 2), (3, 1)),  # 10, MR.Q's
 }
+
+
+class PixelConv(nn.Conv2d):
+    """A convolution of x / 255 - 0.5 for pixels x, which scales its weights instead of the images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return maps of images [B, C, H, W]."""
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype
+        x = x.to(dtype, memory_format=torch.channels_last)
+        bias = self.bias - 0.5 * self.weight.sum((1, 2, 3))
+        return F.conv2d(x, self.weight / 255, bias, self.stride)
 
 
 class LatentEncoder(nn.Module):
@@ -65,7 +77,8 @@ class LatentEncoder(nn.Module):
         if self.images:
             layers: list[nn.Module] = []
             for i, (kernel, stride) in enumerate(CONVOLUTIONS[convolutions]):
-                layers += [nn.Conv2d(32 if i else obs_shape[0], 32, kernel, stride), nn.ReLU()]
+                layers += [nn.Conv2d(32, 32, kernel, stride) if i else PixelConv(obs_shape[0], 32, kernel, stride)]
+                layers += [nn.ReLU()]
             self.body = nn.Sequential(*layers)
         else:
             self.body = nn.Sequential(nn.Linear(obs_shape[0], dim), nn.LayerNorm(dim), nn.ELU())
@@ -83,7 +96,7 @@ class LatentEncoder(nn.Module):
 
     def forward(self, obs: Tensor, track: bool = False) -> Tensor:
         """Return latents [B, D] of observations [B, ...]; with `track`, the mean follows this batch."""
-        h = self.linear(self.body(centred(obs) if self.images else obs).flatten(1)).to(self.mean.dtype)
+        h = self.linear(self.body(obs).flatten(1)).to(self.mean.dtype)
         if track:
             self.mean.lerp_(h.detach().mean(0), self.rate)
             self.rate.fill_(0.02)
@@ -282,7 +295,7 @@ class SPQAgent:
         It returns metrics and, without gradient, [B, D] each, the latents of the segments' first observations and the
         target latents of the last ones within their episodes.
         """
-        first, later = self._views(obs)
+        first, *later = self._observations(obs)
         targets = self._targets(later)
         with self._autocast():
             latent = self.encoder(first, track=True)
@@ -352,22 +365,20 @@ class SPQAgent:
         """Return the policy's actions with clipped noise, [B, A]."""
         return self.actor(latent, 0.2).sample(clip=0.3, generator=self.update_generator)
 
-    def _views(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first observations, and what holds the later ones, each with a random shift of its own."""
+    def _observations(self, obs: Tensor) -> Sequence[Tensor]:
+        """Return a segment's H + 1 observations, [B, ...]: the first with a random shift, the others with another."""
         if not self.images:
-            return obs[:, 0], obs[:, 1:]
-        return self.aug(obs[:, : self.stacked]), self.aug(obs[:, (obs.shape[1] - self.stacked) // self.segment :])
+            return obs.unbind(1)
+        frame = (obs.shape[1] - self.stacked) // self.segment  # channels of one
+        first, *later = (obs[:, i * frame : i * frame + self.stacked] for i in range(self.segment + 1))
+        shifts = self.aug.draw(obs), self.aug.draw(obs)
+        return [self.aug(first, shifts[0]), *(self.aug(stack, shifts[1]) for stack in later)]
 
     @torch.no_grad()
-    def _targets(self, later: Tensor) -> Tensor:
+    def _targets(self, later: Sequence[Tensor]) -> Tensor:
         """Return the target encoder's latents of the observations 1 ... H steps after the first, [H, B, D]."""
-        if self.images:
-            frame = (later.shape[1] - self.stacked) // max(self.segment - 1, 1)  # channels of one
-            seen: Sequence[Tensor] = [later[:, i * frame : i * frame + self.stacked] for i in range(self.segment)]
-        else:
-            seen = later.unbind(1)
         with self._autocast():
-            return torch.stack([self.encoder_target(obs) for obs in seen])
+            return torch.stack([self.encoder_target(obs) for obs in later])
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")

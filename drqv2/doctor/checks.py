@@ -97,17 +97,20 @@ def encoder() -> Iterator[Finding]:
         yield Finding("warn", "ffmpeg", text, advice)
 
 
+_BF16 = {"fast": "native", "slow": "native, but slower than fp32", "emulated": "emulated (slow)"}
+
+
 def device() -> Iterator[Finding]:
     """Check the device that device=auto selects."""
     import torch
 
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info(index))
-        bf16 = _bf16(torch.cuda.get_device_capability(index) >= (8, 0))
+        bf16 = _BF16["fast" if torch.cuda.get_device_capability(index) >= (8, 0) else "emulated"]
         text = f"cuda:{index} {torch.cuda.get_device_name(index)}, {free:.1f} of {total:.1f} GiB free, bf16 {bf16}"
         yield Finding("ok", "device", text)
-    name, native = machine.processor()
-    text = f"CPU {name}, {machine.cores():g} cores, bf16 {_bf16(native)}"
+    name, bf16 = machine.processor()
+    text = f"CPU {name}, {machine.cores():g} cores, bf16 {_BF16[bf16]}"
     if torch.cuda.is_available() or not machine.has_nvidia():
         yield Finding("ok", "device", text)
     elif torch.version.cuda is None:
@@ -118,10 +121,6 @@ def device() -> Iterator[Finding]:
         text += f"; there is a GPU, but torch (CUDA {torch.version.cuda}) cannot use it"
         advice = "unset CUDA_VISIBLE_DEVICES; compare the driver's CUDA version: nvidia-smi"
         yield Finding("warn", "device", text, advice)
-
-
-def _bf16(native: bool) -> str:
-    return "native" if native else "emulated (slow)"
 
 
 def libraries() -> Iterator[Finding]:

@@ -26,9 +26,16 @@ class RandomShiftsAug(nn.Module):
         self.pad = pad
         self.generator: torch.Generator | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return shifted copies of `x`, [B, C, H, W] of any dtype, with the same shape and dtype."""
-        shift = torch.randint(-self.pad, self.pad + 1, (2, len(x)), device=x.device, generator=self.generator)
+    def draw(self, x: Tensor) -> Tensor:
+        """Return a random shift for each image of `x`: rows and columns, int64 [2, B]."""
+        return torch.randint(-self.pad, self.pad + 1, (2, len(x)), device=x.device, generator=self.generator)
+
+    def forward(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        """Return shifted copies of `x`, [B, C, H, W] of any dtype, with the same shape and dtype.
+
+        Without a `shift`, as `draw` returns it, a new one is drawn.
+        """
+        shift = self.draw(x) if shift is None else shift
         if x.device.type == "cpu" and x.dtype == torch.uint8:
             return _shifted_by_slices(x, shift)
         return _shifted_by_gather(x, shift)

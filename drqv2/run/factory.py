@@ -49,8 +49,10 @@ def prepare_machine(cfg: DictConfig) -> None:
         _assign_gpu()
     envs.choose_backend()  # before anything imports dm_control
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
-    if cfg.precision == "bf16" and cfg.device == "cpu" and not machine.processor()[1]:
-        print("warning: this CPU emulates bf16, which is many times slower; precision=auto would choose fp32 here")
+    bf16 = machine.processor()[1] if cfg.precision == "bf16" and cfg.device == "cpu" else "fast"
+    if bf16 != "fast":
+        why = "emulates bf16, which is many times slower" if bf16 == "emulated" else "multiplies bf16 slower than fp32"
+        print(f"warning: this CPU {why}; precision=auto would choose fp32 here")
     kind = str(OmegaConf.select(cfg, "agent._target_")).rpartition(".")[2]
     if kind == "SPQAgent" or (kind == "MultiTaskAgent" and cfg.device.startswith("cuda")):
         if cfg.compile is True:

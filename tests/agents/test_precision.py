@@ -213,7 +213,7 @@ def replay(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not processor()[1], reason="this CPU emulates bf16, which takes minutes")
+@pytest.mark.skipif(processor()[1] == "emulated", reason="this CPU emulates bf16, which takes minutes")
 def test_losses_of_bf16_follow_those_of_fp32(replay: Path) -> None:
     """Over 200 updates on real transitions, smoothed over 20, the critic's loss stays within 15 %, Q within 5 %."""
     curves = {}
@@ -284,12 +284,17 @@ def test_a_graph_continues_after_a_restore() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_emulated_bf16_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for native, warned in ((False, True), (True, False)):
-        monkeypatch.setattr(machine, "processor", lambda native=native: ("CPU", native))
+def test_slow_bf16_is_not_chosen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, warning in (("emulated", "emulates bf16"), ("slow", "bf16 slower than fp32"), ("fast", "")):
+        monkeypatch.setattr(machine, "processor", lambda kind=kind: ("CPU", kind))
         how = {"regime": "drqv2", "device": "cpu", "precision": "bf16", "compile": False}
         factory.prepare_machine(OmegaConf.create(how))
-        assert ("emulates bf16" in capsys.readouterr().out) is warned
+        printed = capsys.readouterr().out
+        assert warning in printed if warning else not printed
+        how["precision"] = "auto"
+        cfg = OmegaConf.create(how)
+        factory.prepare_machine(cfg)
+        assert cfg.precision == ("bf16" if kind == "fast" else "fp32")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -163,7 +163,7 @@ RUN = (
     free(
         "precision",
         Choice("auto", "fp32", "bf16"),
-        "Precision of matrix products in updates; auto takes bf16 where the hardware multiplies it natively. Passed to "
+        "Precision of matrix products in updates; auto takes bf16 where the hardware multiplies it faster. Passed to "
         "agents whose signature names it.",
     ),
     free(
