@@ -52,8 +52,8 @@ class PixelConv(nn.Conv2d):
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype
         x = x.to(dtype, memory_format=torch.channels_last)
-        bias = self.bias - 0.5 * self.weight.sum((1, 2, 3))
-        return F.conv2d(x, self.weight / 255, bias, self.stride)
+        offset = -0.5 * self.weight.sum((1, 2, 3))
+        return F.conv2d(x, self.weight / 255, offset if self.bias is None else self.bias + offset, self.stride)
 
 
 class LatentEncoder(nn.Module):
