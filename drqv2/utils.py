@@ -75,6 +75,16 @@ class eval_mode:
                 model.train(training)
 
 
+def agent_generators(
+    seed: int | None, device: torch.device | str
+) -> tuple[torch.Generator | None, torch.Generator | None, torch.Generator | None]:
+    """Return an agent's generators of acting, updates and augmentation; None, torch's global one, without a seed."""
+    if seed is None:
+        return None, None, None
+    acting, updates, augmentation = (torch.Generator(device).manual_seed(spawn_seed(seed, AGENT, i)) for i in range(3))
+    return acting, updates, augmentation
+
+
 def soft_update_params(net: nn.Module, target_net: nn.Module, tau: float) -> None:
     """Update the target's parameters in place: target = (1 - tau) * target + tau * net."""
     params: list[Tensor] = list(net.parameters())

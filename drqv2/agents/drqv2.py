@@ -105,7 +105,7 @@ class DrQV2Agent:
         )
         self.critic_target.load_state_dict(self.critic.state_dict())
         self._make_optimizers(lr)
-        self._make_generators(seed)
+        self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, device)
         if compile and self._as_published and torch.device(device).type != "cuda":
             for module in (self.encoder, self.actor, self.critic, self.critic_target):
                 module.compile(dynamic=False)
@@ -125,14 +125,6 @@ class DrQV2Agent:
         self.encoder_opt = adam(self.encoder.parameters())
         self.actor_opt = adam(self.actor.parameters())
         self.critic_opt = adam(self.critic.parameters())
-
-    def _make_generators(self, seed: int | None) -> None:
-        self.act_generator: torch.Generator | None = None
-        self.update_generator: torch.Generator | None = None
-        if seed is not None:
-            self.act_generator, self.update_generator, self.aug.generator = (
-                torch.Generator(self.device).manual_seed(utils.spawn_seed(seed, utils.AGENT, i)) for i in range(3)
-            )
 
     def train(self, training: bool = True) -> None:
         """Put the networks into training mode, or evaluation mode when `training` is False."""

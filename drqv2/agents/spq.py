@@ -32,6 +32,7 @@ from drqv2.agents.drqv2 import check_shapes
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
+from drqv2.nn.convolutions import PixelConv2d, smallest_side
 from drqv2.nn.deterministic import MeanAction
 from drqv2.nn.networks import Actor, Critic
 from drqv2.nn.noise import HeldNoise
@@ -42,18 +43,6 @@ CONVOLUTIONS = {  # kernel and stride of each layer, of 32 channels; million mul
     "patch": ((4, 4), (3, 2), (3, 1)),  # 4
     "strided": ((3, 2), (3, 2), (3, 2), (3, 1)),  # 10, MR.Q's
 }
-
-
-class PixelConv(nn.Conv2d):
-    """A convolution of x / 255 - 0.5 for pixels x, which scales its weights instead of the images."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return maps of images [B, C, H, W]."""
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype
-        x = x.to(dtype, memory_format=torch.channels_last)
-        offset = -0.5 * self.weight.sum((1, 2, 3))
-        return F.conv2d(x, self.weight / 255, offset if self.bias is None else self.bias + offset, self.stride)
 
 
 class LatentEncoder(nn.Module):
@@ -77,8 +66,12 @@ class LatentEncoder(nn.Module):
         if self.images:
             layers: list[nn.Module] = []
             for i, (kernel, stride) in enumerate(CONVOLUTIONS[convolutions]):
-                layers += [nn.Conv2d(32, 32, kernel, stride) if i else PixelConv(obs_shape[0], 32, kernel, stride)]
-                layers += [nn.ReLU()]
+                conv = (
+                    nn.Conv2d(32, 32, kernel, stride)
+                    if i
+                    else PixelConv2d(obs_shape[0], 32, kernel, stride, centre=0.5)
+                )
+                layers += [conv, nn.ReLU()]
             self.body = nn.Sequential(*layers)
         else:
             self.body = nn.Sequential(nn.Linear(obs_shape[0], dim), nn.LayerNorm(dim), nn.ELU())
@@ -96,6 +89,7 @@ class LatentEncoder(nn.Module):
 
     def forward(self, obs: Tensor, track: bool = False) -> Tensor:
         """Return latents [B, D] of observations [B, ...]; with `track`, the mean follows this batch."""
+        obs = obs.contiguous(memory_format=torch.channels_last) if self.images else obs
         h = self.linear(self.body(obs).flatten(1)).to(self.mean.dtype)
         if track:
             self.mean.lerp_(h.detach().mean(0), self.rate)
@@ -215,7 +209,7 @@ class SPQAgent:
         self._make_optimizers(lr, model_lr)
         self.aug = RandomShiftsAug(pad)
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
-        self._make_generators(seed)
+        self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
         self.warmed_up = False
         self.train()
 
@@ -224,14 +218,6 @@ class SPQAgent:
         self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True)
         self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
         self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)
-
-    def _make_generators(self, seed: int | None) -> None:
-        self.act_generator: torch.Generator | None = None
-        self.update_generator: torch.Generator | None = None
-        if seed is not None:
-            self.act_generator, self.update_generator, self.aug.generator = (
-                torch.Generator(self.device).manual_seed(utils.spawn_seed(seed, utils.AGENT, i)) for i in range(3)
-            )
 
     def train(self, training: bool = True) -> None:
         """Put the networks into training mode, or evaluation mode when `training` is False."""
@@ -284,7 +270,7 @@ class SPQAgent:
         metrics, latent, last = self.update_model(*batch)
         metrics |= self.update_critic(latent, action[:, 0], *segment_returns(reward, discount, mask), last)
         metrics |= self.update_actor(latent)
-        self.follow(self.critic, self.critic_target)
+        utils.soft_update_params(self.critic, self.critic_target, self.target_tau)
         return metrics if self.use_tb else {}
 
     def update_model(
@@ -313,7 +299,7 @@ class SPQAgent:
         self.model_opt.zero_grad(set_to_none=True)
         loss.backward()
         self.model_opt.step()
-        self.follow(self.encoder, self.encoder_target)
+        utils.soft_update_params(self.encoder, self.encoder_target, self.target_tau)
         self.encoder_target.follow_mean(self.encoder, self.target_tau)
 
         metrics = {
@@ -357,10 +343,6 @@ class SPQAgent:
         self.actor_opt.step()
         return {"actor_loss": loss.detach(), "actor_saturated": (action.detach().abs() > 0.95).float().mean()}
 
-    def follow(self, network: nn.Module, target: nn.Module) -> None:
-        """Move a target `target_tau` of the way to its network."""
-        utils.soft_update_params(network, target, self.target_tau)
-
     def _smoothed(self, latent: Tensor) -> Tensor:
         """Return the policy's actions with clipped noise, [B, A]."""
         return self.actor(latent, 0.2).sample(clip=0.3, generator=self.update_generator)
@@ -387,11 +369,9 @@ class SPQAgent:
 def _check_images(obs_shape: Sequence[int], convolutions: str, pad: int) -> None:
     if convolutions not in CONVOLUTIONS:
         raise UserError(f"agent.convolutions={convolutions} must be {' or '.join(CONVOLUTIONS)}")
-    least = 1
-    for kernel, stride in reversed(CONVOLUTIONS[convolutions]):
-        least = (least - 1) * stride + kernel
-    if len(obs_shape) == 3 and min(obs_shape[1:]) < max(least, pad + 1):
+    least = max(smallest_side(CONVOLUTIONS[convolutions]), pad + 1)
+    if len(obs_shape) == 3 and min(obs_shape[1:]) < least:
         raise UserError(
             f"images of {obs_shape[1]}x{obs_shape[2]}: with agent.convolutions={convolutions} and agent.pad={pad} they "
-            f"need sides of at least {max(least, pad + 1)} pixels; set image_size"
+            f"need sides of at least {least} pixels; set image_size"
         )

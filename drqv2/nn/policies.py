@@ -14,6 +14,7 @@ from dm_env import specs
 from torch import Tensor, nn
 
 from drqv2.errors import UserError
+from drqv2.nn.convolutions import PixelConv2d, smallest_side
 from drqv2.nn.normalization import RunningMeanStd
 
 State = tuple[Tensor, Tensor]  # of the LSTM: h and c, [B, hidden] each
@@ -30,13 +31,6 @@ def _orthogonal(layer: Any, gain: float = math.sqrt(2)) -> Any:
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-class _BytesConv2d(nn.Conv2d):
-    """A convolution of bytes as if they were divided by 255: its weights are, which are fewer."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._conv_forward(x, self.weight / 255, self.bias)
 
 
 class _Residual(nn.Module):
@@ -80,20 +74,18 @@ def make_encoder(name: str, obs_shape: Sequence[int], hidden_dim: int) -> nn.Mod
     channels = obs_shape[0]
     if name == "impala":
         for width in IMPALA_CHANNELS:
-            conv = nn.Conv2d if modules else _BytesConv2d
+            conv = nn.Conv2d if modules else PixelConv2d
             modules += [conv(channels, width, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
             modules += [_Residual(width), _Residual(width)]
             channels = width
         modules.append(nn.ReLU())
     else:
-        smallest = 1
-        for _, size, stride in reversed(CONVOLUTIONS[name]):
-            smallest = (smallest - 1) * stride + size
+        smallest = smallest_side((size, stride) for _, size, stride in CONVOLUTIONS[name])
         if min(obs_shape[1:]) < smallest:
             shown = f"agent.encoder={name}: images of {obs_shape[1]}x{obs_shape[2]} are too small"
             raise UserError(f"{shown}; set image_size to {smallest} or more, or agent.encoder=impala")
         for width, size, stride in CONVOLUTIONS[name]:
-            conv = nn.Conv2d if modules else _BytesConv2d
+            conv = nn.Conv2d if modules else PixelConv2d
             modules += [_orthogonal(conv(channels, width, size, stride)), nn.ReLU()]
             channels = width
     convnet = nn.Sequential(*modules, nn.Flatten())
