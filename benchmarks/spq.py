@@ -1,7 +1,7 @@
-"""Time of SPQ's update beside DrQ-v2's, and in parts: `python -m benchmarks.spq [--json] [--quick]`.
+"""Time of SPQ's update beside DrQ-v2's, in parts, and of whole runs: `python -m benchmarks.spq [--json] [--quick]`.
 
-The agents of preset=spq_cpu, preset=cpu (with the paper's action repeat) and the paper's settings measure alternately,
-each with random batches of 84x84 pixels and six actions.
+The agents of preset=spq_cpu, preset=cpu (with the paper's action repeat) and the paper's settings measure alternately:
+first updates with random batches of 84x84 pixels and six actions, then runs of cheetah_run with their environment.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from benchmarks.alternation import alternate, timed_ms
+from benchmarks.alternation import Side, alternate, timed_ms
 from benchmarks.common import Row, main, quartiles
+from benchmarks.loop import run_fps
 from drqv2 import utils
 from drqv2.agents.loading import make_agent
 from drqv2.launch.compose import compose
@@ -27,7 +28,7 @@ from drqv2.system import machine
 
 ABOUT = (
     "one update: ms, and per environment frame, with as many updates as the preset makes; then the parts of "
-    "preset=spq_cpu's, percent of it"
+    "preset=spq_cpu's, percent of it; then frames per second of whole runs"
 )
 SIDES = {"spq_cpu": ["preset=spq_cpu"], "cpu": ["preset=cpu", "action_repeat=2", "nstep=3"], "paper": ["preset=paper"]}
 PARTS = {  # methods of the agent, and what they hold
@@ -49,8 +50,23 @@ def measure(quick: bool = False) -> list[Row]:
         cfg = compose(*SIDES[name], "task=cheetah_run")
         frames = cfg.agent.update_every_steps * cfg.action_repeat
         figures = quartiles(times, "ms")
-        rows.append({"side": name, **figures, "ms_per_frame": figures["ms"] / frames, "percent": None})
-    rows += parts(quick)
+        rows.append({"side": name, **figures, "ms_per_frame": figures["ms"] / frames, "percent": None, "fps": None})
+    return rows + parts(quick) + whole_runs(quick)
+
+
+def whole_runs(quick: bool) -> list[Row]:
+    """Return a row for each side: an agent step of its loop, two frames with an update, once updates have begun."""
+    small = ("env._target_=benchmarks.baseline.pixels.short_cartpole", "image_size=84", "num_seed_frames=240")
+    sides: dict[str, Side] = {}
+    for name, overrides in SIDES.items():
+        run = [*overrides, "action_repeat=2", *((*small, "batch_size=8") if quick else ("task=cheetah_run",))]
+        sides[name] = partial(run_fps, run, 2)
+    found = alternate(sides, 0.0 if quick else 180.0)
+    rows: list[Row] = []
+    for name, fps in found.items():
+        figures = quartiles([2000 / value for value in fps], "ms")
+        shared = {"side": f"{name}, whole run", **figures, "ms_per_frame": figures["ms"] / 2, "percent": None}
+        rows.append({**shared, "fps": 2000 / figures["ms"]})
     return rows
 
 
@@ -109,7 +125,7 @@ def parts(quick: bool) -> list[Row]:
     for name, meaning in (PARTS | {"act": "an action (not in the update)"}).items():
         figures = quartiles(spent[name], "ms")
         share = None if name == "act" else 100 * figures["ms"] / whole
-        rows.append({"side": meaning, **figures, "ms_per_frame": figures["ms"] / 2, "percent": share})
+        rows.append({"side": meaning, **figures, "ms_per_frame": figures["ms"] / 2, "percent": share, "fps": None})
     return rows
 
 
