@@ -19,7 +19,6 @@ starts at zero. Without both, latents collapse within a hundred updates. Explora
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +31,7 @@ from drqv2.agents.drqv2 import check_shapes
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
-from drqv2.nn.convolutions import PixelConv2d, smallest_side
+from drqv2.nn.convolutions import PixelConv2d, check_side
 from drqv2.nn.deterministic import MeanAction
 from drqv2.nn.networks import Actor, Critic
 from drqv2.nn.noise import HeldNoise
@@ -45,17 +44,13 @@ CONVOLUTIONS = {  # kernel and stride of each layer, of 32 channels; million mul
 }
 
 
+def normalised(inputs: int, outputs: int) -> nn.Sequential:
+    """Return a layer, its normalisation and its nonlinearity."""
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.ELU())
+
+
 class LatentEncoder(nn.Module):
-    """Images or vectors to latents, f: convolutions or a layer, then z = ELU(LN(h - mean)) of a linear h.
-
-    Args:
-        obs_shape: (C, H, W) or (N,).
-        dim: size D of a latent.
-        convolutions: a key of `CONVOLUTIONS`.
-
-    Attributes:
-        mean: running mean of h, [D]: that of the first batch, then 0.02 of the way to each batch's.
-    """
+    """Images (C, H, W) or vectors (N,) to latents [D], f: their features, then z = ELU(LN(h - mean)) of a linear h."""
 
     mean: Tensor
     rate: Tensor
@@ -74,18 +69,12 @@ class LatentEncoder(nn.Module):
                 layers += [conv, nn.ReLU()]
             self.body = nn.Sequential(*layers)
         else:
-            self.body = nn.Sequential(nn.Linear(obs_shape[0], dim), nn.LayerNorm(dim), nn.ELU())
+            self.body = normalised(obs_shape[0], dim)
         with torch.no_grad():
             features = self.body(torch.zeros(1, *obs_shape)).numel()
         self.linear, self.norm = nn.Linear(features, dim), nn.LayerNorm(dim)
-        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("mean", torch.zeros(dim))  # of h: that of the first batch, then 0.02 of the way to others'
         self.register_buffer("rate", torch.ones(()))
-
-    @torch.no_grad()
-    def follow_mean(self, network: LatentEncoder, tau: float) -> None:
-        """Move the mean `tau` of the way to that of a network, the first time all of it."""
-        self.mean.lerp_(network.mean, torch.where(self.rate == 1, 1.0, tau).to(self.mean.dtype))
-        self.rate.copy_(network.rate)
 
     def forward(self, obs: Tensor, track: bool = False) -> Tensor:
         """Return latents [B, D] of observations [B, ...]; with `track`, the mean follows this batch."""
@@ -98,30 +87,26 @@ class LatentEncoder(nn.Module):
 
 
 class Model(nn.Module):
-    """Latent and action to the next latent and the reward, m; its last layer starts at zero.
-
-    Args:
-        dim: size D of a latent.
-        action_dim: numbers A in an action.
-        embed_dim: size of an action's embedding.
-        bins: of the distribution of symlog rewards.
-    """
+    """Latent [D] and action [A] to the next latent and the reward, m; its last layer starts at zero."""
 
     def __init__(self, dim: int, action_dim: int, embed_dim: int, bins: int) -> None:
         super().__init__()
         self.embed = nn.Sequential(nn.Linear(action_dim, embed_dim), nn.ELU())
-        layers: list[nn.Module] = []
-        for size, following in pairwise([dim + embed_dim, dim, dim]):
-            layers += [nn.Linear(size, following), nn.LayerNorm(following), nn.ELU()]
-        last = nn.Linear(dim, dim + bins)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
-        self.net = nn.Sequential(*layers, last)
+        self.net = nn.Sequential(*normalised(dim + embed_dim, dim), *normalised(dim, dim), nn.Linear(dim, dim + bins))
+        for parameter in self.net[-1].parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return next latents [B, D] and logits of the rewards [B, bins], for latents [B, D] and actions [B, A]."""
         out, dim = self.net(torch.cat([latent, self.embed(action)], -1)), latent.shape[1]
         return out[:, :dim], out[:, dim:]
+
+
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """Minimise a loss by a step of its optimizer, whose parameters alone get a gradient."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward(inputs=optimizer.param_groups[0]["params"])
+    optimizer.step()
 
 
 class SPQAgent:
@@ -131,28 +116,20 @@ class SPQAgent:
         obs_shape: (C, H, W) of a uint8 observation, frames stacked along C; or (N,) of a state, float32.
         action_shape: (A,); actions lie in [-1, 1].
         device: where the networks live.
-        lr: learning rate of Adam for actor and critic.
-        model_lr: that of AdamW, with a decay of 0.01, for encoder and model.
-        hidden_dim: size of latents, and width of the hidden layers.
-        feature_dim: width of the actor's and the critic's trunk.
+        lr, model_lr: learning rates, of Adam for actor and critic, of AdamW with a decay of 0.01 for encoder and model.
+        hidden_dim, feature_dim: size of latents and hidden layers; width of the actor's and the critic's trunk.
         embed_dim: size of an action's embedding.
-        pad: greatest random shift of images, pixels.
-        convolutions: "patch", or "strided", see `CONVOLUTIONS`.
+        pad, convolutions: greatest random shift of images, pixels; a key of `CONVOLUTIONS`.
         horizon: H, transitions in a segment and in a return.
         target_tau: fraction of the way that target encoder and target critic move at each update.
         infonce: weight of the contrastive loss.
-        num_expl_steps: agent steps of uniformly random actions at the beginning.
+        num_expl_steps, update_every_steps: agent steps of uniformly random actions at the beginning; from one update to
+            the next.
         model_warmup: updates of encoder and model before the first of all.
-        update_every_steps: agent steps from one update to the next.
-        stddev_schedule: standard deviation of the exploration noise over agent steps, see `utils.schedule`.
-        hold: bound of the agent steps for which noise is held.
-        use_tb: whether `update` returns metrics.
-        precision: fp32; or bf16 for the encoder's products.
-        seed: seeds the agent's own generators. Without it they are torch's global ones.
+        stddev_schedule, hold: standard deviation of the exploration noise over agent steps, see `utils.schedule`; bound
+            of the agent steps for which it is held.
+        use_tb, precision, seed: as those of `DrQV2Agent`; bf16 for the encoder's products alone.
         num_envs: environments that act at once.
-
-    Attributes:
-        segment: the replay's batches are of segments of this many transitions.
 
     Raises:
         UserError: the shapes are others, there are no such convolutions, or the images are too small.
@@ -187,9 +164,13 @@ class SPQAgent:
         num_envs: int = 1,
     ) -> None:
         check_shapes("SPQ", obs_shape, action_shape)
-        _check_images(obs_shape, convolutions, pad)
+        if convolutions not in CONVOLUTIONS:
+            raise UserError(f"agent.convolutions={convolutions} must be {' or '.join(CONVOLUTIONS)}")
+        if len(obs_shape) == 3:
+            check_side(obs_shape, CONVOLUTIONS[convolutions], f"agent.convolutions={convolutions}")
         self.device = torch.device(device)
-        self.segment, self.target_tau, self.infonce = horizon, target_tau, infonce
+        self.segment = horizon  # the replay's batches are of segments of so many transitions
+        self.target_tau, self.infonce = target_tau, infonce
         self.num_expl_steps, self.model_warmup = num_expl_steps, model_warmup
         self.update_every_steps, self.stddev_schedule = update_every_steps, stddev_schedule
         self.use_tb, self.precision = use_tb, precision
@@ -206,18 +187,16 @@ class SPQAgent:
         self.encoder_target.load_state_dict(self.encoder.state_dict())
         self.critic_target.load_state_dict(self.critic.state_dict())
 
-        self._make_optimizers(lr, model_lr)
+        modelled = [*self.encoder.parameters(), *self.model.parameters()]
+        self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True)
+        self.actor_opt, self.critic_opt = (
+            torch.optim.Adam(module.parameters(), lr=lr, fused=True) for module in (self.actor, self.critic)
+        )
         self.aug = RandomShiftsAug(pad)
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
         self.warmed_up = False
         self.train()
-
-    def _make_optimizers(self, lr: float, model_lr: float) -> None:
-        modelled = [*self.encoder.parameters(), *self.model.parameters()]
-        self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True)
-        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
-        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)
 
     def train(self, training: bool = True) -> None:
         """Put the networks into training mode, or evaluation mode when `training` is False."""
@@ -249,15 +228,10 @@ class SPQAgent:
         return MeanAction(self.encoder, self.actor)
 
     def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
-        """Learn from one batch, every `update_every_steps` agent steps; otherwise do nothing.
+        """Learn from one batch, every `update_every_steps` agent steps, and return metrics; see `DrQV2Agent.update`.
 
-        Args:
-            replay_iter: yields segments: obs uint8 [B, C + H * channels, h, w] or float32 [B, H + 1, N], action
-                float32 [B, H, A], reward, discount with gamma in it and mask, float32 [B, H].
-            step: agent steps so far.
-
-        Returns:
-            Metrics as those of `DrQV2Agent.update`.
+        `replay_iter` yields segments: obs uint8 [B, C + H * channels, h, w] or float32 [B, H + 1, N], action float32
+        [B, H, A], reward, discount with gamma in it and mask, float32 [B, H].
         """
         if step % self.update_every_steps != 0:
             return {}
@@ -296,11 +270,9 @@ class SPQAgent:
             cosines = F.normalize(predicted, eps=0.1) @ F.normalize(target, eps=0.1).T  # [B, B]
             contrast = contrast + (F.cross_entropy(cosines / 0.1, own, reduction="none") * mask[:, i]).mean()
         loss = dynamics + 0.1 * rewards + self.infonce * contrast
-        self.model_opt.zero_grad(set_to_none=True)
-        loss.backward()
-        self.model_opt.step()
+        step(self.model_opt, loss)
         utils.soft_update_params(self.encoder, self.encoder_target, self.target_tau)
-        self.encoder_target.follow_mean(self.encoder, self.target_tau)
+        self.encoder_target.mean.copy_(self.encoder.mean)
 
         metrics = {
             "dynamics_loss": dynamics.detach(),
@@ -324,9 +296,7 @@ class SPQAgent:
             target = reward + factor * torch.min(*self.critic_target(last, next_action))
         q1, q2 = self.critic(latent, action)
         loss = F.mse_loss(q1, target) + F.mse_loss(q2, target)
-        self.critic_opt.zero_grad(set_to_none=True)
-        loss.backward()
-        self.critic_opt.step()
+        step(self.critic_opt, loss)
         return {
             "critic_target_q": target.mean(),
             "critic_q1": q1.detach().mean(),
@@ -338,9 +308,7 @@ class SPQAgent:
         """Move the policy towards actions of higher value at latents [B, D]: minimise L_pi."""
         action = self._smoothed(latent)
         loss = -torch.min(*self.critic(latent, action)).mean()
-        self.actor_opt.zero_grad(set_to_none=True)
-        loss.backward(inputs=list(self.actor.parameters()))
-        self.actor_opt.step()
+        step(self.actor_opt, loss)
         return {"actor_loss": loss.detach(), "actor_saturated": (action.detach().abs() > 0.95).float().mean()}
 
     def _smoothed(self, latent: Tensor) -> Tensor:
@@ -364,14 +332,3 @@ class SPQAgent:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
-
-
-def _check_images(obs_shape: Sequence[int], convolutions: str, pad: int) -> None:
-    if convolutions not in CONVOLUTIONS:
-        raise UserError(f"agent.convolutions={convolutions} must be {' or '.join(CONVOLUTIONS)}")
-    least = max(smallest_side(CONVOLUTIONS[convolutions]), pad + 1)
-    if len(obs_shape) == 3 and min(obs_shape[1:]) < least:
-        raise UserError(
-            f"images of {obs_shape[1]}x{obs_shape[2]}: with agent.convolutions={convolutions} and agent.pad={pad} they "
-            f"need sides of at least {least} pixels; set image_size"
-        )

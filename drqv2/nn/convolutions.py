@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from drqv2.errors import UserError
 
 
 class PixelConv2d(nn.Conv2d):
@@ -33,9 +35,21 @@ class PixelConv2d(nn.Conv2d):
         return F.conv2d(x, self.weight / 255, bias, self.stride, self.padding)
 
 
-def smallest_side(layers: Iterable[tuple[int, int]]) -> int:
-    """Return the least side of an image, pixels, for convolutions of these (kernel size, stride), without padding."""
-    side = 1
+def check_side(obs_shape: Sequence[int], layers: Iterable[tuple[int, int]], setting: str, advice: str = "") -> None:
+    """Check that images are large enough for convolutions without padding.
+
+    Args:
+        obs_shape: (C, H, W).
+        layers: (kernel size, stride) of each convolution.
+        setting: the key and value that choose them, for the message.
+        advice: ends the message.
+
+    Raises:
+        UserError: they are too small.
+    """
+    least = 1
     for kernel, stride in reversed(list(layers)):
-        side = (side - 1) * stride + kernel
-    return side
+        least = (least - 1) * stride + kernel
+    if min(obs_shape[1:]) < least:
+        shown = f"{setting}: images of {obs_shape[1]}x{obs_shape[2]} are too small"
+        raise UserError(f"{shown}; set image_size to {least} or more{advice}")

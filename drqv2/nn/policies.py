@@ -14,7 +14,7 @@ from dm_env import specs
 from torch import Tensor, nn
 
 from drqv2.errors import UserError
-from drqv2.nn.convolutions import PixelConv2d, smallest_side
+from drqv2.nn.convolutions import PixelConv2d, check_side
 from drqv2.nn.normalization import RunningMeanStd
 
 State = tuple[Tensor, Tensor]  # of the LSTM: h and c, [B, hidden] each
@@ -80,10 +80,8 @@ def make_encoder(name: str, obs_shape: Sequence[int], hidden_dim: int) -> nn.Mod
             channels = width
         modules.append(nn.ReLU())
     else:
-        smallest = smallest_side((size, stride) for _, size, stride in CONVOLUTIONS[name])
-        if min(obs_shape[1:]) < smallest:
-            shown = f"agent.encoder={name}: images of {obs_shape[1]}x{obs_shape[2]} are too small"
-            raise UserError(f"{shown}; set image_size to {smallest} or more, or agent.encoder=impala")
+        layers = [(size, stride) for _, size, stride in CONVOLUTIONS[name]]
+        check_side(obs_shape, layers, f"agent.encoder={name}", ", or agent.encoder=impala")
         for width, size, stride in CONVOLUTIONS[name]:
             conv = nn.Conv2d if modules else PixelConv2d
             modules += [_orthogonal(conv(channels, width, size, stride)), nn.ReLU()]
