@@ -55,18 +55,14 @@ class LatentEncoder(nn.Module):
     mean: Tensor
     rate: Tensor
 
-    def __init__(self, obs_shape: Sequence[int], dim: int, convolutions: str) -> None:
+    def __init__(self, obs_shape: Sequence[int], dim: int, convolutions: str, frames: int) -> None:
         super().__init__()
         self.images = len(obs_shape) == 3
         if self.images:
-            layers: list[nn.Module] = []
-            for i, (kernel, stride) in enumerate(CONVOLUTIONS[convolutions]):
-                conv = (
-                    nn.Conv2d(32, 32, kernel, stride)
-                    if i
-                    else PixelConv2d(obs_shape[0], 32, kernel, stride, centre=0.5)
-                )
-                layers += [conv, nn.ReLU()]
+            first, *others = CONVOLUTIONS[convolutions]
+            layers: list[nn.Module] = [PixelConv2d(obs_shape[0], 32, *first, centre=0.5, frames=frames), nn.ReLU()]
+            for kernel, stride in others:
+                layers += [nn.Conv2d(32, 32, kernel, stride), nn.ReLU()]
             self.body = nn.Sequential(*layers)
         else:
             self.body = normalised(obs_shape[0], dim)
@@ -119,7 +115,8 @@ class SPQAgent:
         lr, model_lr: learning rates, of Adam for actor and critic, of AdamW with a decay of 0.01 for encoder and model.
         hidden_dim, feature_dim: size of latents and hidden layers; width of the actor's and the critic's trunk.
         embed_dim: size of an action's embedding.
-        pad, convolutions: greatest random shift of images, pixels; a key of `CONVOLUTIONS`.
+        frames, pad, convolutions: images stacked into an observation; greatest random shift of them, pixels; a key of
+            `CONVOLUTIONS`.
         horizon: H, transitions in a segment and in a return.
         target_tau: fraction of the way that target encoder and target critic move at each update.
         infonce: weight of the contrastive loss.
@@ -148,6 +145,7 @@ class SPQAgent:
         hidden_dim: int = 512,
         feature_dim: int = 50,
         embed_dim: int = 256,
+        frames: int = 3,
         pad: int = 4,
         convolutions: str = "strided",
         horizon: int = 3,
@@ -174,11 +172,11 @@ class SPQAgent:
         self.num_expl_steps, self.model_warmup = num_expl_steps, model_warmup
         self.update_every_steps, self.stddev_schedule = update_every_steps, stddev_schedule
         self.use_tb, self.precision = use_tb, precision
-        self.images, self.stacked = len(obs_shape) == 3, obs_shape[0]
+        self.images, self.stacked, self.frame = len(obs_shape) == 3, obs_shape[0], obs_shape[0] // frames
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 
         self.encoder, self.encoder_target = (
-            LatentEncoder(obs_shape, hidden_dim, convolutions).to(self.device) for _ in range(2)
+            LatentEncoder(obs_shape, hidden_dim, convolutions, frames).to(self.device) for _ in range(2)
         )
         self.model = Model(hidden_dim, action_shape[0], embed_dim, len(self.bins)).to(self.device)
         sizes = (hidden_dim, action_shape, feature_dim, hidden_dim)
@@ -319,8 +317,8 @@ class SPQAgent:
         """Return a segment's H + 1 observations, [B, ...]: the first with a random shift, the others with another."""
         if not self.images:
             return obs.unbind(1)
-        frame = (obs.shape[1] - self.stacked) // self.segment  # channels of one
-        first, *later = (obs[:, i * frame : i * frame + self.stacked] for i in range(self.segment + 1))
+        begins = (i * self.frame for i in range(self.segment + 1))
+        first, *later = (obs[:, begin : begin + self.stacked] for begin in begins)
         shifts = self.aug.draw(obs), self.aug.draw(obs)
         return [self.aug(first, shifts[0]), *(self.aug(stack, shifts[1]) for stack in later)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,24 +16,33 @@ from drqv2.errors import UserError
 class PixelConv2d(nn.Conv2d):
     """A convolution of x / 255 - centre for pixels x: its weights are scaled and its bias moved, not the images.
 
+    With `frames` stacked along the channels, newest last, the weights are those of the newest and of the differences
+    between successive ones, which count four times: images that follow each other are so alike that motion is otherwise
+    hard to learn.
+
     Args:
         centre: what is subtracted. Not together with a padding, which would not be at the centre.
+        frames: number of stacked images; of one alone the weights are its own.
     """
 
-    def __init__(self, *args: Any, centre: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, centre: float = 0.0, frames: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.centre = centre
+        self.centre, self.frames = centre, frames
 
     def forward(self, x: Tensor) -> Tensor:
         """Return maps of images [B, C, H, W] of any dtype."""
         if not x.is_floating_point():
             device = x.device.type
             x = x.to(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype)
-        bias = self.bias
+        weight, bias = self.weight, self.bias
+        if self.frames > 1:
+            *differences, newest = weight.chunk(self.frames, 1)
+            changes = [0.0 * newest, *(4.0 * difference for difference in differences), -newest]
+            weight = torch.cat([before - after for before, after in pairwise(changes)], 1)
         if self.centre:
-            moved = -self.centre * self.weight.sum((1, 2, 3))
+            moved = -self.centre * weight.sum((1, 2, 3))
             bias = moved if bias is None else bias + moved
-        return F.conv2d(x, self.weight / 255, bias, self.stride, self.padding)
+        return F.conv2d(x, weight / 255, bias, self.stride, self.padding)
 
 
 def check_side(obs_shape: Sequence[int], layers: Iterable[tuple[int, int]], setting: str, advice: str = "") -> None:

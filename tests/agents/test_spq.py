@@ -33,6 +33,7 @@ def make_agent(obs_shape: Sequence[int], **changes: Any) -> SPQAgent:
         "hidden_dim": D,
         "feature_dim": 7,
         "embed_dim": 4,
+        "frames": 2,
         "convolutions": "patch",
         "horizon": H,
         "target_tau": TAU,
@@ -86,7 +87,8 @@ def elu(x: Tensor) -> Tensor:
 
 def f_linear(obs: Tensor, w: Weights) -> Tensor:
     if obs.ndim == 4:
-        x = obs.double() / 255 - 0.5
+        before, now = (obs.double() / 255 - 0.5).chunk(2, 1)
+        x = torch.cat([4 * (now - before), now], 1)
         for layer, stride in ((0, 4), (2, 2), (4, 1)):
             x = F.conv2d(x, w[f"body.{layer}.weight"], w[f"body.{layer}.bias"], stride).clamp(min=0)
         return linear(x.flatten(1), w, "linear")
