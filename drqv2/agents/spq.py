@@ -12,13 +12,14 @@ observation and one for all later ones,
 
 where pi adds clipped noise to its action and f', Q' follow f, Q by `target_tau`. L_m is the objective of MR.Q (Fujimoto
 et al., arXiv 2501.16142, section 4) with a contrastive term, L_Q and L_pi are DrQ-v2's. What else is needed to learn
-from the first frames on: latents are centred by a running mean before they are normalised, and the model's last layer
-starts at zero. Without both, latents collapse within a hundred updates. Exploration noise is held for several steps.
+from the first frames on: the first layer weighs differences of frames, latents are centred by a running mean before
+they are normalised, and the model's last layer starts at zero. Exploration noise is held for several steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,8 +67,7 @@ class LatentEncoder(nn.Module):
             self.body = nn.Sequential(*layers)
         else:
             self.body = normalised(obs_shape[0], dim)
-        with torch.no_grad():
-            features = self.body(torch.zeros(1, *obs_shape)).numel()
+        features = self.body(torch.zeros(1, *obs_shape)).numel()
         self.linear, self.norm = nn.Linear(features, dim), nn.LayerNorm(dim)
         self.register_buffer("mean", torch.zeros(dim))  # of h: that of the first batch, then 0.02 of the way to others'
         self.register_buffer("rate", torch.ones(()))
@@ -105,13 +105,16 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
+def means(metrics: Metrics) -> Metrics:
+    """Return the mean of each, without gradient."""
+    return {name: value.detach().mean() for name, value in metrics.items()}
+
+
 class SPQAgent:
     """Self-predictive Q-learning from images or vectors, see the head of this file.
 
     Args:
-        obs_shape: (C, H, W) of a uint8 observation, frames stacked along C; or (N,) of a state, float32.
-        action_shape: (A,); actions lie in [-1, 1].
-        device: where the networks live.
+        obs_shape, action_shape, device: as those of `DrQV2Agent`.
         lr, model_lr: learning rates, of Adam for actor and critic, of AdamW with a decay of 0.01 for encoder and model.
         hidden_dim, feature_dim: size of latents and hidden layers; width of the actor's and the critic's trunk.
         embed_dim: size of an action's embedding.
@@ -168,28 +171,23 @@ class SPQAgent:
             check_side(obs_shape, CONVOLUTIONS[convolutions], f"agent.convolutions={convolutions}")
         self.device = torch.device(device)
         self.segment = horizon  # the replay's batches are of segments of so many transitions
-        self.target_tau, self.infonce = target_tau, infonce
-        self.num_expl_steps, self.model_warmup = num_expl_steps, model_warmup
-        self.update_every_steps, self.stddev_schedule = update_every_steps, stddev_schedule
-        self.use_tb, self.precision = use_tb, precision
+        self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
+        self.num_expl_steps, self.update_every_steps = num_expl_steps, update_every_steps
+        self.stddev_schedule, self.use_tb, self.precision = stddev_schedule, use_tb, precision
         self.images, self.stacked, self.frame = len(obs_shape) == 3, obs_shape[0], obs_shape[0] // frames
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 
-        self.encoder, self.encoder_target = (
-            LatentEncoder(obs_shape, hidden_dim, convolutions, frames).to(self.device) for _ in range(2)
-        )
+        self.encoder = LatentEncoder(obs_shape, hidden_dim, convolutions, frames).to(self.device)
         self.model = Model(hidden_dim, action_shape[0], embed_dim, len(self.bins)).to(self.device)
         sizes = (hidden_dim, action_shape, feature_dim, hidden_dim)
         self.actor = Actor(*sizes).to(self.device)
-        self.critic, self.critic_target = (Critic(*sizes, layer_norm=True).to(self.device) for _ in range(2))
-        self.encoder_target.load_state_dict(self.encoder.state_dict())
-        self.critic_target.load_state_dict(self.critic.state_dict())
+        self.critic = Critic(*sizes, layer_norm=True).to(self.device)
+        self.encoder_target, self.critic_target = deepcopy(self.encoder), deepcopy(self.critic)
 
         modelled = [*self.encoder.parameters(), *self.model.parameters()]
         self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True)
-        self.actor_opt, self.critic_opt = (
-            torch.optim.Adam(module.parameters(), lr=lr, fused=True) for module in (self.actor, self.critic)
-        )
+        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
+        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)
         self.aug = RandomShiftsAug(pad)
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
@@ -204,22 +202,19 @@ class SPQAgent:
 
     def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action; arguments and result are those of `DrQV2Agent.act`."""
-        action: np.ndarray = self.act_batch(obs[None], step, eval_mode)[0]
-        return action
+        return np.asarray(self.act_batch(obs[None], step, eval_mode)[0])
 
     @torch.no_grad()
     def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         random = not eval_mode and step < self.num_expl_steps
-        noise = None if eval_mode else self.noise.next(random, self.act_generator)
-        if noise is not None and random:
+        noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
+        if random:
             return noise.cpu().numpy()
         with self._autocast():
             latent = self.encoder(torch.as_tensor(obs, device=self.device))
-        action = self.actor(latent, 0.0).mean
-        if noise is not None:
-            action = (action + utils.schedule(self.stddev_schedule, step) * noise).clamp(-1, 1)
-        return action.cpu().numpy()
+        action = self.actor(latent, 0.0).mean + utils.schedule(self.stddev_schedule, step) * noise
+        return action.clamp(-1, 1).cpu().numpy()
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the actions without noise, which shares the agent's weights."""
@@ -272,42 +267,33 @@ class SPQAgent:
         utils.soft_update_params(self.encoder, self.encoder_target, self.target_tau)
         self.encoder_target.mean.copy_(self.encoder.mean)
 
-        metrics = {
-            "dynamics_loss": dynamics.detach(),
-            "reward_loss": rewards.detach(),
-            "infonce_loss": contrast.detach(),
-            "infonce_hits": (cosines.argmax(1) == own).float().mean(),
-            "reward_error": (symexp(expected(logits.detach(), self.bins)) - reward[:, -1:]).abs().mean(),
-            "latent_std": latent.detach().std(0).mean(),
-        }
         last = (mask.sum(1).long() - 1).clamp(min=0)
-        return metrics, latent.detach(), targets[last, own]
+        metrics = {
+            **{"dynamics_loss": dynamics, "reward_loss": rewards, "infonce_loss": contrast},
+            "infonce_hits": (cosines.argmax(1) == own).float(),
+            "reward_error": (symexp(expected(logits, self.bins)) - reward[:, -1:]).abs(),
+            "latent_std": latent.std(0),
+        }
+        return means(metrics), latent.detach(), targets[last, own]
 
     def update_critic(self, latent: Tensor, action: Tensor, reward: Tensor, factor: Tensor, last: Tensor) -> Metrics:
-        """Fit both Q functions: minimise L_Q.
+        """Fit both Q functions: minimise L_Q. Shapes are [B, D], [B, A], [B, 1], [B, 1] and [B, D].
 
-        It takes latents [B, D] and actions [B, A], the segments' sums of rewards and factors on the value after them
-        [B, 1], and the latents there [B, D].
+        `reward` and `factor` are the segments' sums of rewards and what a value after them, at `last`, counts.
         """
         with torch.no_grad():
-            next_action = self._smoothed(last)
-            target = reward + factor * torch.min(*self.critic_target(last, next_action))
+            target = reward + factor * torch.min(*self.critic_target(last, self._smoothed(last)))
         q1, q2 = self.critic(latent, action)
         loss = F.mse_loss(q1, target) + F.mse_loss(q2, target)
         step(self.critic_opt, loss)
-        return {
-            "critic_target_q": target.mean(),
-            "critic_q1": q1.detach().mean(),
-            "critic_q2": q2.detach().mean(),
-            "critic_loss": loss.detach(),
-        }
+        return means({"critic_target_q": target, "critic_q1": q1, "critic_q2": q2, "critic_loss": loss})
 
     def update_actor(self, latent: Tensor) -> Metrics:
         """Move the policy towards actions of higher value at latents [B, D]: minimise L_pi."""
         action = self._smoothed(latent)
         loss = -torch.min(*self.critic(latent, action)).mean()
         step(self.actor_opt, loss)
-        return {"actor_loss": loss.detach(), "actor_saturated": (action.detach().abs() > 0.95).float().mean()}
+        return means({"actor_loss": loss, "actor_saturated": (action.abs() > 0.95).float()})
 
     def _smoothed(self, latent: Tensor) -> Tensor:
         """Return the policy's actions with clipped noise, [B, A]."""
