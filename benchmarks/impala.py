@@ -223,7 +223,7 @@ def _whole_runs(setting: Setting, actors: Sequence[int], quick: bool) -> list[Ro
 def _learner(sizes: Learner, quick: bool) -> list[Row]:
     turn, seconds = (0.0, 0.0) if quick else (1.0, 20.0)
     sides: dict[str, Side] = {"plain": partial(plain_rates, sizes, turn)}
-    bf16 = len(sizes.obs_shape) == 3 and machine.processor()[1]
+    bf16 = len(sizes.obs_shape) == 3 and machine.processor()[1] != "emulated"
     for precision in ("fp32", "bf16") if bf16 else ("fp32",):
         sides[precision] = partial(own_rates, sizes, precision, turn)
     found = alternate(sides, seconds)

@@ -50,7 +50,7 @@ def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     shapes, seconds = (SMALL, 0.0) if quick else (PAPER, 70.0 if device == "cpu" else 20.0)
     precisions = {"fp32": torch.float32}
-    if device == "cuda" or machine.processor()[1]:
+    if device == "cuda" or machine.processor()[1] != "emulated":
         precisions["bf16"] = torch.bfloat16
     else:
         print("bf16: this CPU has no instructions for it, left out", file=sys.stderr)

@@ -55,7 +55,7 @@ def measure(quick: bool = False) -> list[Row]:
 
 
 def whole_runs(quick: bool) -> list[Row]:
-    """Return a row for each side: an agent step of its loop, two frames with an update, once updates have begun."""
+    """Return a row for each side: an agent step of its loop, which is two frames, once updates have begun."""
     small = ("env._target_=benchmarks.baseline.pixels.short_cartpole", "image_size=84", "num_seed_frames=240")
     sides: dict[str, Side] = {}
     for name, overrides in SIDES.items():
@@ -78,7 +78,7 @@ def prepared(overrides: list[str], quick: bool) -> tuple[Any, tuple[torch.Tensor
     batch = 8 if quick else cfg.batch_size
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
     shapes = {"obs_shape": (9, 84, 84), "action_shape": ACTIONS}
-    offered = {"precision": machine.resolve_precision("auto", "cpu"), "compile": False, "seed": 1}
+    offered = {"precision": machine.resolve_precision("auto", "cpu"), "compile": False, "seed": 1, "frame_stack": 3}
     agent = make_agent(node | {"use_tb": True}, None, shapes | {"device": "cpu"}, offered)
     horizon = getattr(agent, "segment", None)
     channels = 9 if horizon is None else 9 + 3 * horizon

@@ -47,7 +47,7 @@ def main() -> None:
 def measure(shapes: Shapes) -> Iterator[Row]:
     """Yield a row for each precision, and one for each of the kernels."""
     batch = tuple(x.to(DEVICE) for x in random_batch(shapes))
-    precisions = ("bf16", "fp32") if DEVICE == "cuda" or machine.processor()[1] else ("fp32",)
+    precisions = ("bf16", "fp32") if DEVICE == "cuda" or machine.processor()[1] != "emulated" else ("fp32",)
     for precision in precisions:
         for compile in (True, False) if DEVICE == "cuda" else (False,):
             agent = make_agent(shapes, DEVICE, precision, compile)

@@ -16,6 +16,7 @@ from benchmarks.gpu.child import Outcome
 
 FILES = ("summary.md", "results.json", "learning.csv", "log.txt")
 CURVE = ("run", "kind", "frame", "episode_reward", "fps", "total_time")
+_APPENDED = ("learning.csv", "log.txt")  # the others are replaced
 _MOST_ROWS = 500  # of a section
 _MOST_BYTES = {"learning.csv": 4_000_000, "log.txt": 1_000_000}  # log.txt: of a section
 _LAST_LINES = 12  # of the output of a section that has failed
@@ -43,7 +44,7 @@ class Results:
 
     def __init__(self, folder: Path, titles: Mapping[str, str], minutes: float) -> None:
         self.folder = folder
-        for name in _MOST_BYTES:  # which are appended to; the others are replaced, and so never missing
+        for name in _APPENDED:
             (folder / name).unlink(missing_ok=True)
         self._sections: dict[str, dict[str, Any]] = {
             name: {"title": title, "status": "not begun", "rows": []} for name, title in titles.items()

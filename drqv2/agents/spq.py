@@ -10,10 +10,11 @@ observation and one for all later ones,
     a' ~ pi(y_H),  R = sum_i gamma^{i-1} r_{t+i-1} + gamma^H min_j Q'_j(y_H, a')
     L_Q = sum_j mean (Q_j(z, a_t) - R)^2,  L_pi = -mean min_j Q_j(z, a),  a ~ pi(z)
 
-where pi adds clipped noise to its action and f', Q' follow f, Q by `target_tau`. L_m is the objective of MR.Q (Fujimoto
-et al., arXiv 2501.16142, section 4) with a contrastive term, L_Q and L_pi are DrQ-v2's. What else is needed to learn
-from the first frames on: the first layer weighs differences of frames, latents are centred by a running mean before
-they are normalised, and the model's last layer starts at zero. Exploration noise is held for several steps.
+where pi adds clipped noise to its action, and the weights of f', Q' follow those of f, Q by `target_tau`. L_m is the
+objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term, L_Q and L_pi are DrQ-v2's.
+What else is needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred
+by a running mean before they are normalised, and the model's last layer starts at zero. Exploration noise is held for
+several steps.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Model(nn.Module):
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     """Minimise a loss by a step of its optimizer, whose parameters alone get a gradient."""
     optimizer.zero_grad(set_to_none=True)
-    loss.backward(inputs=optimizer.param_groups[0]["params"])
+    loss.backward(inputs=[parameter for group in optimizer.param_groups for parameter in group["params"]])
     optimizer.step()
 
 
@@ -118,8 +119,7 @@ class SPQAgent:
         lr, model_lr: learning rates, of Adam for actor and critic, of AdamW with a decay of 0.01 for encoder and model.
         hidden_dim, feature_dim: size of latents and hidden layers; width of the actor's and the critic's trunk.
         embed_dim: size of an action's embedding.
-        frames, pad, convolutions: images stacked into an observation; greatest random shift of them, pixels; a key of
-            `CONVOLUTIONS`.
+        pad, convolutions: greatest random shift of images, pixels; a key of `CONVOLUTIONS`.
         horizon: H, transitions in a segment and in a return.
         target_tau: fraction of the way that target encoder and target critic move at each update.
         infonce: weight of the contrastive loss.
@@ -129,7 +129,7 @@ class SPQAgent:
         stddev_schedule, hold: standard deviation of the exploration noise over agent steps, see `utils.schedule`; bound
             of the agent steps for which it is held.
         use_tb, precision, seed: as those of `DrQV2Agent`; bf16 for the encoder's products alone.
-        num_envs: environments that act at once.
+        num_envs, frame_stack: environments that act at once; images in an observation.
 
     Raises:
         UserError: the shapes are others, there are no such convolutions, or the images are too small.
@@ -148,7 +148,6 @@ class SPQAgent:
         hidden_dim: int = 512,
         feature_dim: int = 50,
         embed_dim: int = 256,
-        frames: int = 3,
         pad: int = 4,
         convolutions: str = "strided",
         horizon: int = 3,
@@ -163,6 +162,7 @@ class SPQAgent:
         precision: str = "fp32",
         seed: int | None = None,
         num_envs: int = 1,
+        frame_stack: int = 3,
     ) -> None:
         check_shapes("SPQ", obs_shape, action_shape)
         if convolutions not in CONVOLUTIONS:
@@ -174,10 +174,10 @@ class SPQAgent:
         self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
         self.num_expl_steps, self.update_every_steps = num_expl_steps, update_every_steps
         self.stddev_schedule, self.use_tb, self.precision = stddev_schedule, use_tb, precision
-        self.images, self.stacked, self.frame = len(obs_shape) == 3, obs_shape[0], obs_shape[0] // frames
+        self.images, self.stacked, self.frame = len(obs_shape) == 3, obs_shape[0], obs_shape[0] // frame_stack
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 
-        self.encoder = LatentEncoder(obs_shape, hidden_dim, convolutions, frames).to(self.device)
+        self.encoder = LatentEncoder(obs_shape, hidden_dim, convolutions, frame_stack).to(self.device)
         self.model = Model(hidden_dim, action_shape[0], embed_dim, len(self.bins)).to(self.device)
         sizes = (hidden_dim, action_shape, feature_dim, hidden_dim)
         self.actor = Actor(*sizes).to(self.device)
@@ -211,8 +211,7 @@ class SPQAgent:
         noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
         if random:
             return noise.cpu().numpy()
-        with self._autocast():
-            latent = self.encoder(torch.as_tensor(obs, device=self.device))
+        latent = self.encoder(torch.as_tensor(obs, device=self.device))
         action = self.actor(latent, 0.0).mean + utils.schedule(self.stddev_schedule, step) * noise
         return action.clamp(-1, 1).cpu().numpy()
 

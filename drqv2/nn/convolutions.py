@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drqv2.errors import UserError
@@ -23,10 +22,15 @@ class PixelConv2d(nn.Conv2d):
     Args:
         centre: what is subtracted. Not together with a padding, which would not be at the centre.
         frames: number of stacked images; of one alone the weights are its own.
+
+    Raises:
+        ValueError: there are groups, a padding that is not at the centre, or channels that are not so many images.
     """
 
     def __init__(self, *args: Any, centre: float = 0.0, frames: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.in_channels % frames or self.groups > 1 or (centre and any(self.padding)):
+            raise ValueError(f"{self}: with frames={frames} and centre={centre}")
         self.centre, self.frames = centre, frames
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,12 +41,12 @@ class PixelConv2d(nn.Conv2d):
         weight, bias = self.weight, self.bias
         if self.frames > 1:
             *differences, newest = weight.chunk(self.frames, 1)
-            changes = [0.0 * newest, *(4.0 * difference for difference in differences), -newest]
+            changes = [torch.zeros_like(newest), *(4.0 * difference for difference in differences), -newest]
             weight = torch.cat([before - after for before, after in pairwise(changes)], 1)
         if self.centre:
             moved = -self.centre * weight.sum((1, 2, 3))
             bias = moved if bias is None else bias + moved
-        return F.conv2d(x, weight / 255, bias, self.stride, self.padding)
+        return self._conv_forward(x, weight / 255, bias)
 
 
 def check_side(obs_shape: Sequence[int], layers: Iterable[tuple[int, int]], setting: str, advice: str = "") -> None:

@@ -51,7 +51,11 @@ def prepare_machine(cfg: DictConfig) -> None:
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     bf16 = machine.processor()[1] if cfg.precision == "bf16" and cfg.device == "cpu" else "fast"
     if bf16 != "fast":
-        why = "emulates bf16, which is many times slower" if bf16 == "emulated" else "multiplies bf16 slower than fp32"
+        why = (
+            "emulates bf16, which is many times slower"
+            if bf16 == "emulated"
+            else "multiplies bf16 more slowly than fp32"
+        )
         print(f"warning: this CPU {why}; precision=auto would choose fp32 here")
     kind = str(OmegaConf.select(cfg, "agent._target_")).rpartition(".")[2]
     if kind == "SPQAgent" or (kind == "MultiTaskAgent" and cfg.device.startswith("cuda")):
@@ -97,6 +101,7 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
         )
     offered = {key: cfg[key] for key in ("seed", "precision", "compile")} | {"action_spec": env.action_spec()} | shapes
     offered |= {
+        "frame_stack": cfg.frame_stack,
         "num_tasks": len(task_names(cfg)),
         "num_envs": len(task_names(cfg)) * cfg.num_envs,
         "action_sizes": getattr(env, "action_sizes", None),
@@ -105,7 +110,7 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
 
 
 def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:
-    """Return the policy of a new agent on the CPU, in a precision that this CPU multiplies, for an actor."""
+    """Return the policy of a new agent on the CPU, in a precision that this CPU multiplies fast, for an actor."""
     cpu = cfg.copy()
     cpu.precision = machine.resolve_precision("auto", "cpu") if cfg.precision == "bf16" else cfg.precision
     with contextlib.redirect_stdout(None):  # the learner has already printed where the agent's file is

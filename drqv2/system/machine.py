@@ -31,15 +31,16 @@ def is_software(renderer: str) -> bool:
 def processor() -> tuple[str, str]:
     """Return the CPU's name, and "fast", "slow" or "emulated": how it multiplies bf16, compared with fp32.
 
-    ONEDNN_MAX_CPU_ISA may limit it. Slow are Intel's processors without AMX, or of which a virtual machine hides it:
-    they have AVX-512's instructions for bf16, with half the speed of those for fp32. AMD's have twice that speed.
+    ONEDNN_MAX_CPU_ISA may limit it. Intel's processors are slow if they have no AMX or a virtual machine hides it: they
+    have AVX-512's instructions for bf16, which take twice as long as those for fp32 (results/performance.md). On AMD's
+    the same instructions take half as long.
     """
     text = Path("/proc/cpuinfo").read_text()
     words = text.split()
     names = [row.partition(":")[2].strip() for row in text.splitlines() if row.startswith("model name")]
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
-    amx = "amx_bf16" in words and any(name in limit for name in ("ALL", "AMX", "AVX10"))
-    vectors = any(name in limit for name in ("ALL", "BF16", "FP16", "AMX", "AVX10"))
+    amx = "amx_bf16" in words and any(name in limit for name in ("ALL", "DEFAULT", "AMX"))
+    vectors = any(name in limit for name in ("ALL", "DEFAULT", "BF16", "FP16", "AMX", "AVX10"))
     if amx or (vectors and ("bf16" in words or ("avx512_bf16" in words and "GenuineIntel" not in words))):
         kind = "fast"
     else:

@@ -285,7 +285,7 @@ def test_a_graph_continues_after_a_restore() -> None:
 
 
 def test_slow_bf16_is_not_chosen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for kind, warning in (("emulated", "emulates bf16"), ("slow", "bf16 slower than fp32"), ("fast", "")):
+    for kind, warning in (("emulated", "emulates bf16"), ("slow", "bf16 more slowly than fp32"), ("fast", "")):
         monkeypatch.setattr(machine, "processor", lambda kind=kind: ("CPU", kind))
         how = {"regime": "drqv2", "device": "cpu", "precision": "bf16", "compile": False}
         factory.prepare_machine(OmegaConf.create(how))

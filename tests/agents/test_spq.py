@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def make_agent(obs_shape: Sequence[int], **changes: Any) -> SPQAgent:
         "hidden_dim": D,
         "feature_dim": 7,
         "embed_dim": 4,
-        "frames": 2,
+        "frame_stack": 2,
         "convolutions": "patch",
         "horizon": H,
         "target_tau": TAU,
@@ -372,3 +373,26 @@ def test_what_it_cannot_learn_is_refused(
     with pytest.raises(UserError) as refused:
         SPQAgent(obs_shape, action_shape, "cpu", convolutions=convolutions)
     assert words in str(refused.value)
+
+
+def test_the_arm_whose_encoder_learns_from_the_critic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is its only difference: a second step of the encoder, after the same step of encoder and model."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks/plans/agents"))
+    from critic_gradient import CriticGradient
+
+    offered: dict[str, Any] = {"precision": "fp32", "seed": 1, "num_envs": 2, "frame_stack": 2}
+    sizes: dict[str, Any] = {"hidden_dim": D, "feature_dim": 7, "embed_dim": 4, "convolutions": "patch", "horizon": H}
+    plain = SPQAgent(IMAGE, (A,), "cpu", **sizes, **offered)
+    own = CriticGradient(IMAGE, (A,), "cpu", encoder_lr=1e-4, **sizes, **offered)
+    assert own.noise.numbers.shape == (2, A)
+    for name, module in networks(plain).items():
+        networks(own)[name].load_state_dict(module.state_dict())
+    obs, *others = batch(IMAGE)
+    seen = (obs.to(torch.uint8), *(x.float() for x in others))
+    for agent in (plain, own):
+        agent.update(iter([seen] * 300), 0)
+    apart = [
+        (p - q).detach().abs().max() for p, q in zip(plain.encoder.parameters(), own.encoder.parameters(), strict=True)
+    ]
+    assert 0.5e-4 < float(max(apart)) < 1.5e-4  # the first step of Adam is that of its learning rate
+    torch.testing.assert_close(own.model.state_dict(), plain.model.state_dict())

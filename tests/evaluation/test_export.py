@@ -65,7 +65,9 @@ def agent_of(kind: str, obs_shape: tuple[int, ...]) -> tuple[Any, tuple[int, ...
         made: Any = DrQV2Agent(obs_shape, (4,), "cpu", **DRQV2, encoder="strided" if kind == "strided" else "drqv2")
         return made, (4,)
     if kind == "SPQ":
-        spq = SPQAgent(obs_shape, (4,), "cpu", hidden_dim=16, feature_dim=8, embed_dim=4, num_expl_steps=0)
+        spq = SPQAgent(
+            obs_shape, (4,), "cpu", hidden_dim=16, feature_dim=8, embed_dim=4, num_expl_steps=0, precision="bf16"
+        )
         spq.encoder.mean.normal_()
         return spq, (4,)
     if kind == "several tasks":

@@ -112,7 +112,6 @@ SPQ = (
     Key("agent.model_lr", Float(0, above=True), "Learning rate of encoder and model. For agent=spq."),
     Key("agent.target_tau", Float(0, 1, above=True), "Fraction of networks mixed into targets. For agent=spq."),
     Key("agent.embed_dim", Int(1), "Width of an action's embedding. For agent=spq.", "units"),
-    fixed("agent.frames", Int(1), "As frame_stack. For agent=spq.", "images"),
     fixed("agent.pad", Int(0, 24), "Greatest random shift of images. For agent=spq.", "pixels"),
     fixed(
         "agent.convolutions",
