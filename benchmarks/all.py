@@ -56,7 +56,8 @@ def ratios(results: dict[str, Sequence[Row]]) -> dict[str, float]:
     found = {f"learner, {row['side']}": row["ratio"] for row in results["learner"] if row["side"] != "baseline"}
     for row in results["replay"]:
         if row["side"] != "baseline":
-            found["replay, " + (f"{row['workers']} workers" if row["side"] == "ours" else row["side"])] = row["ratio"]
+            side = {"ours": "", "segments": "segments, "}.get(row["side"])
+            found["replay, " + (row["side"] if side is None else f"{side}{row['workers']} workers")] = row["ratio"]
     mean = results["env"][-1]
     found |= {"environment": mean["ratio"], "environment, render=fast": mean["fast_ratio"]}
     return found | {"whole loop": results["loop"][-1]["ratio"]}

@@ -1,7 +1,8 @@
 """Time of SPQ's update beside DrQ-v2's, in parts, and of whole runs: `python -m benchmarks.spq [--json] [--quick]`.
 
 The agents of preset=spq_cpu, preset=cpu (with the paper's action repeat) and the paper's settings measure alternately:
-first updates with random batches of 84x84 pixels and six actions, then runs of cheetah_run with their environment.
+first updates with random batches of 84x84 pixels and six actions, of the first two in the slower precision, too, then
+runs of cheetah_run with their environment.
 """
 
 from __future__ import annotations
@@ -44,10 +45,15 @@ ACTIONS = (6,)
 def measure(quick: bool = False) -> list[Row]:
     """Return a row for each side, and one for each part of SPQ's update."""
     seconds = 0.0 if quick else 60.0
-    found = alternate({name: partial(updates, overrides, quick) for name, overrides in SIDES.items()}, seconds)
+    sides = dict(SIDES)
+    bf16 = machine.processor()[1]
+    if bf16 != "emulated":  # the precision that precision=auto does not choose
+        other = "fp32" if bf16 == "fast" else "bf16"
+        sides |= {f"{name}, {other}": [*SIDES[name], f"precision={other}"] for name in ("spq_cpu", "cpu")}
+    found = alternate({name: partial(updates, overrides, quick) for name, overrides in sides.items()}, seconds)
     rows: list[Row] = []
     for name, times in found.items():
-        cfg = compose(*SIDES[name], "task=cheetah_run")
+        cfg = compose(*sides[name], "task=cheetah_run")
         frames = cfg.agent.update_every_steps * cfg.action_repeat
         figures = quartiles(times, "ms")
         rows.append({"side": name, **figures, "ms_per_frame": figures["ms"] / frames, "percent": None, "fps": None})
@@ -78,7 +84,12 @@ def prepared(overrides: list[str], quick: bool) -> tuple[Any, tuple[torch.Tensor
     batch = 8 if quick else cfg.batch_size
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
     shapes = {"obs_shape": (9, 84, 84), "action_shape": ACTIONS}
-    offered = {"precision": machine.resolve_precision("auto", "cpu"), "compile": False, "seed": 1, "frame_stack": 3}
+    offered = {
+        "precision": machine.resolve_precision(cfg.precision, "cpu"),
+        "compile": False,
+        "seed": 1,
+        "frame_stack": 3,
+    }
     agent = make_agent(node | {"use_tb": True}, None, shapes | {"device": "cpu"}, offered)
     horizon = getattr(agent, "segment", None)
     channels = 9 if horizon is None else 9 + 3 * horizon
