@@ -252,28 +252,29 @@ class SPQAgent:
         with self._autocast():
             latent = self.encoder(first, track=True)
 
-        dynamics = rewards = contrast = torch.zeros((), device=self.device)
-        predicted, own = latent, torch.arange(len(latent), device=self.device)
-        for i, target in enumerate(targets):
-            predicted, logits = self.model(predicted, action[:, i])
-            dynamics = dynamics + ((predicted - target).square().mean(1) * mask[:, i]).mean()
-            wanted = two_hot(symlog(reward[:, i : i + 1]), self.bins)
-            rewards = rewards - ((wanted * logits.log_softmax(1)).sum(1) * mask[:, i]).mean()
-            cosines = F.normalize(predicted, eps=0.1) @ F.normalize(target, eps=0.1).T  # [B, B]
-            contrast = contrast + (F.cross_entropy(cosines / 0.1, own, reduction="none") * mask[:, i]).mean()
+        unrolled, last = [], latent
+        for i in range(self.segment):
+            unrolled.append(self.model(last, action[:, i]))
+            last = unrolled[-1][0]
+        predicted, logits = (torch.stack(parts) for parts in zip(*unrolled, strict=True))  # [H, B, D], [H, B, bins]
+        share, own = mask.T / len(mask), torch.arange(len(mask), device=self.device)
+        dynamics = ((predicted - targets).square().mean(2) * share).sum()
+        wanted = two_hot(symlog(reward.T)[..., None], self.bins)
+        rewards = -((wanted * logits.log_softmax(2)).sum(2) * share).sum()
+        cosines = F.normalize(predicted, dim=2, eps=0.1) @ F.normalize(targets, dim=2, eps=0.1).mT  # [H, B, B]
+        contrast = -((cosines / 0.1).log_softmax(2)[:, own, own] * share).sum()
         loss = dynamics + 0.1 * rewards + self.infonce * contrast
         step(self.model_opt, loss)
         utils.soft_update_params(self.encoder, self.encoder_target, self.target_tau)
         self.encoder_target.mean.copy_(self.encoder.mean)
 
-        last = (mask.sum(1).long() - 1).clamp(min=0)
         metrics = {
             **{"dynamics_loss": dynamics, "reward_loss": rewards, "infonce_loss": contrast},
-            "infonce_hits": (cosines.argmax(1) == own).float(),
-            "reward_error": (symexp(expected(logits, self.bins)) - reward[:, -1:]).abs(),
+            "infonce_hits": (cosines[-1].argmax(1) == own).float(),
+            "reward_error": (symexp(expected(logits[-1], self.bins)) - reward[:, -1:]).abs(),
             "latent_std": latent.std(0),
         }
-        return means(metrics), latent.detach(), targets[last, own]
+        return means(metrics), latent.detach(), targets[(mask.sum(1).long() - 1).clamp(min=0), own]
 
     def update_critic(self, latent: Tensor, action: Tensor, reward: Tensor, factor: Tensor, last: Tensor) -> Metrics:
         """Fit both Q functions: minimise L_Q. Shapes are [B, D], [B, A], [B, 1], [B, 1] and [B, D].

@@ -17,11 +17,11 @@ def two_hot(values: Tensor, centers: Tensor) -> Tensor:
     """Return the distribution over the two neighbouring bins whose mean is the value.
 
     Args:
-        values: [B, 1]; those outside the bins count as the nearest bin.
+        values: [..., 1]; those outside the bins count as the nearest bin.
         centers: values of the bins, [bins].
 
     Returns:
-        Probabilities [B, bins].
+        Probabilities [..., bins].
     """
     width = centers[1] - centers[0]
     place = ((values.clamp(centers[0], centers[-1]) - centers[0]) / width).clamp(0, len(centers) - 1)  # [B, 1]
