@@ -31,9 +31,9 @@ def is_software(renderer: str) -> bool:
 def processor() -> tuple[str, str]:
     """Return the CPU's name, and "fast", "slow" or "emulated": how it multiplies bf16, compared with fp32.
 
-    ONEDNN_MAX_CPU_ISA may limit it. Intel's processors are slow if they have no AMX or a virtual machine hides it: they
-    have AVX-512's instructions for bf16, which take twice as long as those for fp32 (results/performance.md). On AMD's
-    the same instructions take half as long.
+    ONEDNN_MAX_CPU_ISA may limit it. Intel's processors are slow if they have no AMX or a virtual machine hides it: with
+    AVX-512's instructions for bf16 alone, products take twice as long as in fp32, on AMD's half as long
+    (https://github.com/libxsmm/tpp-mlir/pull/1025; the same was measured for results/performance.md).
     """
     text = Path("/proc/cpuinfo").read_text()
     words = text.split()
