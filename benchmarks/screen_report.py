@@ -71,7 +71,8 @@ def plot(plan: Plan, found: Mapping[Entry, Found]) -> bytes:
 def _groups(plan: Plan, found: Mapping[Entry, Found], task: str) -> Iterable[Group]:
     for i, arm in enumerate(plan.arms):
         every = [one.run for entry, one in found.items() if (entry.arm, entry.task) == (arm, task)]
-        if runs := [run for run in every if run is not None and len(run.frames)]:
+        runs = [run for run in every if run is not None and len(run.frames)]
+        if runs := [run for run in runs if len(run.frames) > 1] or runs:
             yield Group(task, arm, arm, i, runs)
 
 
@@ -143,7 +144,9 @@ def _task(plan: Plan, runs: Runs, task: str, references: Sequence[Reference]) ->
         ]
         areas = [area(run, end) if run else np.nan for run, end in zip(mine, until, strict=True)]
         cut |= any(short)
-        speeds = [run.fps for run in mine if run and np.isfinite(run.fps)]
+        reached = max((run.frames[-1] for run in mine if run), default=0)
+        begun = [run for run in mine if run and run.frames[-1] >= reached / 2]  # others may not have updates yet
+        speeds = [run.fps for run in begun if np.isfinite(run.fps)]
         rows.append((arm, *cells, _seeds(areas, short), f"{np.median(speeds):.1f}" if speeds else "-"))
     for one in references:
         x, y = one.curve["frame"], one.curve["mean"]
