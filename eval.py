@@ -297,7 +297,8 @@ def _cells(
 
 def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
     """Change a run's configuration for evaluation and resolve it on this machine."""
-    cfg.device, cfg.compile, cfg.precision, cfg.num_eval_envs = args.device, "auto", "auto", args.num_envs
+    cfg.device, cfg.compile, cfg.num_eval_envs = args.device, "auto", args.num_envs
+    cfg.precision = "auto" if cfg.precision == "bf16" else cfg.precision  # the run's machine may have been another
     cfg.replay_buffer_size = 10**9  # unused, but checked against the length of episodes
     if "device" in cfg.agent:
         cfg.agent.device = args.device

@@ -1,4 +1,4 @@
-"""How processors multiply bf16, by what Linux says of them."""
+"""How fast processors multiply bf16, judging by /proc/cpuinfo."""
 
 from __future__ import annotations
 
