@@ -2,11 +2,12 @@
 
 The agents of preset=spq_cpu, preset=cpu (with the paper's action repeat) and the paper's settings measure alternately:
 first updates with random batches of 84x84 pixels and six actions, of the first two in the slower precision, too, then
-runs of cheetah_run with their environment.
+runs of cheetah_run with their environment. On a GPU only updates, of preset=spq, too, with and without its CUDA graph.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -42,22 +43,25 @@ PARTS = {  # methods of the agent, and what they hold
 ACTIONS = (6,)
 
 
-def measure(quick: bool = False) -> list[Row]:
-    """Return a row for each side, and one for each part of SPQ's update."""
-    seconds = 0.0 if quick else 60.0
+def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
+    """Return a row for each side, and on a CPU one for each part of SPQ's update; `within` as in `alternate`."""
+    gpu, seconds = torch.cuda.is_available(), 0.0 if quick else 40.0
     sides = dict(SIDES)
     bf16 = machine.processor()[1]
-    if bf16 != "emulated":  # the precision that precision=auto does not choose
+    if gpu:
+        sides |= {"spq": ["preset=spq"], "spq, single kernels": ["preset=spq", "compile=false"]}
+    elif bf16 != "emulated":  # the precision that precision=auto does not choose
         other = "fp32" if bf16 == "fast" else "bf16"
         sides |= {f"{name}, {other}": [*SIDES[name], f"precision={other}"] for name in ("spq_cpu", "cpu")}
-    found = alternate({name: partial(updates, overrides, quick) for name, overrides in sides.items()}, seconds)
+    measured = {name: partial(updates, overrides, quick) for name, overrides in sides.items()}
+    found = alternate(measured, seconds, within=within)
     rows: list[Row] = []
     for name, times in found.items():
         cfg = compose(*sides[name], "task=cheetah_run")
         frames = cfg.agent.update_every_steps * cfg.action_repeat
         figures = quartiles(times, "ms")
         rows.append({"side": name, **figures, "ms_per_frame": figures["ms"] / frames, "percent": None, "fps": None})
-    return rows + parts(quick) + whole_runs(quick)
+    return rows if gpu else rows + parts(quick) + whole_runs(quick)
 
 
 def whole_runs(quick: bool) -> list[Row]:
@@ -65,9 +69,10 @@ def whole_runs(quick: bool) -> list[Row]:
     small = ("env._target_=benchmarks.baseline.pixels.short_cartpole", "image_size=84", "num_seed_frames=240")
     sides: dict[str, Side] = {}
     for name, overrides in SIDES.items():
-        run = [*overrides, "action_repeat=2", *((*small, "batch_size=8") if quick else ("task=cheetah_run",))]
+        real = ("task=cheetah_run", "num_seed_frames=1000")
+        run = [*overrides, "action_repeat=2", *((*small, "batch_size=8") if quick else real)]
         sides[name] = partial(run_fps, run, 2)
-    found = alternate(sides, 0.0 if quick else 180.0)
+    found = alternate(sides, 0.0 if quick else 120.0)
     rows: list[Row] = []
     for name, fps in found.items():
         figures = quartiles([2000 / value for value in fps], "ms")
@@ -77,34 +82,41 @@ def whole_runs(quick: bool) -> list[Row]:
 
 
 def prepared(overrides: list[str], quick: bool) -> tuple[Any, tuple[torch.Tensor, ...]]:
-    """Return an agent as a run makes it on the CPU, and a batch of random pixels."""
+    """Return an agent as a run makes it, and a batch of random pixels on its device."""
     utils.set_numerics()
     utils.keep_freed_memory()
-    cfg = compose(*overrides, "task=cheetah_run", "device=cpu", "lr=1e-4")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    cfg = compose(*overrides, "task=cheetah_run", f"device={device}", "lr=1e-4")
     batch = 8 if quick else cfg.batch_size
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
     shapes = {"obs_shape": (9, 84, 84), "action_shape": ACTIONS}
     offered = {
-        "precision": machine.resolve_precision(cfg.precision, "cpu"),
-        "compile": False,
+        "precision": machine.resolve_precision(cfg.precision, device),
+        "compile": machine.resolve_compile(cfg.compile, device),
         "seed": 1,
         "frame_stack": 3,
     }
-    agent = make_agent(node | {"use_tb": True}, None, shapes | {"device": "cpu"}, offered)
+    agent = make_agent(node | {"use_tb": True}, None, shapes | {"device": device}, offered)
     horizon = getattr(agent, "segment", None)
     channels = 9 if horizon is None else 9 + 3 * horizon
     obs = torch.randint(0, 256, (batch, channels, 84, 84), dtype=torch.uint8)
     lead = (batch,) if horizon is None else (batch, horizon)
     action, reward = torch.rand(*lead, *ACTIONS) * 2 - 1, torch.rand(*lead, *([1] if horizon is None else []))
     last = obs.flip(0) if horizon is None else torch.ones_like(reward)
-    return agent, (obs, action, reward, torch.full_like(reward, 0.97), last)
+    return agent, tuple(part.to(device) for part in (obs, action, reward, torch.full_like(reward, 0.97), last))
 
 
 def updates(overrides: list[str], quick: bool) -> Iterator[float]:
     """Yield the times of updates in ms."""
     agent, batch = prepared(overrides, quick)
+
+    def call() -> None:
+        agent.update(repeat(batch), 0)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
     while True:
-        yield timed_ms(partial(agent.update, repeat(batch), 0))
+        yield timed_ms(call)
 
 
 def parts(quick: bool) -> list[Row]:

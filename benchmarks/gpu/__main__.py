@@ -1,16 +1,16 @@
 """Measure a machine with a GPU, within a number of minutes: `make gpu`, or `python -m benchmarks.gpu`.
 
-In this order: facts, the tests that need a GPU, the benchmarks of learner, replay and loop, the kernels of an update,
-an environment's step in parts, the loop by num_envs and overlap, and learning runs for the minutes that are left.
-Results are written as they come, so a stop loses nothing. A section that takes more than its share of the time is cut
-off. Without a GPU, the same runs on the CPU, in small.
+In this order: facts, the tests that need a GPU, the benchmarks of learner, SPQ, replay and loop, the kernels of an
+update, an environment's step in parts, the loop by num_envs and overlap, and learning runs for the minutes that are
+left. Results are written as they come, so a stop loses nothing. A section that takes more than its share of the time is
+cut off. Without a GPU, the same runs on the CPU, in small.
 
     MINUTES=8 make gpu                                # all of it; results in build/gpu
     MINUTES=30 OUT=results_here make gpu ARGS="--only facts,learning"
     WHEELS=.whl MINUTES=8 make gpu                    # without a network, see docs/deployment.md
 
-RUNS is the folder of the learning runs, exp_local/gpu by default, which the next call resumes. Nothing but Python
-itself is needed until the first section.
+RUNS is the folder of the learning runs, exp_local/gpu by default, which the next call resumes; LEARN has their command
+lines, separated by semicolons. Nothing but Python itself is needed until the first section.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ SECTIONS: dict[str, tuple[str, float, float]] = {
     "facts": ("Machine", 3, 2),
     "tests": ("Tests that need a GPU", 5, 2),
     "learner": ("Updates", 4, 2),
+    "spq": ("Updates of SPQ", 2, 2),
     "replay": ("Batches", 3, 2),
     "loop": ("The whole loop", 4, 2),
     "kernels": ("Kernels of an update", 3, 2),

@@ -9,13 +9,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = Path(os.environ.get("RUNS") or ROOT / "exp_local" / "gpu")
-TASKS = ("cartpole_balance", "cheetah_run", "walker_walk")
+# Command lines of the runs, separated by semicolons.
+LEARN = os.environ.get("LEARN") or "; ".join(
+    f"task={task} preset=paper" for task in ("cartpole_balance", "cheetah_run", "walker_walk")
+)
 # As in results/gpu, without the evaluation before the first update. imageio-ffmpeg, for videos, may be missing.
 SETTING = (
     "seed=1 eval_every_frames=20000 eval_at_start=false save_video=false save_train_video=false use_tb=false "
@@ -33,19 +36,18 @@ class Run:
     """A run of train.py, begun or resumed, and what it has written.
 
     Args:
-        task: its task; its directory in RUNS is named after it.
-        preset: of its settings.
+        words: of its command line; its directory in RUNS is named after their values.
     """
 
     _KINDS = ("train", "eval")
 
-    def __init__(self, task: str, preset: str) -> None:
-        self.name = f"{task}_{preset}"
+    def __init__(self, words: Sequence[str]) -> None:
+        self.name = "_".join(word.partition("=")[2] for word in words)
         self.folder = RUNS / self.name
         self._seen = dict.fromkeys(self._KINDS, -1.0)  # frame of the last row that was returned
         before = self._rows("train") if (self.folder / "snapshot.pt").exists() else []
         self.resumed = before[-1]["frame"] if before else None  # frame, about
-        arguments = [f"preset={preset}", f"task={task}", *SETTING, f"hydra.run.dir={self.folder}"]
+        arguments = [*SETTING, *words, f"hydra.run.dir={self.folder}"]
         self.process = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *arguments], cwd=ROOT)
 
     def new_points(self) -> list[dict[str, str]]:
@@ -87,7 +89,8 @@ def train(emit: Emit, until: float, small: bool) -> None:
     Args:
         emit: gets the points of the curves, and a row for each run.
         until: the time by the monotonic clock until which the last run has stopped.
-        small: one run with preset=cpu, not as many with the paper's settings as the GPU and the cores allow.
+        small: one run with preset=cpu, not those of LEARN, of which the default ones are as many as the GPU and the
+            cores allow.
     """
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
@@ -95,11 +98,14 @@ def train(emit: Emit, until: float, small: bool) -> None:
     end = until - min(_SAVING, left / 2)
     from drqv2.system.machine import jobs_that_fit
 
-    tasks = TASKS[: 1 if small else jobs_that_fit()]
-    runs = [Run(task, "cpu" if small else "paper") for task in tasks]
-    emit(
-        {"about": f"`python train.py preset=... task=... {' '.join(SETTING)}`, {len(runs)} at once, in {_shown(RUNS)}"}
-    )
+    commands = [line.split() for line in LEARN.split(";")]
+    if small:
+        commands = [["task=cartpole_balance", "preset=cpu"]]
+    elif not os.environ.get("LEARN"):
+        commands = commands[: jobs_that_fit()]
+    runs = [Run(words) for words in commands]
+    shown = "; ".join(map(" ".join, commands))
+    emit({"about": f"`python train.py {' '.join(SETTING)}` with {shown}: {len(runs)} at once, in {_shown(RUNS)}"})
     if any(run.resumed for run in runs):
         emit({"note": "Resumed: " + ", ".join(f"{run.name} at frame {run.resumed}" for run in runs if run.resumed)})
     while time.monotonic() < end and not stop and any(run.process.poll() is None for run in runs):

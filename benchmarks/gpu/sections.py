@@ -159,7 +159,7 @@ def _emit_all(emit: Emit, rows: Iterable[Mapping[str, Any]]) -> None:
 SECTIONS: dict[str, Callable[[Emit, float], None]] = {
     "facts": facts,
     "tests": tests,
-    **{name: benchmark(name) for name in ("learner", "replay", "loop")},
+    **{name: benchmark(name) for name in ("learner", "spq", "replay", "loop")},
     "kernels": kernels,
     "environment": environment,
     "overlap": overlap,

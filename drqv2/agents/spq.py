@@ -29,11 +29,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drqv2 import utils
-from drqv2.agents.drqv2 import check_shapes
+from drqv2.agents.drqv2 import check_shapes, is_hooked
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
 from drqv2.nn.convolutions import PixelConv2d, check_side
+from drqv2.nn.cuda_graph import GraphedUpdate, graphed_update
 from drqv2.nn.deterministic import MeanAction
 from drqv2.nn.networks import Actor, Critic
 from drqv2.nn.noise import HeldNoise
@@ -128,7 +129,8 @@ class SPQAgent:
         model_warmup: updates of encoder and model before the first of all.
         stddev_schedule, hold: standard deviation of the exploration noise over agent steps, see `utils.schedule`; bound
             of the agent steps for which it is held.
-        use_tb, precision, seed: as those of `DrQV2Agent`; bf16 for the encoder's products alone.
+        use_tb, precision, compile, seed: as those of `DrQV2Agent`; bf16 for the encoder's products alone, compile for
+            updates on CUDA alone.
         num_envs, frame_stack: environments that act at once; images in an observation.
 
     Raises:
@@ -160,6 +162,7 @@ class SPQAgent:
         hold: int = 16,
         use_tb: bool = True,
         precision: str = "fp32",
+        compile: bool = False,
         seed: int | None = None,
         num_envs: int = 1,
         frame_stack: int = 3,
@@ -173,7 +176,7 @@ class SPQAgent:
         self.segment = horizon  # the replay's batches are of segments of so many transitions
         self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
         self.num_expl_steps, self.update_every_steps = num_expl_steps, update_every_steps
-        self.stddev_schedule, self.use_tb, self.precision = stddev_schedule, use_tb, precision
+        self.stddev_schedule, self.use_tb, self.precision, self.compile = stddev_schedule, use_tb, precision, compile
         self.images, self.stacked, self.frame = len(obs_shape) == 3, obs_shape[0], obs_shape[0] // frame_stack
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 
@@ -185,13 +188,15 @@ class SPQAgent:
         self.encoder_target, self.critic_target = deepcopy(self.encoder), deepcopy(self.critic)
 
         modelled = [*self.encoder.parameters(), *self.model.parameters()]
-        self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True)
-        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True)
-        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True)
+        how = {"fused": True, "capturable": self.device.type == "cuda"}
+        self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, **how)
+        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, **how)
+        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, **how)
         self.aug = RandomShiftsAug(pad)
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
         self.warmed_up = False
+        self._graphed: GraphedUpdate | None = None
         self.train()
 
     def train(self, training: bool = True) -> None:
@@ -232,6 +237,17 @@ class SPQAgent:
                 self.update_model(*utils.to_torch(next(replay_iter), self.device))
             self.warmed_up = True
         batch = utils.to_torch(next(replay_iter), self.device)
+        if not self._graphs:
+            return self._learn(batch, step)
+        self._graphed = self._graphed or graphed_update(self, batch, step)
+        return self._graphed(batch, 0.0)
+
+    @property
+    def _graphs(self) -> bool:
+        hooked = any(is_hooked(value) for value in vars(self).values() if isinstance(value, nn.Module))
+        return self.compile and self.device.type == "cuda" and type(self) is SPQAgent and not hooked
+
+    def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         _, action, reward, discount, mask = batch
         metrics, latent, last = self.update_model(*batch)
         metrics |= self.update_critic(latent, action[:, 0], *segment_returns(reward, discount, mask), last)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 GraphedUpdate = Callable[[Sequence[Tensor], float], dict[str, Tensor]]
 GraphedPolicy = Callable[[Tensor], Tensor]
@@ -22,7 +22,7 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
     graph, so that their states advance with each replay and are saved in snapshots as usual.
 
     Args:
-        agent: DrQV2Agent on a CUDA device.
+        agent: on a CUDA device, with `_learn(batch, step)`, `update_generator`, `aug` and capturable optimizers.
         batch: example batch with the shapes of all later ones.
         step: agent steps so far.
 
@@ -56,8 +56,8 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
 
 def _changing(agent: Any) -> dict[tuple[Any, str], Tensor]:
     """Return the tensors that updates change, in place."""
-    modules = (agent.encoder, agent.actor, agent.critic, agent.critic_target)
-    optimizers = (agent.encoder_opt, agent.actor_opt, agent.critic_opt)
+    modules = [value for value in vars(agent).values() if isinstance(value, nn.Module)]
+    optimizers = [value for value in vars(agent).values() if isinstance(value, torch.optim.Optimizer)]
     weights = {(module, name): tensor for module in modules for name, tensor in module.state_dict().items()}
     moments = {(p, name): x for opt in optimizers for p, state in opt.state.items() for name, x in state.items()}
     return weights | moments

@@ -58,9 +58,9 @@ def prepare_machine(cfg: DictConfig) -> None:
         )
         print(f"warning: this CPU {why}; precision=auto would choose fp32 here")
     kind = str(OmegaConf.select(cfg, "agent._target_")).rpartition(".")[2]
-    if kind == "SPQAgent" or (kind == "MultiTaskAgent" and cfg.device.startswith("cuda")):
+    if kind == ("MultiTaskAgent" if cfg.device.startswith("cuda") else "SPQAgent"):
         if cfg.compile is True:
-            raise UserError(f"compile=true: {kind} has nothing to compile yet; use compile=auto")
+            raise UserError(f"compile=true: {kind} has nothing to compile on {cfg.device}; use compile=auto")
         cfg.compile = False
     if cfg.regime in ("ppo", "impala"):
         cfg.compile = False  # nothing to compile: `config.rules` refuses compile=true

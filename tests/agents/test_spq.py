@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.noise import HeldNoise
 from drqv2.nn.returns import segment_returns
+from drqv2.snapshot import agent_state
 from drqv2.snapshot.agent_weights import apply
 
 B, H, A, D, GAMMA = 6, 3, 2, 16, 0.9
@@ -396,3 +397,38 @@ def test_the_arm_whose_encoder_learns_from_the_critic(monkeypatch: pytest.Monkey
     ]
     assert 0.5e-4 < float(max(apart)) < 1.5e-4  # the first step of Adam is that of its learning rate
     torch.testing.assert_close(own.model.state_dict(), plain.model.state_dict())
+
+
+def float_batch(obs_shape: Sequence[int]) -> list[Tensor]:
+    """Return `batch` in the types that the replay gives, on the GPU."""
+    obs, *others = batch(obs_shape)
+    return [part.cuda() for part in (obs.byte() if len(obs_shape) == 3 else obs.float(), *map(Tensor.float, others))]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("obs_shape", [IMAGE, STATE])
+def test_a_graph_does_what_single_kernels_do_and_continues_after_a_restore(obs_shape: Sequence[int]) -> None:
+    sizes: Any = {"hidden_dim": D, "feature_dim": 7, "embed_dim": 4, "frame_stack": 2, "convolutions": "patch"}
+
+    def agent_on_gpu(compile: bool) -> SPQAgent:
+        torch.manual_seed(0)
+        return SPQAgent(obs_shape, (A,), "cuda", **sizes, seed=3, model_warmup=2, compile=compile)
+
+    eager, graphed, restored = (agent_on_gpu(compile) for compile in (False, True, True))
+    data = float_batch(obs_shape)
+    for i in range(6):
+        if i == 3:
+            agent_state.restore(restored, agent_state.capture(graphed))
+        agents = [eager, graphed, *([restored] if i >= 3 else [])]
+        one, *others = (agent.update(repeat(data), i) for agent in agents)
+        for other in others:
+            assert one.keys() == other.keys()
+            for name in one:
+                torch.testing.assert_close(one[name], other[name], rtol=1e-3, atol=1e-4)
+    assert eager._graphed is None
+    assert graphed._graphed is not None
+    for name, tensor in graphed.critic.state_dict().items():
+        assert torch.equal(tensor, restored.critic.state_dict()[name])
+    draws = [agent.update_generator.get_state() for agent in (eager, graphed, restored)]
+    assert torch.equal(draws[0], draws[1])
+    assert torch.equal(draws[0], draws[2])

@@ -264,10 +264,14 @@ def test_a_run_that_began_on_a_gpu_can_be_resumed(regime):
     validate(cfg)
 
 
-def test_what_has_no_graph_on_a_gpu_is_said():
-    cfg = composed("regime=multitask", "device=cuda", "precision=bf16", "compile=true")
-    with pytest.raises(UserError, match="has nothing to compile yet"):
+@pytest.mark.parametrize("words", [("regime=multitask", "device=cuda"), ("agent=spq", "device=cpu")])
+def test_what_has_nothing_to_compile_is_said(words):
+    cfg = composed(*words, "precision=fp32", "compile=true")
+    with pytest.raises(UserError, match="has nothing to compile on"):
         factory.prepare_machine(cfg)
+    cfg.compile = "auto"
+    factory.prepare_machine(cfg)
+    assert cfg.compile is False
 
 
 def test_smallest_image_is_the_smallest_that_the_encoder_takes():
