@@ -34,7 +34,7 @@ from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
 from drqv2.nn.convolutions import PixelConv2d, check_side
-from drqv2.nn.cuda_graph import GraphedUpdate, graphed_update
+from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.nn.deterministic import MeanAction
 from drqv2.nn.networks import Actor, Critic
 from drqv2.nn.noise import HeldNoise
@@ -188,15 +188,16 @@ class SPQAgent:
         self.encoder_target, self.critic_target = deepcopy(self.encoder), deepcopy(self.critic)
 
         modelled = [*self.encoder.parameters(), *self.model.parameters()]
-        how = {"fused": True, "capturable": self.device.type == "cuda"}
-        self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, **how)
-        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, **how)
-        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, **how)
+        on_gpu = self.device.type == "cuda"
+        self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True, capturable=on_gpu)
+        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True, capturable=on_gpu)
+        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True, capturable=on_gpu)
         self.aug = RandomShiftsAug(pad)
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
         self.warmed_up = False
         self._graphed: GraphedUpdate | None = None
+        self._graphed_policy: GraphedPolicy | None = None
         self.train()
 
     def train(self, training: bool = True) -> None:
@@ -216,8 +217,12 @@ class SPQAgent:
         noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
         if random:
             return noise.cpu().numpy()
-        latent = self.encoder(torch.as_tensor(obs, device=self.device))
-        action = self.actor(latent, 0.0).mean + utils.schedule(self.stddev_schedule, step) * noise
+        if self._graphs:
+            self._graphed_policy = self._graphed_policy or graphed_policy(self)
+            mean = self._graphed_policy(torch.from_numpy(obs))
+        else:
+            mean = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)), 0.0).mean
+        action = mean + utils.schedule(self.stddev_schedule, step) * noise
         return action.clamp(-1, 1).cpu().numpy()
 
     def deterministic_policy(self) -> nn.Module:

@@ -69,10 +69,10 @@ def graphed_policy(agent: Any) -> GraphedPolicy:
     The graph reads the live parameters, so updates and restored snapshots take effect immediately.
 
     Args:
-        agent: DrQV2Agent on a CUDA device.
+        agent: on a CUDA device, with `encoder` and `actor`.
 
     Returns:
-        A function of observations, uint8 [N, C, H, W] on any device, that returns the means [N, A]. The next call
+        A function of observations, [N, ...] on any device, that returns the means [N, A]. The next call
         overwrites them.
     """
     graphs: dict[int, tuple[Tensor, Tensor, torch.cuda.CUDAGraph]] = {}

@@ -94,8 +94,11 @@ class MapsLinear(nn.Linear):
         """Return [B, out] for features [B, C * h * w], or maps [B, C, h, w] in channels-last order."""
         if x.ndim == 2:
             return super().forward(x)
-        weight = self.weight.to(x.dtype).unflatten(1, x.shape[1:]).permute(0, 2, 3, 1)  # [out, h, w, C]
-        return nn.functional.linear(x.permute(0, 2, 3, 1).flatten(1), weight.flatten(1), self.bias)
+        weight = self.weight.to(x.dtype).unflatten(1, x.shape[1:]).permute(0, 2, 3, 1).flatten(1)  # [out, h * w * C]
+        x = x.permute(0, 2, 3, 1).flatten(1)
+        if x.device.type == "cuda":  # cuBLAS splits this long sum among its cores only if no bias is added to it
+            return nn.functional.linear(x, weight) + self.bias
+        return nn.functional.linear(x, weight, self.bias)
 
 
 def gives_maps(encoder: nn.Module) -> bool:
