@@ -24,7 +24,7 @@ from torch import Tensor
 from drqv2 import utils
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
-from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
+from drqv2.nn.cuda_graph import graphed_policy, graphed_update
 from drqv2.nn.deterministic import MeanAction
 from drqv2.nn.networks import ENCODERS, TRUNK_GAINS, Actor, Critic, Encoder, StateEncoder, gives_maps, takes_maps
 
@@ -109,8 +109,7 @@ class DrQV2Agent:
         if compile and self._as_published and torch.device(device).type != "cuda":
             for module in (self.encoder, self.actor, self.critic, self.critic_target):
                 module.compile(dynamic=False)
-        self._graphed: GraphedUpdate | None = None
-        self._graphed_policy: GraphedPolicy | None = None
+        self._graphed_update, self._graphed_means = graphed_update(self), graphed_policy(self)
         self.graph_stddev: Tensor | None = None
         self.train()
 
@@ -150,8 +149,7 @@ class DrQV2Agent:
     def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         if self._graphs:
-            self._graphed_policy = self._graphed_policy or graphed_policy(self)
-            mean = self._graphed_policy(torch.from_numpy(obs))
+            mean = self._graphed_means(torch.from_numpy(obs))
             stddev = utils.schedule(self.stddev_schedule, step)
             dist = utils.TruncatedNormal(mean, torch.full_like(mean, stddev))
         else:
@@ -184,9 +182,7 @@ class DrQV2Agent:
         batch = utils.to_torch(next(replay_iter), self.device)
         if not self._graphs:
             return self._learn(batch, step)
-        if self._graphed is None:
-            self._graphed = graphed_update(self, batch, step)
-        return self._graphed(batch, utils.schedule(self.stddev_schedule, step))
+        return self._graphed_update(batch, step, utils.schedule(self.stddev_schedule, step))
 
     def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         obs, action, reward, discount, next_obs = batch

@@ -30,21 +30,17 @@ from torch import Tensor, nn
 
 from drqv2 import utils
 from drqv2.agents.drqv2 import check_shapes, is_hooked
-from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
-from drqv2.nn.convolutions import PixelConv2d, check_side
-from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
+from drqv2.nn.convolutions import pixel_convolutions
+from drqv2.nn.cuda_graph import graphed_policy, graphed_update
 from drqv2.nn.deterministic import MeanAction
 from drqv2.nn.networks import Actor, Critic
 from drqv2.nn.noise import HeldNoise
+from drqv2.nn.optimizers import minimise
 from drqv2.nn.returns import segment_returns
 
 Metrics = dict[str, Tensor]
-CONVOLUTIONS = {  # kernel and stride of each layer, of 32 channels; million multiplications for nine channels of 84x84
-    "patch": ((4, 4), (3, 2), (3, 1)),  # 4
-    "strided": ((3, 2), (3, 2), (3, 2), (3, 1)),  # 10, MR.Q's
-}
 
 
 def normalised(inputs: int, outputs: int) -> nn.Sequential:
@@ -62,11 +58,7 @@ class LatentEncoder(nn.Module):
         super().__init__()
         self.images = len(obs_shape) == 3
         if self.images:
-            first, *others = CONVOLUTIONS[convolutions]
-            layers: list[nn.Module] = [PixelConv2d(obs_shape[0], 32, *first, centre=0.5, frames=frames), nn.ReLU()]
-            for kernel, stride in others:
-                layers += [nn.Conv2d(32, 32, kernel, stride), nn.ReLU()]
-            self.body = nn.Sequential(*layers)
+            self.body = pixel_convolutions(obs_shape, convolutions, frames, "agent.convolutions")
         else:
             self.body = normalised(obs_shape[0], dim)
         features = self.body(torch.zeros(1, *obs_shape)).numel()
@@ -100,18 +92,6 @@ class Model(nn.Module):
         return out[:, :dim], out[:, dim:]
 
 
-def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Minimise a loss by a step of its optimizer, whose parameters alone get a gradient."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward(inputs=[parameter for group in optimizer.param_groups for parameter in group["params"]])
-    optimizer.step()
-
-
-def means(metrics: Metrics) -> Metrics:
-    """Return the mean of each, without gradient."""
-    return {name: value.detach().mean() for name, value in metrics.items()}
-
-
 class SPQAgent:
     """Self-predictive Q-learning from images or vectors, see the head of this file.
 
@@ -120,7 +100,7 @@ class SPQAgent:
         lr, model_lr: learning rates, of Adam for actor and critic, of AdamW with a decay of 0.01 for encoder and model.
         hidden_dim, feature_dim: size of latents and hidden layers; width of the actor's and the critic's trunk.
         embed_dim: size of an action's embedding.
-        pad, convolutions: greatest random shift of images, pixels; a key of `CONVOLUTIONS`.
+        pad, convolutions: greatest random shift of images, pixels; see `pixel_convolutions`.
         horizon: H, transitions in a segment and in a return.
         target_tau: fraction of the way that target encoder and target critic move at each update.
         infonce: weight of the contrastive loss.
@@ -168,10 +148,6 @@ class SPQAgent:
         frame_stack: int = 3,
     ) -> None:
         check_shapes("SPQ", obs_shape, action_shape)
-        if convolutions not in CONVOLUTIONS:
-            raise UserError(f"agent.convolutions={convolutions} must be {' or '.join(CONVOLUTIONS)}")
-        if len(obs_shape) == 3:
-            check_side(obs_shape, CONVOLUTIONS[convolutions], f"agent.convolutions={convolutions}")
         self.device = torch.device(device)
         self.segment = horizon  # the replay's batches are of segments of so many transitions
         self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
@@ -196,8 +172,7 @@ class SPQAgent:
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
         self.warmed_up = False
-        self._graphed: GraphedUpdate | None = None
-        self._graphed_policy: GraphedPolicy | None = None
+        self._graphed_update, self._graphed_means = graphed_update(self), graphed_policy(self)
         self.train()
 
     def train(self, training: bool = True) -> None:
@@ -218,8 +193,7 @@ class SPQAgent:
         if random:
             return noise.cpu().numpy()
         if self._graphs:
-            self._graphed_policy = self._graphed_policy or graphed_policy(self)
-            mean = self._graphed_policy(torch.from_numpy(obs))
+            mean = self._graphed_means(torch.from_numpy(obs))
         else:
             mean = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)), 0.0).mean
         action = mean + utils.schedule(self.stddev_schedule, step) * noise
@@ -242,10 +216,7 @@ class SPQAgent:
                 self.update_model(*utils.to_torch(next(replay_iter), self.device))
             self.warmed_up = True
         batch = utils.to_torch(next(replay_iter), self.device)
-        if not self._graphs:
-            return self._learn(batch, step)
-        self._graphed = self._graphed or graphed_update(self, batch, step)
-        return self._graphed(batch, 0.0)
+        return self._graphed_update(batch, step, 0.0) if self._graphs else self._learn(batch, step)
 
     @property
     def _graphs(self) -> bool:
@@ -258,7 +229,7 @@ class SPQAgent:
         metrics |= self.update_critic(latent, action[:, 0], *segment_returns(reward, discount, mask), last)
         metrics |= self.update_actor(latent)
         utils.soft_update_params(self.critic, self.critic_target, self.target_tau)
-        return metrics if self.use_tb else {}
+        return {name: value.detach().mean() for name, value in metrics.items()} if self.use_tb else {}
 
     def update_model(
         self, obs: Tensor, action: Tensor, reward: Tensor, discount: Tensor, mask: Tensor
@@ -285,7 +256,7 @@ class SPQAgent:
         cosines = F.normalize(predicted, dim=2, eps=0.1) @ F.normalize(targets, dim=2, eps=0.1).mT  # [H, B, B]
         contrast = -((cosines / 0.1).log_softmax(2)[:, own, own] * share).sum()
         loss = dynamics + 0.1 * rewards + self.infonce * contrast
-        step(self.model_opt, loss)
+        minimise(self.model_opt, loss)
         utils.soft_update_params(self.encoder, self.encoder_target, self.target_tau)
         self.encoder_target.mean.copy_(self.encoder.mean)
 
@@ -295,7 +266,7 @@ class SPQAgent:
             "reward_error": (symexp(expected(logits[-1], self.bins)) - reward[:, -1:]).abs(),
             "latent_std": latent.std(0),
         }
-        return means(metrics), latent.detach(), targets[(mask.sum(1).long() - 1).clamp(min=0), own]
+        return metrics, latent.detach(), targets[(mask.sum(1).long() - 1).clamp(min=0), own]
 
     def update_critic(self, latent: Tensor, action: Tensor, reward: Tensor, factor: Tensor, last: Tensor) -> Metrics:
         """Fit both Q functions: minimise L_Q. Shapes are [B, D], [B, A], [B, 1], [B, 1] and [B, D].
@@ -306,15 +277,15 @@ class SPQAgent:
             target = reward + factor * torch.min(*self.critic_target(last, self._smoothed(last)))
         q1, q2 = self.critic(latent, action)
         loss = F.mse_loss(q1, target) + F.mse_loss(q2, target)
-        step(self.critic_opt, loss)
-        return means({"critic_target_q": target, "critic_q1": q1, "critic_q2": q2, "critic_loss": loss})
+        minimise(self.critic_opt, loss)
+        return {"critic_target_q": target, "critic_q1": q1, "critic_q2": q2, "critic_loss": loss}
 
     def update_actor(self, latent: Tensor) -> Metrics:
         """Move the policy towards actions of higher value at latents [B, D]: minimise L_pi."""
         action = self._smoothed(latent)
         loss = -torch.min(*self.critic(latent, action)).mean()
-        step(self.actor_opt, loss)
-        return means({"actor_loss": loss, "actor_saturated": (action.abs() > 0.95).float()})
+        minimise(self.actor_opt, loss)
+        return {"actor_loss": loss, "actor_saturated": (action.abs() > 0.95).float()}
 
     def _smoothed(self, latent: Tensor) -> Tensor:
         """Return the policy's actions with clipped noise, [B, A]."""

@@ -11,6 +11,11 @@ from torch import Tensor, nn
 
 from drqv2.errors import UserError
 
+STRIDED = {  # kernel and stride of each layer; million multiplications for nine channels of 84x84
+    "patch": ((4, 4), (3, 2), (3, 1)),  # 4
+    "strided": ((3, 2), (3, 2), (3, 2), (3, 1)),  # 10, MR.Q's
+}
+
 
 class PixelConv2d(nn.Conv2d):
     """A convolution of x / 255 - centre for pixels x: its weights are scaled and its bias moved, not the images.
@@ -47,6 +52,28 @@ class PixelConv2d(nn.Conv2d):
             moved = -self.centre * weight.sum((1, 2, 3))
             bias = moved if bias is None else bias + moved
         return self._conv_forward(x, weight / 255, bias)
+
+
+def pixel_convolutions(obs_shape: Sequence[int], name: str, frames: int, key: str) -> nn.Sequential:
+    """Return the encoder's convolutions of 32 channels, each with its nonlinearity, see `PixelConv2d` for the first.
+
+    Args:
+        obs_shape: (C, H, W) of the images, of which `frames` are stacked.
+        name: a key of `STRIDED`.
+        frames: as of `PixelConv2d`.
+        key: of the configuration that has chosen `name`, for messages.
+
+    Raises:
+        UserError: there is no such `name`, or the images are too small.
+    """
+    if name not in STRIDED:
+        raise UserError(f"{key}={name} must be {' or '.join(STRIDED)}")
+    check_side(obs_shape, STRIDED[name], f"{key}={name}")
+    first, *others = STRIDED[name]
+    layers: list[nn.Module] = [PixelConv2d(obs_shape[0], 32, *first, centre=0.5, frames=frames), nn.ReLU()]
+    for kernel, stride in others:
+        layers += [nn.Conv2d(32, 32, kernel, stride), nn.ReLU()]
+    return nn.Sequential(*layers)
 
 
 def check_side(obs_shape: Sequence[int], layers: Iterable[tuple[int, int]], setting: str, advice: str = "") -> None:

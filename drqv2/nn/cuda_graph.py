@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-GraphedUpdate = Callable[[Sequence[Tensor], float], dict[str, Tensor]]
+GraphedUpdate = Callable[[Sequence[Tensor], int, float], dict[str, Tensor]]
 GraphedPolicy = Callable[[Tensor], Tensor]
 
 _WARM_UP = 3  # calls on a side stream before the capture, as torch.cuda.graph requires
 
 
-def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpdate:
-    """Capture `agent._learn` and return a function that replays it.
+def graphed_update(agent: Any) -> GraphedUpdate:
+    """Return a function that performs an update as a graph of `agent._learn`, which its first call captures.
 
     The graph reads the batch and the exploration noise's standard deviation from static buffers, which the function
     fills. Capturing leaves parameters, optimizer states and generators unchanged. Generators are registered with the
@@ -23,13 +23,25 @@ def graphed_update(agent: Any, batch: Sequence[Tensor], step: int) -> GraphedUpd
 
     Args:
         agent: on a CUDA device, with `_learn(batch, step)`, `update_generator`, `aug` and capturable optimizers.
-        batch: example batch with the shapes of all later ones.
-        step: agent steps so far.
 
     Returns:
-        A function of (batch, stddev) that performs one update and returns its metrics. It is a plain function, without
-        state, so that snapshots skip it.
+        A function of (batch, step, stddev), batches being of the same shapes, that returns the update's metrics. It is
+        a plain function, so that snapshots skip it.
     """
+    captured: list[Callable[[Sequence[Tensor], float], dict[str, Tensor]]] = []
+
+    def update(batch: Sequence[Tensor], step: int, stddev: float) -> dict[str, Tensor]:
+        if not captured:
+            captured.append(_captured_update(agent, batch, step))
+        return captured[0](batch, stddev)
+
+    return update
+
+
+def _captured_update(
+    agent: Any, batch: Sequence[Tensor], step: int
+) -> Callable[[Sequence[Tensor], float], dict[str, Tensor]]:
+    """Capture `agent._learn` and return a function of (batch, stddev) that replays it."""
     static = [x.clone() for x in batch]
     agent.graph_stddev = stddev = torch.zeros((), device=static[0].device)
     shift_generator = getattr(agent.aug, "generator", None)  # none for states

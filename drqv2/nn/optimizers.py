@@ -1,9 +1,9 @@
-"""Optimizers of on-policy agents."""
+"""Optimizers of on-policy agents, and a step of any."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from drqv2.errors import UserError
 
@@ -27,3 +27,10 @@ def make_optimizers(
     if others:
         made.append(torch.optim.Adam(others, lr=lr if adam_lr is None else adam_lr, betas=betas, eps=eps, fused=True))
     return made
+
+
+def minimise(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """Minimise a loss by a step of an optimizer, whose parameters alone get a gradient."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward(inputs=[parameter for group in optimizer.param_groups for parameter in group["params"]])
+    optimizer.step()

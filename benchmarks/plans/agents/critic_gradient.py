@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drqv2.agents.spq import Metrics, SPQAgent, means
+from drqv2.agents.spq import Metrics, SPQAgent
 
 
 class CriticGradient(SPQAgent):
@@ -57,4 +57,4 @@ class CriticGradient(SPQAgent):
         loss.backward()
         self.critic_opt.step()
         self.encoder_opt.step()
-        return means({"critic_target_q": target, "critic_q1": q1, "critic_q2": q2, "critic_loss": loss})
+        return {"critic_target_q": target, "critic_q1": q1, "critic_q2": q2, "critic_loss": loss}
