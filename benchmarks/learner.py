@@ -43,7 +43,7 @@ PRODUCT = 2048  # rows and columns
 
 
 def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
-    """Return a row for the baseline and for each precision; on CUDA, also for each precision as a CUDA graph.
+    """Return a row for the baseline and for each precision, on CUDA as CUDA graphs: tools/profile_update.py has both.
 
     A CPU that would emulate bf16 is measured in fp32 alone. `within` as in `alternate`.
     """
@@ -55,9 +55,9 @@ def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
     else:
         print("bf16: this CPU has no instructions for it, left out", file=sys.stderr)
     updates: dict[str, Side] = {"baseline": partial(plain_updates, shapes, device)}
-    for compile in (False, True) if device == "cuda" else (False,):
-        for precision in precisions:
-            updates[precision + " graph" * compile] = partial(updates_in, shapes, device, precision, compile)
+    graph = device == "cuda"
+    for precision in precisions:
+        updates[precision + " graph" * graph] = partial(updates_in, shapes, device, precision, graph)
     products: dict[str, Side] = {f"product {name}": partial(product, device, d) for name, d in precisions.items()}
     times = alternate(updates | products, seconds, warm_up=2, within=within)
 

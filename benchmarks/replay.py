@@ -29,7 +29,7 @@ AHEAD = 16  # batches that a loader may prefetch while the others are measured
 
 
 def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
-    """Return a row for each loader and number of background workers, and one for replay on the GPU if there is one.
+    """Return a row for each loader and number of background workers; with a GPU, for fewer and for replay on it.
 
     `within` as in `alternate`.
     """
@@ -37,13 +37,15 @@ def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         storage = fill(Path(folder), episodes, length=50 if quick else 500)
         stack_episodes(storage)
+        gpu = torch.cuda.is_available()
         loaders: dict[str, Side] = {
-            **{f"baseline/{n}": partial(plain_batches, Path(folder), n, block) for n in (1, 2)},
-            **{f"ours/{n}": partial(batches, Path(folder), n, block) for n in (0, 1, 2)},
-            **{f"segments/{n}": partial(batches, Path(folder), n, block, segment=3) for n in (0, 1)},
+            **{f"baseline/{n}": partial(plain_batches, Path(folder), n, block) for n in ((1,) if gpu else (1, 2))},
+            **{f"ours/{n}": partial(batches, Path(folder), n, block) for n in ((1,) if gpu else (0, 1, 2))},
+            **{f"segments/{n}": partial(batches, Path(folder), n, block, segment=3) for n in (() if gpu else (0, 1))},
         }
-        if torch.cuda.is_available():
+        if gpu:
             loaders["on the GPU/0"] = partial(batches, Path(folder), 0, block, "cuda")
+            loaders["segments on the GPU/0"] = partial(batches, Path(folder), 0, block, "cuda", 3)
         times = alternate({**loaders, "copy": copies}, seconds, warm_up=2, within=within)
     limit = statistics.median(times["copy"])
     rows = []

@@ -253,7 +253,7 @@ def test_memory_is_that_of_all_processes() -> None:
 TIMED = {"ms", "ms_25", "ms_75", "ratio", "ratio_25", "ratio_75", "repetitions", "limit_ms", "times_limit"}
 SPEED = {"fps", "fps_25", "fps_75", "ratio", "ratio_25", "ratio_75", "repetitions"}
 PRECISIONS = ["fp32", "bf16"] if torch.cuda.is_available() or processor()[1] != "emulated" else ["fp32"]
-LEARNERS = ["baseline", *PRECISIONS, *(f"{p} graph" for p in PRECISIONS if torch.cuda.is_available())]
+LEARNERS = ["baseline", *(p + " graph" * torch.cuda.is_available() for p in PRECISIONS)]
 KEYS = {
     "learner": {"side", "device", "batch_size", "gflop"} | TIMED,
     "replay": {"side", "workers", "batch_size"} | TIMED,
@@ -268,7 +268,11 @@ LOGS = ["an update's metrics", "an episode's row", "an evaluation's clip"]
 SHOWN = ["the dashboard", "CPU and memory in it"]
 CASES = {
     "learner": [LEARNERS],
-    "replay": [["baseline"] * 2 + ["ours"] * 3 + ["segments"] * 2 + ["on the GPU"] * torch.cuda.is_available()],
+    "replay": [
+        ["baseline", "ours", "on the GPU", "segments on the GPU"]
+        if torch.cuda.is_available()
+        else ["baseline"] * 2 + ["ours"] * 3 + ["segments"] * 2
+    ],
     "env": [["cartpole_balance", "cheetah_run", "geometric mean"]],
     "loop": [["baseline", "train.py"]],
     "snapshots": [["none", "one"]],

@@ -35,9 +35,9 @@ SITE = ROOT / "build" / "gpu_site"  # where wheels are installed
 SECTIONS: dict[str, tuple[str, float, float]] = {
     "facts": ("Machine", 3, 2),
     "tests": ("Tests that need a GPU", 5, 2),
-    "learner": ("Updates", 4, 2),
-    "spq": ("Updates of SPQ", 2, 2),
-    "replay": ("Batches", 3, 2),
+    "learner": ("Updates", 6, 2),
+    "spq": ("Updates of SPQ", 5, 2),
+    "replay": ("Batches", 5, 2),
     "loop": ("The whole loop", 4, 2),
     "kernels": ("Kernels of an update", 3, 2),
     "environment": ("An environment's step in parts", 3, 2),
