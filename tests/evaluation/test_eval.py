@@ -20,9 +20,10 @@ import eval as evaluation  # the script; the built-in stays what it is
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay
-from drqv2.run import environments
+from drqv2.run import environments, factory
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.__main__ import export
+from drqv2.system import machine
 
 SMALL = ("render_size=32",)
 DM_CONTROL = {"_target_": None}
@@ -267,6 +268,27 @@ def test_a_snapshot_of_a_gpu_plays_on_a_cpu(trained: Path, tmp_path: Path, capsy
     snapshot.save(tmp_path / "snapshot.pt", {k: v for k, v in saved.items() if k != "version"})
     lines = said(capsys, tmp_path, "episodes=1", "film=none", "device=cpu")
     assert returns(lines) == returns(said(capsys, trained, "episodes=1", "film=none", f"out={tmp_path}"))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "precision", "played"), [("slow", "bf16", "fp32"), ("fast", "bf16", "bf16"), ("fast", "fp32", "fp32")]
+)
+def test_only_bf16_is_chosen_anew(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: str, precision: str, played: str
+) -> None:
+    saved = snapshot.load(trained / "snapshot.pt")
+    saved["config"]["precision"] = precision
+    snapshot.save(tmp_path / "snapshot.pt", {k: v for k, v in saved.items() if k != "version"})
+    monkeypatch.setattr(machine, "processor", lambda: ("CPU", cpu))
+    made, make_agent = [], factory.make_agent
+
+    def noted(cfg: Any, *rest: Any) -> Any:
+        made.append(cfg.precision)
+        return make_agent(cfg, *rest)
+
+    monkeypatch.setattr(factory, "make_agent", noted)
+    evaluation.main([str(tmp_path), "episodes=1", "film=none", "device=cpu"])
+    assert made == [played]
 
 
 def test_newest_milestone_without_a_snapshot(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
