@@ -75,10 +75,10 @@ class _List(Kind):
 class _Arms(Kind):
     """Overrides by the name of the arm."""
 
-    allowed = "two or more arms, each a name and a list of key=value ([] for none)"
+    allowed = "one or more arms, each a name and a list of key=value ([] for none)"
 
     def check(self, value: Any) -> dict[str, list[str]]:
-        if not isinstance(value, dict) or len(value) < 2:
+        if not isinstance(value, dict) or not value:
             raise ValueError
         return {_ARM.check(name): Key(f"arms.{name}", _OVERRIDES, "").check(own) for name, own in value.items()}
 

@@ -182,6 +182,8 @@ def _seeds(values: Sequence[float], marked: Sequence[bool] = ()) -> str:
 def _differences(plan: Plan, runs: Runs) -> Iterable[str]:
     """Return the differences of each arm to the first, on each task and on all."""
     first, *others = plan.arms
+    if not others:
+        return
     rows = []
     for arm in others:
         for name, before, after in _measures(plan, runs[first], runs[arm]):

@@ -64,7 +64,7 @@ def write(folder: Path, **changed: Any) -> Path:
         ({"overrides": "lr=1"}, "overrides=lr=1: must be a list"),
         ({"overrides": ["seed=3"]}, "overrides: seed=3: is not for plans; set seeds in the plan instead"),
         ({"overrides": ["hydra/launcher=joblib"]}, "hydra/launcher=joblib: is not for plans"),
-        ({"arms": {"one": []}}, "must be two or more arms"),
+        ({"arms": {}}, "must be one or more arms"),
         ({"arms": {"one": [], "two": None}}, r"arms.two=null: must be a list"),
         ({"arms": {"one": [], "..": []}}, r"arms='..': must be a name"),
         ({"arms": {"one": [], "two": ["-m"]}}, r"arms.two=.* must be a list of key=value"),
@@ -200,6 +200,14 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
         table = list(csv.DictReader(file))
     assert list(table[1].values()) == ["a", "cartpole_balance", "1", "1000", "100.0", "6.0"]
     assert len(table) == 6 * 5 + 2 * 3
+
+
+def test_one_arm_is_reported_without_differences(plan: Plan) -> None:
+    alone = replace(plan, arms={"b": plan.arms["b"]})
+    page = screen_report.page(alone, screen_plan.look(alone))
+    (arms, task) = tables(page)
+    assert [row[0] for row in arms[1] + task[1]] == ["b", "b"]
+    assert "Differences" not in page
 
 
 def test_references_are_drawn_and_listed(plan: Plan) -> None:
