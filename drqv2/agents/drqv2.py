@@ -23,6 +23,7 @@ from torch import Tensor
 
 from drqv2 import utils
 from drqv2.errors import UserError
+from drqv2.nn import pixels
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import graphed_policy, graphed_update
 from drqv2.nn.deterministic import MeanAction
@@ -283,6 +284,8 @@ class DrQV2Agent:
         }
 
     def _shifted(self, obs: Tensor) -> Tensor:
+        if self._prepares:
+            return pixels.prepared(obs, self.aug.draw(obs))
         # A replaced `aug` or encoder may rely on floats in the usual memory order, as in the public implementation.
         # The same holds for hooks.
         own = type(self.aug) is RandomShiftsAug and type(self.encoder) is Encoder
@@ -292,7 +295,7 @@ class DrQV2Agent:
     def _encode(self, obs: Tensor) -> Tensor:
         heads = (self.actor, self.critic, self.critic_target)
         if self._as_published and gives_maps(self.encoder) and all(map(takes_maps, heads)):
-            return self.encoder(obs, as_maps=True)  # [B, 32, h, w]
+            return self.encoder(obs, as_maps=True, prepared=self._prepares)  # [B, 32, h, w]
         return self.encoder(obs)  # [B, repr_dim]
 
     @property
@@ -304,6 +307,12 @@ class DrQV2Agent:
         overridden = any(getattr(type(self), name) is not getattr(DrQV2Agent, name) for name in methods)
         known = kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads])
         return known and not overridden and not any(map(is_hooked, modules))
+
+    @property
+    def _prepares(self) -> bool:
+        """Whether one kernel shifts, centres and rounds images."""
+        on_gpu = torch.device(self.device).type == "cuda" and self.precision == "bf16"
+        return on_gpu and self._as_published and type(self.encoder) is Encoder and pixels.has_kernel()
 
     @property
     def _graphs(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import torch
@@ -40,13 +41,22 @@ class Encoder(nn.Module):
         with torch.no_grad():
             self.repr_dim = self.convnet(torch.zeros(1, *obs_shape)).numel()
 
-    def forward(self, obs: Tensor, as_maps: bool = False) -> Tensor:
+    def forward(self, obs: Tensor, as_maps: bool = False, prepared: bool = False) -> Tensor:
         """Return features [B, repr_dim] of images [B, C, H, W], uint8 or float in [0, 255].
 
         They are float32, and bfloat16 under bf16 autocast. With `as_maps` they stay the convolutions' [B, 32, h, w]
-        in channels-last order, which `Actor` and `Critic` take as well: flattening would copy all of them.
+        in channels-last order, which `Actor` and `Critic` take as well: flattening would copy all of them. With
+        `prepared` the images are as `drqv2.nn.pixels` returns them.
         """
-        h: Tensor = self.convnet(centred(obs))  # [B, 32, 35, 35] for 84x84
+        if prepared:
+            first: Any
+            first, *others = self.convnet
+            added = obs.shape[1] - first.in_channels
+            h = first._conv_forward(obs, nn.functional.pad(first.weight, (0, 0, 0, 0, 0, added)), first.bias)
+            for module in others:
+                h = module(h)
+        else:
+            h = self.convnet(centred(obs))  # [B, 32, 35, 35] for 84x84
         return h if as_maps else h.flatten(1)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drqv2.nn import scan
 from drqv2.nn.returns import gae, nstep_returns, puff_advantage, vtrace
+from tests.nn.interpreter import interpret
 
 FLOATS = st.floats(-10, 10, width=32)
 STEPS = st.lists(st.tuples(FLOATS, st.floats(0, 1, width=32)), min_size=1, max_size=20)
@@ -111,6 +112,23 @@ def test_scan_on_a_gpu_is_that_on_a_cpu(time_first, dtype):
         got = scan.reverse_scan(deltas.cuda(), decays.cuda(), time_first)
         assert (got.device.type, got.dtype) == ("cuda", dtype)
         assert_close(got.cpu(), scan.reverse_scan(deltas.double(), decays.double(), time_first))
+
+
+def check_scan_kernel() -> None:
+    from drqv2.nn import scan_triton
+
+    for steps, envs in ((1, 1), (17, 5), (6, 130)):
+        for time_first in (True, False):
+            drawn = random_tensors((steps, envs, 1), torch.float32, 2)
+            deltas, decays = (x if time_first else x.T.contiguous() for x in drawn)
+            out = torch.full_like(deltas, torch.nan)
+            scan_triton.scan(deltas, decays, out, envs, steps, *((1, envs) if time_first else (steps, 1)))
+            assert_close(out, scan.reverse_scan(deltas.double(), decays.double(), time_first))
+
+
+@pytest.mark.slow
+def test_scan_kernel_in_tritons_interpreter_is_that_on_a_cpu():
+    interpret("from tests.nn.test_returns import check_scan_kernel; check_scan_kernel()")
 
 
 def naive_gae(rewards, values, next_values, terminated, ended, gamma, gae_lambda):

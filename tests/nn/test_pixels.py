@@ -1,0 +1,63 @@
+"""One kernel that prepares images for a GPU, against plain code; the convolution of what it returns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from drqv2.nn import pixels
+from drqv2.nn.augmentation import RandomShiftsAug
+from drqv2.nn.networks import Encoder, centred
+from tests.nn.interpreter import interpret
+
+SHAPES = [(5, 9, 20, 17), (2, 3, 84, 84), (3, 20, 9, 64)]
+
+
+def plain(images: Tensor, shift: Tensor, wide: int) -> Tensor:
+    shifted = centred(RandomShiftsAug(4)(images, shift))
+    return torch.nn.functional.pad(shifted.float(), (0, 0, 0, 0, 0, wide - images.shape[1]))
+
+
+def check(device: str) -> None:
+    from drqv2.nn import pixels_triton
+
+    generator = torch.Generator().manual_seed(0)
+    for shape in SHAPES:
+        images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8).to(device)
+        shift = torch.randint(-4, 5, (2, shape[0]), generator=generator).to(device)
+        got = pixels.prepared(images, shift)
+        assert got.is_contiguous(memory_format=torch.channels_last)
+        assert got.shape[1] == (32 if shape[1] > 16 else 16)
+        wanted = plain(images, shift, got.shape[1])
+        if device == "cuda":
+            assert torch.equal(got, wanted.bfloat16())
+        else:  # the interpreter cuts bf16 off
+            torch.testing.assert_close(got.float(), wanted, rtol=2**-7, atol=0)
+        exact = torch.full_like(wanted, torch.nan, memory_format=torch.channels_last)
+        pixels_triton.prepare(images, shift, exact)
+        assert torch.equal(exact, wanted)
+
+
+@pytest.mark.gpu
+def test_the_kernel_does_what_plain_code_does() -> None:
+    check("cuda")
+
+
+@pytest.mark.slow
+def test_the_kernel_in_tritons_interpreter_does_what_plain_code_does() -> None:
+    interpret("from tests.nn.test_pixels import check; check('cpu')")
+
+
+def test_the_encoder_of_prepared_images_is_that_of_plain_ones() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder((9, 40, 40)).double()
+    images = torch.randint(0, 256, (3, 9, 40, 40), dtype=torch.uint8)
+    ready = torch.nn.functional.pad(images.double() / 255.0 - 0.5, (0, 0, 0, 0, 0, 7))
+    gradients = []
+    for features in (encoder(images.double()), encoder(ready, prepared=True)):
+        encoder.zero_grad()
+        features.square().sum().backward()
+        gradients.append([features, *(parameter.grad for parameter in encoder.parameters())])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
