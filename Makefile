@@ -39,7 +39,7 @@ lint: $(READY) ## check style, types, spelling, documentation, security, install
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m codespell_lib
-	$(PY) -m mkdocs build -q
+	$(PY) -m mkdocs build
 	$(PY) -m bandit -q -c pyproject.toml -r drqv2 benchmarks *.py
 	$(PY) -m pip check || test "$$($(PY) -m pip check | grep -vc labmaze)" = 0 # no wheel for Python >= 3.13, and unused
 

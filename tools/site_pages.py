@@ -18,6 +18,8 @@ PAGES = [
     "docs",
     "results",
     "tests/third_party",
+    "benchmarks/plans",
+    "drqv2/agents/spq.py",
 ]
 
 
