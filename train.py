@@ -13,13 +13,9 @@ python train.py --help                              # every key, its default and
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.system.machine import limit_openmp_spinning
+    from drqv2.launch.command_line import start
 
-    limit_openmp_spinning()  # before torch is loaded
-
-    from drqv2.system.signals import exit_on_signal_before_run
-
-    exit_on_signal_before_run()
+    start("train", "cfgs")  # calls `main` below for each job that the command line asks for
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -36,7 +32,6 @@ from drqv2.envs import ExtendedTimeStep, info
 from drqv2.errors import UserError
 from drqv2.evaluation import tasks
 from drqv2.evaluation.episodes import EpisodeResult, evaluate
-from drqv2.launch.command_line import launch
 from drqv2.launch.compose import compose as compose
 from drqv2.launch.compose import new_run_dir
 from drqv2.logging.diagnostics import diagnose
@@ -343,9 +338,3 @@ def main(cfg: DictConfig, work_dir: Path) -> float:
     if cfg.get("then") is not None and regime == cfg.regime:
         objective = run_workspace(REGIMES[cfg.then], cfg, work_dir)
     return objective
-
-
-if __name__ == "__main__":
-    import train  # this file by its name, under which the processes of a launcher find `main`
-
-    launch(train.main, "cfgs")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -11,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -20,7 +22,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.version import setbase
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drqv2.config.checks import check_overrides, validate
@@ -40,8 +42,35 @@ from drqv2.launch.overrides import (
     take_resume,
 )
 from drqv2.system import files, machine
+from drqv2.system.signals import exit_on_signal_before_run
 
 _CONFIG = Path(STORED).stem  # the name of the primary configuration, in cfgs/ as in a run directory
+
+
+class ByName:
+    """A module's `main` that is imported when it is first called: torch, which it imports, takes seconds.
+
+    Args:
+        module: a module's name, under which a launcher's processes find it, too.
+    """
+
+    def __init__(self, module: str) -> None:
+        self.__module__ = module  # Hydra names its jobs after it
+
+    def __call__(self, cfg: DictConfig, work_dir: Path) -> Any:
+        """Return what `main` returns."""
+        return importlib.import_module(self.__module__).main(cfg, work_dir)
+
+
+def start(module: str, config_dir: str) -> NoReturn:
+    """Be the program whose `main` is in a module, and end: `launch`, without importing it before the first job.
+
+    So help and messages about mistakes do not wait for torch.
+    """
+    machine.limit_openmp_spinning()  # before torch is loaded
+    exit_on_signal_before_run()
+    launch(ByName(module), config_dir)
+    sys.exit()
 
 
 def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) -> None:
@@ -61,7 +90,7 @@ def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) 
     # Launchers in cfgs have the names of their plugins, and are validated against these, as intended.
     warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema")
     OmegaConf.register_new_resolver("jobs_that_fit", machine.jobs_that_fit, replace=True)  # hydra/launcher=joblib
-    config_dir = Path(inspect.getfile(run)).resolve().parent / config_dir
+    config_dir = _file_of(run).parent / config_dir
     try:
         args = _parse(sys.argv[1:] if argv is None else argv)
         if args.help:
@@ -75,6 +104,12 @@ def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) 
         sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _file_of(run: Run) -> Path:
+    """Return the file that defines `run`."""
+    spec = importlib.util.find_spec(run.__module__) if isinstance(run, ByName) else None
+    return Path(str(spec.origin) if spec else inspect.getfile(run)).resolve()
 
 
 def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
