@@ -32,9 +32,65 @@ def rewards_of(tasks: Iterable[str]) -> str:
     return "Meta-World v3 with rewards of version 2" if any(task.startswith("metaworld:") for task in tasks) else ""
 
 
+# Names of keys in other programs, and what they are here; the first that there is.
+SYNONYMS = {
+    "actor_lr": ("lr", "agent.lr"),
+    "adam_eps": ("agent.adam_eps",),
+    "buffer_size": ("replay_buffer_size",),
+    "capacity": ("replay_buffer_size",),
+    "clip_coef": ("agent.clip_coef",),
+    "critic_lr": ("lr", "agent.lr"),
+    "cuda": ("device",),
+    "domain": ("task",),
+    "ent_coef": ("agent.ent_coef", "agent.entropy_cost"),
+    "env": ("task", "env_id"),
+    "env_name": ("task", "env_id"),
+    "env_steps": ("num_train_frames", "total_timesteps"),
+    "eval_episodes": ("num_eval_episodes",),
+    "frame_skip": ("action_repeat",),
+    "gae_lambda": ("agent.gae_lambda",),
+    "gamma": ("discount",),
+    "gpu": ("device",),
+    "hidden_size": ("agent.hidden_dim",),
+    "learning_rate": ("lr", "agent.lr"),
+    "learning_starts": ("num_seed_frames",),
+    "log_dir": ("hydra.run.dir",),
+    "max_steps": ("num_train_frames", "total_timesteps"),
+    "n_envs": ("num_envs",),
+    "n_epochs": ("repeat_per_collect",),
+    "n_eval_episodes": ("num_eval_episodes",),
+    "n_steps": ("nstep", "horizon", "unroll_length"),
+    "num_environments": ("num_envs",),
+    "num_steps": ("num_train_frames", "horizon", "unroll_length"),
+    "num_train_frames": ("total_timesteps",),
+    "num_train_steps": ("num_train_frames", "total_timesteps"),
+    "output_dir": ("hydra.run.dir",),
+    "replay_size": ("replay_buffer_size",),
+    "rollout_length": ("horizon", "unroll_length"),
+    "save_dir": ("hydra.run.dir",),
+    "seed_steps": ("num_seed_frames",),
+    "steps": ("num_train_frames", "total_timesteps"),
+    "tau": ("agent.critic_target_tau", "agent.target_tau"),
+    "timesteps": ("num_train_frames", "total_timesteps"),
+    "total_frames": ("num_train_frames", "total_timesteps"),
+    "total_steps": ("num_train_frames", "total_timesteps"),
+    "total_timesteps": ("num_train_frames",),
+    "update_epochs": ("repeat_per_collect",),
+}
+_BESIDE = ("task", "hydra.run.dir")  # keys that no table has
+
+
+def synonym(name: str, names: Iterable[str]) -> str | None:
+    """Return what a key of other programs is called here, if `names` has it."""
+    known = {*names, *_BESIDE}
+    return next((own for own in SYNONYMS.get(name, ()) if own in known), None)
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return `; nearest: a, b`, or an empty string if nothing in `names` resembles `name` or contains it."""
+    """Return `; here it is a`, `; nearest: a, b`, or an empty string if nothing in `names` resembles `name`."""
     names = list(names)
+    if own := synonym(name, names):
+        return f"; here it is {own}"
     containing = [candidate for candidate in names if len(name) > 2 and name in candidate]
     found = list(dict.fromkeys(containing + nearest(name, names)))[:3]
     return "; nearest: " + ", ".join(found) if found else ""

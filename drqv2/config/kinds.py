@@ -120,7 +120,10 @@ class EnvId(Kind):
     is_text = True
 
     def check(self, value: Any) -> str:
-        _require(isinstance(value, str) and bool(re.fullmatch(r"(gymnasium|envpool|metaworld):.+", value)))
+        found = isinstance(value, str) and re.fullmatch(r"(gymnasium|envpool|metaworld):.+", value)
+        if not found and re.fullmatch(r"[\w/-]+-v\d+", str(value)):
+            raise ValueError(f"the library is missing; for Gymnasium's write gymnasium:{value}")
+        _require(bool(found))
         return str(value)
 
 

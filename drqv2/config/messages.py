@@ -9,7 +9,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from drqv2.config.dm_control import unknown_task
-from drqv2.config.formatting import did_you_mean, unknown
+from drqv2.config.formatting import did_you_mean, synonym, unknown
 from drqv2.config.kinds import Key, not_set
 from drqv2.config.schema import CHOSEN, GROUPS, every_key, keys
 from drqv2.config.tables.shared import FIRST_REGIME
@@ -82,6 +82,7 @@ _ELSEWHERE = {
     "retain_last_n": "snapshot_keep_last",
     "envs_to_exclude_during_training": "exclude_tasks",
     "eval_freq": "eval_every_frames",
+    "eval_frequency": "eval_every_frames",
     "init_steps": "num_seed_frames, agent.num_expl_steps and seed_updates",
 }
 
@@ -93,7 +94,9 @@ def _composition(error: Exception, names: list[str]) -> str:
                 return f"{match[1]}: there is no such key; here it is {_ELSEWHERE[match[1]]}"
             if match.groups() and match[1] in every_key().keys() - set(names):
                 others = " and ".join(f"regime={name}" for name in GROUPS if match[1] in keys(name))
-                return f"{match[1]}: is a key of {others} only (see --help); leave it out, or choose that regime"
+                own = synonym(match[1], names)
+                advice = f"here it is {own}" if own else "leave it out, or choose that regime"
+                return f"{match[1]}: is a key of {others} only (see --help); {advice}"
             if match.groups() and match[1] in names and match[1].startswith("agent."):
                 return f"{match[1]}: the chosen agent takes no such argument (see --help)"
             near = did_you_mean(match[1], names) if "{near}" in message else ""

@@ -58,6 +58,11 @@ def unknown(wanted: str, names: list[str]) -> UserError:
         return UserError(
             f"{wanted}: the EnvPool installed here has no Meta-World; run .venv/bin/pip install -e '.[metaworld]'"
         )
+    if library == "gymnasium" and name.startswith("ALE/"):
+        return UserError(
+            f"{wanted}: it comes with the package ale-py: .venv/bin/pip install ale-py, then "
+            f"gymnasium:ale_py:{name}\nEnvPool has Atari's games, too: envpool:{name.removeprefix('ALE/')}"
+        )
     near = nearest(name, names)
     hint = f"nearest: {', '.join(near)}" if near else f"it has {len(names):,}, such as {', '.join(sorted(names)[:3])}"
     return UserError(f"{wanted}: {library} has no such environment; {hint}")

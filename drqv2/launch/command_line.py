@@ -40,6 +40,7 @@ from drqv2.launch.overrides import (
     readable,
     restarted,
     take_resume,
+    without_dashes,
 )
 from drqv2.system import files, machine
 from drqv2.system.signals import exit_on_signal_before_run
@@ -161,7 +162,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UserError(f"{message}\nusage: [task=NAME] [preset=NAME] [key=value ...] [-m]; see --help")
 
     parser.error = error  # type: ignore[method-assign]
-    args = parser.parse_intermixed_args(list(argv))
+    args = parser.parse_intermixed_args(without_dashes(argv, list(parser._option_string_actions)))
     if args.experimental_rerun is not None:
         raise UserError("--experimental-rerun is not supported; resume a run with resume=RUN_DIR")
     if args.multirun and args.cfg:

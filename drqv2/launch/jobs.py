@@ -81,6 +81,8 @@ class Job:
             message, code = (f"error: {told}", told.code) if told else (traceback.format_exc(), 1)
         # Outside the handlers, so that the exception does not keep alive what the job held in memory.
         print(message, file=sys.stderr, flush=True)
+        if code == UserError.code:
+            files.remove_unbegun(work_dir)
         if sweep:
             self.failed += 1
             raise JobFailed(message.strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from drqv2.config.formatting import did_you_mean
 from drqv2.config.kinds import Schedule, Settings
 from drqv2.config.schema import CHOSEN, every_key
 from drqv2.config.tables.shared import FIRST_REGIME
@@ -62,6 +64,35 @@ def readable(override: str, multirun: bool) -> str:
     elif name.lstrip("+~") in _PATHS and not multirun and not _READABLE_PATH.fullmatch(value):
         value = quote(value)
     return name + equals + value
+
+
+def without_dashes(argv: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return a command line on which --seed=3 and --seed 3 are seed=3; a key that is true or false needs no value.
+
+    Args:
+        argv: words as typed.
+        options: those that are no keys, such as --help; beginnings of them are left as they are.
+
+    Raises:
+        UserError: there is no such key or option, or its value is missing.
+    """
+    keys, found, words = every_key(), [], deque(argv)
+    while words:
+        word = words.popleft()
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if not option.startswith("--") or any(known.startswith(option) for known in options):
+            found.append(word)
+            continue
+        if name not in {*keys, *CHOSEN, "resume"} and not re.match(r"hydra[./]", name):
+            raise UserError(f"{option}: there is no such key or option{did_you_mean(name, keys)} (see --help)")
+        follows = bool(words) and not words[0].startswith("--") and not re.match(r"[+~]{0,2}[a-z_][\w./@]*=", words[0])
+        if not equals and not follows:
+            if name not in keys or "true" not in keys[name].allowed:
+                raise UserError(f"{option}: a value is missing; write {name}=VALUE")
+            value = "true"
+        found.append(f"{name}={value if equals or not follows else words.popleft()}")
+    return found
 
 
 def check_plugins(overrides: Sequence[str], single: bool) -> None:

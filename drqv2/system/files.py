@@ -13,7 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar
@@ -131,6 +131,21 @@ def remove_leftovers(run_dir: Path) -> None:
             path.unlink(missing_ok=True)
     for name in _FOLDERS:
         shutil.rmtree(run_dir / f".{name}.tmp", ignore_errors=True)  # see `discard`
+
+
+def remove_unbegun(run_dir: Path) -> None:
+    """Remove the directory of a start that failed before it wrote anything of its own.
+
+    Folders below the current one that get empty are removed, too.
+    """
+    if not run_dir.is_dir() or {path.name for path in run_dir.iterdir()} - {".hydra", LOCK}:
+        return
+    shutil.rmtree(run_dir, ignore_errors=True)
+    with suppress(OSError):  # the first that is not empty
+        for folder in run_dir.parents:
+            if Path.cwd() not in folder.parents:
+                return
+            folder.rmdir()
 
 
 def delete_run(run_dir: Path) -> None:

@@ -14,11 +14,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config import help, schema
+from drqv2.config.formatting import SYNONYMS
 from drqv2.config.kinds import Choice, Int, Key
-from drqv2.config.schema import CFGS
+from drqv2.config.schema import CFGS, every_key
 from drqv2.config.tables import shared
+from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
-from drqv2.launch.overrides import quote, readable
+from drqv2.launch.overrides import quote, readable, without_dashes
 from tests.launch.harness import RUNS, refused, run, start, stored
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -365,3 +367,70 @@ def test_process_that_is_interrupted(tmp_path):
     assert process.returncode == 130
     assert "resume=exp_local/" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--seed", "3"], ["seed=3"]),
+        (["--seed=3", "task=walker_walk"], ["seed=3", "task=walker_walk"]),
+        (["--save-video", "--batch_size", "12"], ["save_video=true", "batch_size=12"]),
+        (["--save_video", "seed=3"], ["save_video=true", "seed=3"]),
+        (["--stddev-schedule", "linear(1.0,0.1,100)"], ["stddev_schedule=linear(1.0,0.1,100)"]),
+        (["--agent.hidden_dim=64", "-m", "--lr", "1e-3,1e-4"], ["agent.hidden_dim=64", "-m", "lr=1e-3,1e-4"]),
+        (["--multirun", "--hydra.run.dir=x", "--cfg", "job"], ["--multirun", "hydra.run.dir=x", "--cfg", "job"]),
+    ],
+)
+def test_keys_may_have_dashes(typed, meant):
+    assert without_dashes(typed, ["--help", "--multirun", "--cfg"]) == meant
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--sede 3", "--sede: there is no such key or option; nearest: seed"),
+        ("--seed", "--seed: a value is missing; write seed=VALUE"),
+        ("--learning-rate 1", "here it is lr"),
+        ("learning_rate=1", "here it is lr"),
+        ("regime=ppo learning_rate=1", "here it is agent.lr"),
+        ("regime=ppo num_train_frames=9", "here it is total_timesteps"),
+        ("total_timesteps=9", "here it is num_train_frames"),
+        ("env_name=walker_walk", "here it is task"),
+        ("regime=ppo env_id=CartPole-v1", "for Gymnasium's write gymnasium:CartPole-v1"),
+    ],
+)
+def test_names_of_other_programs(capsys, typed, message):
+    assert message in refused(capsys, *typed.split())
+
+
+def test_synonyms_are_keys_here():
+    assert {own for names in SYNONYMS.values() for own in names} <= {*every_key(), "task", "hydra.run.dir"}
+
+
+@pytest.mark.parametrize("argument", ["--help", "sede=3", "batch_size=-1", "task=walkr_walk", "--sede"])
+def test_help_and_mistakes_do_not_wait_for_torch(argument):
+    code = f"""
+import runpy, sys
+sys.argv = ["train.py", {argument!r}]
+try:
+    runpy.run_path({str(CFGS.parent / "train.py")!r}, run_name="__main__")
+except SystemExit as end:
+    print("torch" in sys.modules, end.code or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"False {0 if argument == '--help' else 2}", done.stderr
+
+
+def refusing(cfg, work_dir):
+    raise UserError("a mistake")
+
+
+@pytest.mark.parametrize("kept", [[], ["a/other"], ["a/b/config.yaml"]])
+def test_a_start_that_fails_at_once_leaves_no_directory(tmp_path, kept):
+    for name in kept:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    with pytest.raises(SystemExit):
+        launch(refusing, CFGS, argv=["hydra.run.dir=a/b"])
+    assert (tmp_path / "a").exists() == bool(kept)
+    assert (tmp_path / "a/b").exists() == ("a/b/config.yaml" in kept)
