@@ -17,13 +17,10 @@ The episodes do not occur in training and are the same for every snapshot of a r
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from drqv2.system.machine import limit_openmp_spinning
+    from drqv2.evaluation.options import KEYS, source_of
+    from drqv2.launch.arguments import start_tool
 
-    limit_openmp_spinning()  # before torch is loaded
-
-    from drqv2.system.signals import exit_quietly_on_ctrl_c
-
-    exit_quietly_on_ctrl_c()
+    start_tool("eval", __doc__, KEYS, source_of)  # calls `run` below
 
 import itertools
 import json
@@ -43,7 +40,6 @@ from drqv2 import envs, utils
 from drqv2.agents.acting import evaluation_policy
 from drqv2.config.checks import validate
 from drqv2.config.formatting import column_name, rewards_of
-from drqv2.config.kinds import Bool, Camera, Device, EvenInt, Float, Folder, Int, Key, Text
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay, screen
 from drqv2.evaluation import trained_agent as trained
@@ -51,6 +47,7 @@ from drqv2.evaluation.card import model_card
 from drqv2.evaluation.episodes import EpisodeResult, play
 from drqv2.evaluation.export import export, observed, require_format
 from drqv2.evaluation.films import Picture, side_by_side
+from drqv2.evaluation.options import KEYS, source_of
 from drqv2.evaluation.storing import EpisodeStore, with_noise
 from drqv2.evaluation.tables import episodes_table, tasks_table
 from drqv2.launch.arguments import run_tool
@@ -63,40 +60,13 @@ _FILM = "0,1,2,3"
 _GRID_FPS = 25  # pictures per second of simulated time, of several tasks: each is drawn as often as there are tasks
 Policy = Callable[[Any, int], np.ndarray]  # time step, number of its episode -> action
 
-KEYS = {
-    Key("episodes", Int(1, 100_000), "Number of episodes, of each task.", "episodes"): 10,
-    Key("snapshot", Text(), "File in the run's directory, or a path.", null="the newest snapshot"): None,
-    Key("task", Text(), "Another task with the same shapes; or one of several tasks.", null="all of the run's"): None,
-    Key("seed", Int(0, 2**32 - 1), "Seed of the episodes.", null="the run's seed"): None,
-    Key(
-        "film",
-        Text(),
-        "Episodes to record side by side: indices (0,3,5), best, worst or none. Of several tasks, those of each.",
-        null="0,1,2,3, or 0 of several tasks",
-    ): None,
-    Key("render_size", EvenInt(16, 2048), "Height and width of each episode's frames.", "pixels"): 256,
-    Key("camera", Camera(), "Camera of the video; the agent sees what it saw in training.", null="the run's"): None,
-    Key("fps", Float(0.1, 1000), "Frames per second of the video.", null="real time"): None,
-    Key("live", Bool(), "Show the recorded episodes in a window instead of writing a video."): False,
-    Key("num_envs", Int(1, 256), "Number of parallel environments, of each task.", "environments"): 1,
-    Key("max_episode_steps", Int(1), "Truncate episodes after so many.", "agent steps", null="as in the run"): None,
-    Key("device", Device(), "The agent's device."): "auto",
-    Key("agent_dir", Folder(), "Directory of the agent's file.", null="as in training"): None,
-    Key("trust", Bool(), "Run code named by a file of weights from outside the run's directory."): False,
-    Key("export", Text(), "File for other programs: NAME.onnx, or NAME.pt2 of torch.export.", null="none"): None,
-    Key("store", Text(), "New directory for the episodes, as a data set.", null="none"): None,
-    Key("noise", Float(0), "Of store: standard deviation of Gaussian noise on each action."): 0.0,
-    Key("random_share", Float(0, 1), "Of store: probability of a uniform action, at each step."): 0.0,
-    Key("out", Text(), "Directory for the video and the returns.", null="eval/ in the run's directory"): None,
-}
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line described in the module's docstring."""
-    run_tool(evaluate, __doc__, KEYS, sys.argv[1:] if argv is None else argv)
+    run_tool(run, __doc__, KEYS, sys.argv[1:] if argv is None else argv)
 
 
-def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
+def run(sources: Sequence[str], values: dict[str, Any]) -> None:
     """Play the episodes, print the table, and write or show the video.
 
     Args:
@@ -106,9 +76,7 @@ def evaluate(sources: Sequence[str], values: dict[str, Any]) -> None:
     Raises:
         UserError: there are no weights, or they do not fit the task.
     """
-    if len(sources) != 1:
-        raise UserError("give one run directory or one file of weights: python eval.py RUN_DIR [key=value ...]")
-    source, args = Path(sources[0]), SimpleNamespace(**values)
+    source, args = source_of(sources), SimpleNamespace(**values)
     envs.choose_backend()  # before an environment's module imports dm_control
     chosen = _episodes_to_film(args.film or _FILM, args.episodes)
     _require_sense(args, chosen)
@@ -329,7 +297,3 @@ def _episodes_to_film(film: str, episodes: int) -> list[int] | None:
     if not all(0 <= i < episodes for i in indices) or len(indices) > 16:
         raise UserError(f"film={film}: must be up to 16 indices from 0 to {episodes - 1} (episodes={episodes})")
     return indices
-
-
-if __name__ == "__main__":
-    main()

@@ -39,8 +39,6 @@ def find(source: Path, name: str | None) -> Path:
         if name:
             raise UserError(f"snapshot={name}: {source} is itself a file of weights; give the run's directory instead")
         return source
-    if not source.is_dir():
-        raise UserError(f"{source}: no such run directory or file")
     milestones = [path for path in source.glob("weights_*.pt") if path.stem[8:].isdecimal()]
     milestones.sort(key=lambda path: int(path.stem[8:]), reverse=True)
     if name is None:

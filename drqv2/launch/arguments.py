@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.help import key_text
 from drqv2.config.kinds import Key, Kind
 from drqv2.errors import UserError
 from drqv2.launch.exits import clean_exit
+from drqv2.system.machine import limit_openmp_spinning
+from drqv2.system.signals import exit_quietly_on_ctrl_c
 
 
 def run_tool(
@@ -28,6 +32,25 @@ def run_tool(
             print("\n".join(key_text(key, show(default), 16) for key, default in keys.items()))
         else:
             run(*_parse(argv, keys))
+
+
+def start_tool(
+    module: str, head: str | None, keys: Mapping[Key, Any], check: Callable[[Sequence[str]], Any]
+) -> NoReturn:
+    """Be the program whose `run` is in a module, which is imported once its command line is found right, and end.
+
+    See `run_tool`. `run` gets the positional arguments, for which `check` raises UserError if they are wrong, and the
+    values.
+    """
+
+    def run(words: list[str], values: dict[str, Any]) -> None:
+        check(words)
+        importlib.import_module(module).run(words, values)
+
+    limit_openmp_spinning()  # before torch is loaded
+    exit_quietly_on_ctrl_c()
+    run_tool(run, head, keys, sys.argv[1:])
+    sys.exit()
 
 
 def _parse(argv: Sequence[str], keys: Mapping[Key, Any]) -> tuple[list[str], dict[str, Any]]:
