@@ -1,8 +1,8 @@
 """The DrQ-v2 workspace's library: agents, environments, logging and snapshots.
 
 `drqv2.DrQV2Agent`, `drqv2.Encoder`, `drqv2.Actor`, `drqv2.Critic` and `drqv2.RandomShiftsAug` stand here too, under
-the names that agent files written for the public implementation import. They are loaded on first use, so that
-importing `drqv2.config` alone does not import torch.
+the names that agent files written for the public implementation import; `drqv2.compose` and `drqv2.make_workspace` are
+those of train.py. All are loaded on first use, so that importing `drqv2.config` alone does not import torch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ _EXPORTS = {
     "Critic": "drqv2.nn.networks",
     "RandomShiftsAug": "drqv2.nn.augmentation",
 }
-__all__ = ["Actor", "Critic", "DrQV2Agent", "Encoder", "RandomShiftsAug"]
+_OF_TRAIN = ("compose", "make_workspace")
+__all__ = ["Actor", "Critic", "DrQV2Agent", "Encoder", "RandomShiftsAug", "compose", "make_workspace"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
         return getattr(importlib.import_module(_EXPORTS[name]), name)
+    if name in _OF_TRAIN:
+        return getattr(importlib.import_module("drqv2.programs").load("train"), name)
     raise AttributeError(f"module 'drqv2' has no attribute {name!r}")

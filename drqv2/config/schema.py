@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -14,8 +13,9 @@ from drqv2.config.kinds import NO_LEGACY, Key
 from drqv2.config.tables import drqv2, impala, multitask, offline, ppo
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
+from drqv2.programs import ROOT
 
-CFGS = Path(__file__).resolve().parents[2] / "cfgs"
+CFGS = ROOT / "cfgs"
 CHOSEN = ("regime", "task", "preset", "agent")  # each chooses a file of the folder of cfgs/ with its name
 # Regimes whose agent is chosen by name, agent=NAME, and those names; in the others, agent._target_ chooses one.
 AGENTS: dict[str, tuple[str, ...]] = {

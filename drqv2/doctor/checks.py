@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drqv2.config.schema import CFGS
 from drqv2.doctor import measure
 from drqv2.errors import UserError
+from drqv2.programs import INSTALLED, ROOT
 from drqv2.system import machine
 
-ROOT = Path(__file__).resolve().parents[2]
 _SHOWN = ("torch", "mujoco", "dm-control", "hydra-core", "numpy")
 _INSTALL = "make setup    (or: pip install -e .)"
 _DOCTOR = "python -m drqv2.doctor"
@@ -46,7 +47,7 @@ def compose(task: str, preset: str) -> dict[str, Any]:
     from drqv2.config.dm_control import offer_tasks
 
     offer_tasks()
-    with initialize_config_dir(str(ROOT / "cfgs"), version_base="1.3"):
+    with initialize_config_dir(str(CFGS), version_base="1.3"):
         cfg = compose("config", overrides=[f"task={task}", f"preset={preset}"])
     return {**OmegaConf.to_container(cfg, resolve=True), "preset": preset}  # type: ignore[dict-item]
 
@@ -58,12 +59,17 @@ def replay_bytes(cfg: dict[str, Any]) -> int:
 
 
 def versions() -> Iterator[Finding]:
-    """Check Python and the packages against the bounds in pyproject.toml."""
+    """Check Python and the packages against the bounds in pyproject.toml, or in the metadata of a wheel."""
     yield Finding("ok", "python", platform.python_version())
     from packaging.requirements import Requirement
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for requirement in map(Requirement, project["dependencies"]):
+    if INSTALLED:
+        lines = importlib.metadata.requires("drqv2-workspace") or []
+    else:
+        lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for requirement in map(Requirement, lines):
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
         name = requirement.name
         version = _version(name) or _version(f"{name}-headless")  # OpenCV comes as either
         if version is None or not requirement.specifier.contains(version, prereleases=True):

@@ -8,10 +8,11 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from drqv2.config.schema import CFGS
 from drqv2.errors import UserError
+from drqv2.programs import ROOT
 
 TIMEOUT = 60  # seconds for a process
 RENDERED = ("task_name", "frame_stack", "action_repeat", "image_size", "render")  # keys of a configuration
@@ -50,9 +51,9 @@ def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int, 
     """
     args = (task, frame_stack, action_repeat, image_size, render)
     code = f"from drqv2.doctor.measure import _print_rendering; _print_rendering{args!r}"
-    root, command = Path(__file__).resolve().parents[2], [sys.executable, "-c", code]
+    command = [sys.executable, "-c", code]
     try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         found = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         raise UserError(f"the rendering process hangs (waited {TIMEOUT} s)") from None
@@ -78,7 +79,7 @@ def ppo(seconds: float = 2.0) -> tuple[int, float]:
     from drqv2.envs.pool import PoolVector
     from drqv2.rollout.collector import Collector
 
-    with initialize_config_dir(str(Path(__file__).resolve().parents[2] / "cfgs"), version_base="1.3"):
+    with initialize_config_dir(str(CFGS), version_base="1.3"):
         cfg = compose("config", overrides=["regime=ppo", "preset=cartpole"])
     keys: Any = OmegaConf.to_container(cfg.agent, resolve=True)
     vector = PoolVector("CartPole-v1", cfg.num_envs, 0)

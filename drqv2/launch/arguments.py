@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from drqv2 import programs
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.help import key_text
 from drqv2.config.kinds import Key, Kind
@@ -45,7 +45,7 @@ def start_tool(
 
     def run(words: list[str], values: dict[str, Any]) -> None:
         check(words)
-        importlib.import_module(module).run(words, values)
+        programs.load(module).run(words, values)
 
     limit_openmp_spinning()  # before torch is loaded
     exit_quietly_on_ctrl_c()

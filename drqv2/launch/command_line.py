@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import inspect
 import os
 import re
@@ -25,6 +23,7 @@ from hydra.version import setbase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from drqv2 import programs
 from drqv2.config.checks import check_overrides, validate
 from drqv2.config.dm_control import offer_tasks
 from drqv2.config.help import help_text
@@ -60,7 +59,7 @@ class ByName:
 
     def __call__(self, cfg: DictConfig, work_dir: Path) -> Any:
         """Return what `main` returns."""
-        return importlib.import_module(self.__module__).main(cfg, work_dir)
+        return programs.load(self.__module__).main(cfg, work_dir)
 
 
 def start(module: str, config_dir: str) -> NoReturn:
@@ -109,8 +108,9 @@ def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) 
 
 def _file_of(run: Run) -> Path:
     """Return the file that defines `run`."""
-    spec = importlib.util.find_spec(run.__module__) if isinstance(run, ByName) else None
-    return Path(str(spec.origin) if spec else inspect.getfile(run)).resolve()
+    if isinstance(run, ByName):
+        return programs.ROOT / f"{run.__module__}.py"
+    return Path(inspect.getfile(run)).resolve()
 
 
 def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import torch
 
+from drqv2.programs import ROOT
 from drqv2.system.files import Appender
 
 _log = logging.getLogger(__name__)
 _PACKAGES = ("torch", "numpy", "mujoco", "dm-control", "hydra-core")
-_ROOT = Path(__file__).resolve().parents[2]
 
 
-def git_commit(folder: Path = _ROOT) -> tuple[str | None, bool | None]:
+def git_commit(folder: Path = ROOT) -> tuple[str | None, bool | None]:
     """Return the commit checked out in `folder` and whether tracked files are modified; (None, None) without git."""
     git = shutil.which("git") or "git"
     try:

@@ -184,7 +184,8 @@ def resume_hint(run_dir: Path, soon: bool = False) -> str:
     if not soon and not has_snapshot(run_dir):
         return f"there is no snapshot in {run_dir} to resume from"
     path = run_dir.relative_to(Path.cwd()) if run_dir.is_relative_to(Path.cwd()) else run_dir
-    return f"resume with: python {sys.argv[0]} {shlex.quote(f'resume={path}')}"
+    program = f"python {sys.argv[0]}" if sys.argv[0].endswith(".py") else sys.argv[0]  # or the command `drqv2 train`
+    return f"resume with: {program} {shlex.quote(f'resume={path}')}"
 
 
 def ignore_signals() -> None:

@@ -1,0 +1,33 @@
+"""Where the programs, their configuration and the published curves are: in the repository, or in a wheel's copy."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from drqv2.errors import UserError
+
+_HERE = Path(__file__).resolve().parent
+IN_WHEEL = "program"  # folder of the package that a wheel has in place of the repository
+INSTALLED = (_HERE / IN_WHEEL).is_dir()
+ROOT = _HERE / IN_WHEEL if INSTALLED else _HERE.parent
+
+
+def load(name: str) -> ModuleType:
+    """Import a program, such as `train`, as a module of this name.
+
+    A wheel does not offer such common names to every program: only those that ask for them, here, see them.
+
+    Raises:
+        UserError: a module of that name is there already, which is not this project's.
+    """
+    sys.path.insert(0, str(ROOT))
+    try:
+        module = importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT))
+    if module.__file__ is None or Path(module.__file__).resolve().parent != ROOT:
+        raise UserError(f"{module.__file__} takes the name of drqv2's module {name}; give it another name")
+    return module
