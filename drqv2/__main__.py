@@ -35,7 +35,9 @@ def main() -> None:
     elif command in _SCRIPTS:
         sys.argv = [f"drqv2 {command}", *words]  # which messages show
         sys.path.insert(0, str(ROOT))
-        runpy.run_path(str(ROOT / f"{command}.py"), run_name="__main__")
+        script = ROOT / f"{command}.py"
+        # Not by runpy.run_path, which would put the script's path into sys.argv and so into messages. It is a file of this project.
+        exec(compile(script.read_text(), script, "exec"), {"__name__": "__main__", "__file__": str(script)})  # nosec B102
     elif command in _TOOLS:
         sys.argv = [f"drqv2 {command}", *words]
         runpy.run_module(f"drqv2.{command}", run_name="__main__")
