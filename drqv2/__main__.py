@@ -36,7 +36,7 @@ def main() -> None:
         sys.argv = [f"drqv2 {command}", *words]  # which messages show
         sys.path.insert(0, str(ROOT))
         script = ROOT / f"{command}.py"
-        # Not by runpy.run_path, which would put the script's path into sys.argv and so into messages. It is a file of this project.
+        # A file of this project; not by runpy.run_path, which would put its path into sys.argv and so into messages.
         exec(compile(script.read_text(), script, "exec"), {"__name__": "__main__", "__file__": str(script)})  # nosec B102
     elif command in _TOOLS:
         sys.argv = [f"drqv2 {command}", *words]

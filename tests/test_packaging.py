@@ -154,13 +154,8 @@ def used_packages(module: Path) -> tuple[str, set[str]]:
     package = module.parts[0].removesuffix(".py")
     own = str(module.with_suffix(""))
     names = imported_names(ROOT / "drqv2" / module)
-    used = {name.split(".")[1] for name in names if name.startswith("drqv2.")} - {
-        package,
-        "errors",
-        "seeds",
-        "utils",
-        "programs",
-    }
+    outside = {package, "errors", "seeds", "utils", "programs"}
+    used = {name.split(".")[1] for name in names if name.startswith("drqv2.")} - outside
     return own if own in MAY_USE else package, used
 
 
@@ -189,7 +184,7 @@ def test_imports_make_no_circle():
 
 
 def test_few_modules_stand_outside_the_packages():
-    assert len([module for module in LIBRARY if len(module.parts) == 1]) <= 5
+    assert len([module for module in LIBRARY if len(module.parts) == 1]) <= 6
 
 
 def test_links_in_the_documentation_lead_somewhere() -> None:
