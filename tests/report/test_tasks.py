@@ -223,6 +223,7 @@ def test_a_task_with_more_seeds_does_not_weigh_more(tmp_path: Path) -> None:
     assert (first.cells, second.cells) == (["0.50", "0.50", "0.50"], ["0.55", "0.55", "0.45"])
     assert (first.seeds, second.better) == ("2-6 (no interval)", "1.00")
     assert "no interval" in found.curve.entries[0].title
+    assert [trace.low for trace in (*found.curve.traces, *found.comparison.profile.traces)] == [[]] * 4
 
 
 def test_two_settings_of_a_task_are_compared_where_both_have_arrived(tmp_path: Path) -> None:
