@@ -17,10 +17,12 @@ import numpy as np
 from benchmarks.screen_plan import STATES, Entry, Found, Plan
 from drqv2.config.formatting import show
 from drqv2.errors import UserError
+from drqv2.evaluation.statistics import LEAST
 from drqv2.report import figures
+from drqv2.report.comparison import written
 from drqv2.report.curves import area, value_at
 from drqv2.report.groups import Group, warnings
-from drqv2.report.paired import LEAST_PAIRS, Difference, Pair, difference
+from drqv2.report.paired import Difference, Pair, difference
 from drqv2.report.published import Reference
 from drqv2.report.runs import Run
 from drqv2.system import files
@@ -190,14 +192,17 @@ def _differences(plan: Plan, runs: Runs) -> Iterable[str]:
             for task in plan.tasks:
                 rows.append(_row(arm, task, name, difference(_of(task, before), _of(task, after))))
             if len(plan.tasks) > 1:
-                rows.append(_row(arm, "**all**", name, difference(before, after)))
+                found = difference(before, after)
+                some = "all" if found.tasks == len(plan.tasks) else f"{found.tasks} of {len(plan.tasks)} tasks"
+                rows.append(_row(arm, f"**{some}**", name, found))
     yield f"## Differences to {first}"
-    yield _markdown(("arm", "task", "of", "pairs", "difference", "95 % interval", "reading"), rows)
+    yield _markdown(("arm", "task", "of", "pairs", "difference", "95 % interval", "reading", "better"), rows)
     yield (
         f"Mean over pairs of runs with the same task and seed, {first} subtracted; areas up to the last frame that "
-        "both runs of a pair have reached. Percentile bootstrap over the seeds of each task, with at least "
-        f"{LEAST_PAIRS} pairs of each. With few seeds these intervals are too narrow: with three pairs, they are the "
-        "range of the differences."
+        "both runs of a pair have reached. Over several tasks, the mean of their means. Percentile bootstrap over the "
+        f"seeds of each task, with at least {LEAST} pairs of each. With few seeds these intervals are too narrow: with "
+        "three pairs, they are the range of the differences. *Better*: the probability that a run of the arm is better "
+        f"than one of {first} on the same task, with its interval; ties count half."
     )
 
 
@@ -219,11 +224,13 @@ def _of(task: str, values: Mapping[Pair, float]) -> dict[Pair, float]:
 
 
 def _row(arm: str, task: str, name: str, found: Difference) -> tuple[str, ...]:
-    value = f"{found.mean:+.1f}" if found.pairs else "-"
-    if found.low is None or found.high is None:
-        return arm, task, name, str(found.pairs), value, "-", f"fewer than {LEAST_PAIRS} pairs: no interval"
-    reading = "contains 0" if found.contains_zero else ("above 0" if found.low > 0 else "below 0")
-    return arm, task, name, str(found.pairs), value, f"{found.low:+.1f} to {found.high:+.1f}", reading
+    start = arm, task, name, str(found.pairs), f"{found.mean:+.1f}" if found.pairs else "-"
+    better = written(found.better, found.better_bounds, 2) if found.pairs else "-"
+    if found.bounds is None:
+        return *start, "-", f"fewer than {LEAST} pairs: no interval", better
+    low, high = map(float, found.bounds)
+    reading = "above 0" if low > 0 else "below 0" if high < 0 else "contains 0"
+    return *start, f"{low:+.1f} to {high:+.1f}", reading, better
 
 
 def _notes(plan: Plan, found: Mapping[Entry, Found]) -> Iterable[str]:

@@ -191,9 +191,9 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
     assert task[1][0][3:] == ["133.3 (100.0\\*, 150.0, 150.0)", "100.0"]
     assert task[1][2][1:4] == ["204.0 (204.0, -, -)", "-", "104.0 (104.0\\*, -, -)"]
     found = {(row[0], row[2]): row[3:] for row in differences[1]}
-    assert found["b", "area"] == ["3", "+20.0", "+10.0 to +30.0", "above 0"]
-    assert found["b", "return at 4,000"] == ["3", "+20.0", "+10.0 to +30.0", "above 0"]
-    assert found["c", "area"] == ["1", "+4.0", "-", "fewer than 3 pairs: no interval"]
+    assert found["b", "area"] == ["3", "+20.0", "+10.0 to +30.0", "above 0", "1.00 [1.00, 1.00]"]
+    assert found["b", "return at 4,000"] == found["b", "area"]
+    assert found["c", "area"] == ["1", "+4.0", "-", "fewer than 3 pairs: no interval", "1.00"]
     assert found["c", "return at 4,000"][:2] == ["0", "-"]
     assert (out / "returns.png").read_bytes().startswith(b"\x89PNG")
     with (out / "returns.csv").open(newline="") as file:
@@ -208,6 +208,17 @@ def test_one_arm_is_reported_without_differences(plan: Plan) -> None:
     (arms, task) = tables(page)
     assert [row[0] for row in arms[1] + task[1]] == ["b", "b"]
     assert "Differences" not in page
+
+
+def test_tasks_without_a_pair_are_not_called_all(plan: Plan) -> None:
+    other = replace(plan, tasks=["cartpole_balance", "acrobot_swingup"])
+    differences = tables(screen_report.page(other, screen_plan.look(plan)))[-1]
+    assert {row[1] for row in differences[1]} == {
+        "cartpole_balance",
+        "acrobot_swingup",
+        "**1 of 2 tasks**",
+        "**0 of 2 tasks**",
+    }
 
 
 def test_references_are_drawn_and_listed(plan: Plan) -> None:

@@ -1,4 +1,8 @@
-"""Aggregate statistics over the returns of episodes or seeds."""
+"""Statistics of returns over episodes or seeds, with bootstrap intervals, as defined by the package rliable.
+
+Agarwal et al., Deep RL at the Edge of the Statistical Precipice (NeurIPS 2021). Statistics over several tasks are in
+`over_tasks.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+LEAST = 3  # values of each stratum for an interval; one or two hardly tell how seeds vary
 _RESAMPLES = 2000
-_MOST_VALUES = 4_000_000  # resampled at once, which bounds the memory
+_MOST_VALUES = 400_000  # resampled at once, which bounds the memory and fits into caches
 Statistic = Callable[[np.ndarray], np.ndarray]  # [N, ...] -> [...]
+Strata = Sequence[np.ndarray]  # [N_i, ...] each
+StrataStatistic = Callable[[Strata], np.ndarray]  # -> [...]
+Interval = tuple[np.ndarray, np.ndarray]  # lower and upper bound, [...] each
 
 
 def mean(values: np.ndarray) -> np.ndarray:
@@ -17,37 +25,18 @@ def mean(values: np.ndarray) -> np.ndarray:
 
 
 def iqm(values: np.ndarray) -> np.ndarray:
-    """Return the interquartile mean over the first axis.
+    """Return the interquartile mean over the first axis: the mean without the lowest and the highest quarter.
 
-    If the number of values is not a multiple of four, the values at the edges of the middle half are weighted by the
-    fraction inside. Agarwal et al., Deep RL at the Edge of the Statistical Precipice (NeurIPS 2021), section 4.3.
+    As in rliable and `scipy.stats.trim_mean(values, 0.25)`, a quarter is rounded down to whole values. So three values
+    or fewer all count, and their IQM is their mean.
     """
     ordered = np.sort(np.asarray(values, float), axis=0)
-    n = len(ordered)
-    ranks = np.arange(n)
-    weights = np.clip(np.minimum(ranks + 1, 3 * n / 4) - np.maximum(ranks, n / 4), 0, 1)
-    return np.asarray(np.tensordot(weights / weights.sum(), ordered, axes=1))
+    cut = len(ordered) // 4
+    return mean(ordered[cut : len(ordered) - cut])
 
 
-def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Return the fraction of scores above each threshold, over the first axis.
-
-    Agarwal et al., Deep RL at the Edge of the Statistical Precipice (NeurIPS 2021), section 4.2.
-
-    Args:
-        scores: [N, ...], such as the scores of all seeds on all tasks.
-        thresholds: [T].
-
-    Returns:
-        Fractions, [..., T].
-    """
-    return np.asarray((np.asarray(scores)[..., None] > thresholds).mean(0))
-
-
-def interval(
-    values: np.ndarray, statistic: Statistic = mean, level: float = 0.95, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of a percentile bootstrap confidence interval of a statistic over the first axis.
+def interval(values: np.ndarray, statistic: Statistic = mean, level: float = 0.95, seed: int = 0) -> Interval | None:
+    """Return a percentile bootstrap confidence interval of a statistic over the first axis; None of fewer than LEAST.
 
     Args:
         values: [N, ...]; resampled 2,000 times along the first axis.
@@ -55,31 +44,33 @@ def interval(
         level: confidence level.
         seed: seed of the resampling; the same values give the same bounds.
     """
-    return stratified_interval([values], statistic, level, seed)
+    return stratified_interval([values], lambda strata: statistic(strata[0]), level, seed)
 
 
 def stratified_interval(
-    strata: Sequence[np.ndarray], statistic: Statistic = iqm, level: float = 0.95, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of a stratified bootstrap confidence interval of a statistic over the values of all strata.
+    strata: Strata, statistic: StrataStatistic, level: float = 0.95, seed: int = 0
+) -> Interval | None:
+    """Return a stratified percentile bootstrap confidence interval; None if a stratum has fewer than LEAST values.
 
     Each stratum is resampled by itself, so every resample has as many values of each as the data. With the scores of
-    a task as a stratum, this is the interval of Agarwal et al. (NeurIPS 2021), section 4.1: it tells how the statistic
-    varies with seeds, not with the choice of tasks.
+    a task's seeds as a stratum, this is the interval of Agarwal et al., section 4.1: it tells how the statistic varies
+    with seeds, not with the choice of tasks.
 
     Args:
         strata: arrays [N_i, ...], such as the scores of a task's seeds; each is resampled 2,000 times.
-        statistic: as in `interval`; it gets the values of all strata together, [N_1 + N_2 + ..., ...].
+        statistic: reduces the first axis of all strata together, as those of `over_tasks.py` do.
         level: confidence level.
         seed: seed of the resampling; the same values give the same bounds.
     """
     strata = [np.asarray(values, float) for values in strata]
+    if min(map(len, strata)) < LEAST:
+        return None
     rng = np.random.default_rng(seed)
     draws = [rng.integers(0, len(values), (_RESAMPLES, len(values))) for values in strata]
     at_once = max(1, _MOST_VALUES // max(1, sum(values.size for values in strata)))
     resampled = []
     for start in range(0, _RESAMPLES, at_once):
         parts = [values[draw[start : start + at_once].T] for values, draw in zip(strata, draws, strict=True)]
-        resampled.append(statistic(np.concatenate(parts)))  # [at_once, ...]
+        resampled.append(statistic(parts))  # [at_once, ...]
     low, high = np.quantile(np.concatenate(resampled), [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high

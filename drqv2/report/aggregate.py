@@ -1,7 +1,6 @@
-"""Scores over all tasks: interquartile mean against frames, and performance profiles.
+"""All tasks together: which settings and tasks can be compared, and the interquartile mean of scores against frames.
 
-Agarwal et al., Deep RL at the Edge of the Statistical Precipice (NeurIPS 2021). A score is in [0, 1]: success where a
-run of the task reports it, else return / 1000 on tasks of the DeepMind Control Suite.
+Agarwal et al., Deep RL at the Edge of the Statistical Precipice (NeurIPS 2021).
 """
 
 from __future__ import annotations
@@ -10,45 +9,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from drqv2.evaluation.statistics import iqm, performance_profile, stratified_interval
+from drqv2.evaluation.over_tasks import iqm_over_tasks
 from drqv2.report import charts, style
-from drqv2.report.charts import Chart, Entry, Trace
-from drqv2.report.curves import Curve, series, thinned
+from drqv2.report.charts import Chart, Entry
+from drqv2.report.comparison import Comparison, compare
+from drqv2.report.curves import curve_over_seeds
 from drqv2.report.groups import Group
-from drqv2.report.runs import Run
+from drqv2.report.scores import Scores, score_of, scores_of
 
 _POINTS = 50  # of a curve
-_THRESHOLDS = np.linspace(0, 1, 101)
-# Of dm_control.suite: an episode of 1000 frames with rewards in [0, 1]. Those of the manipulation tasks are shorter.
-_DOMAINS = (
-    "acrobot ball_in_cup cartpole cheetah cup dog finger fish hopper humanoid humanoid_CMU manipulator pendulum "
-    "point_mass quadruped reacher stacker swimmer walker"
-).split()
-
-
-@dataclass
-class Scores:
-    """The scores of one setting.
-
-    Attributes:
-        group: one of its groups, for its labels.
-        tasks: for each task the frames and scores of each seed's evaluations, [M] each.
-    """
-
-    group: Group
-    tasks: dict[str, list[tuple[np.ndarray, np.ndarray]]]
-
-    @property
-    def end(self) -> float:
-        """The last frame that half of the seeds of every task have reached."""
-        ends = (sorted(frames[-1] for frames, _ in seeds) for seeds in self.tasks.values())
-        return float(min(own[(len(own) - 1) // 2] for own in ends))
-
-    def at(self, frames: np.ndarray) -> list[np.ndarray]:
-        """Return each task's scores at frames [N], linear between evaluations, NaN beyond the last: [seeds, N] each."""
-        return [np.stack([np.interp(frames, x, y, right=np.nan) for x, y in seeds]) for seeds in self.tasks.values()]
 
 
 @dataclass
@@ -58,27 +27,16 @@ class Aggregate:
     Attributes:
         tasks: the tasks that count, with what their score is.
         curve: interquartile mean of the scores against frames.
-        profile: fraction of scores above a threshold.
-        frame: frame of the profile.
+        comparison: the settings at the last frame that all runs have reached; None if there is no such frame.
         unscored: tasks without a known score.
         left_out: settings and tasks that are left out, and why.
     """
 
     tasks: dict[str, str]
     curve: Chart
-    profile: Chart
-    frame: int
+    comparison: Comparison | None
     unscored: list[str]
     left_out: list[str] = field(default_factory=list)
-
-
-def score_of(groups: Sequence[Group]) -> str:
-    """Return what the score of a task's runs is: "success", "return / 1000", or "" where there is none."""
-    if any(group.has_success for group in groups):
-        return "success"
-    known = any(groups[0].task.startswith(f"{domain}_") for domain in _DOMAINS)
-    own = all(_is_suite(run) for group in groups for run in group.runs)
-    return "return / 1000" if known and own else ""
 
 
 def aggregate(tasks: Mapping[str, Sequence[Group]]) -> Aggregate | None:
@@ -92,7 +50,7 @@ def aggregate(tasks: Mapping[str, Sequence[Group]]) -> Aggregate | None:
     """
     kinds = {task: score_of(groups) for task, groups in tasks.items()}
     unscored = sorted(task for task, kind in kinds.items() if not kind)
-    settings = _settings(tasks, kinds)
+    settings = scores_of(tasks, kinds)
     sets = Counter(frozenset(scores.tasks) for scores in settings if len(scores.tasks) > 1)
     if not sets:
         return None
@@ -102,14 +60,14 @@ def aggregate(tasks: Mapping[str, Sequence[Group]]) -> Aggregate | None:
     if others := sorted({task for task, kind in kinds.items() if kind} - chosen):
         left_out.append(f"the tasks {_some(others)}: not all of the settings shown have them")
     shown = [Scores(s.group, {task: s.tasks[task] for task in counted}) for s in settings if chosen <= set(s.tasks)]
-    frame = min(scores.end for scores in shown)
     entries = [_entry(scores) for scores in shown]
-    curves = [charts.trace(i, s.group.label, {}, _curve(s)) for i, s in enumerate(shown)]
-    profiles = [_profile(i, s, frame) for i, s in enumerate(shown)]
+    curves = []
+    for i, scores in enumerate(shown):
+        curve = curve_over_seeds(scores.strata, iqm_over_tasks, _POINTS)
+        curves += charts.curve_traces(i, scores.group.label, {}, curve)
     titles = {"": charts.X_TITLES["frames"]}, {"": "IQM of scores"}
-    curve = Chart(entries, curves, {}, *titles, height=320)
-    profile = Chart(entries, profiles, {}, {"": "score τ"}, {"": "fraction of runs above τ"}, height=320)
-    return Aggregate(counted, curve, profile, int(frame), unscored, left_out)
+    chart = Chart(entries, curves, {}, *titles, height=320)
+    return Aggregate(counted, chart, compare(shown, entries), unscored, left_out)
 
 
 def _left_out(tasks: Mapping[str, Sequence[Group]], settings: Sequence[Scores], chosen: frozenset[str]) -> list[str]:
@@ -121,55 +79,10 @@ def _left_out(tasks: Mapping[str, Sequence[Group]], settings: Sequence[Scores], 
     return found + [f"{name}: no scores" for _, name in sorted(without.items())]
 
 
-def _settings(tasks: Mapping[str, Sequence[Group]], kinds: Mapping[str, str]) -> list[Scores]:
-    found: dict[int, Scores] = {}
-    for task, kind in kinds.items():
-        for group in tasks[task] if kind else ():
-            metric, scale = ("success", 1.0) if kind == "success" else ("returns", 1000.0)
-            learnt = [run for run in group.runs if run.learnt]
-            own = [(x, y / scale) for x, y in (series(run, "frames", metric) for run in learnt) if len(x)]
-            if own:
-                found.setdefault(group.setting, Scores(group, {})).tasks[task] = own
-    return [found[setting] for setting in sorted(found)]
-
-
-def _curve(scores: Scores) -> Curve:
-    every = np.unique(np.concatenate([x for seeds in scores.tasks.values() for x, _ in seeds]))
-    x = thinned(every[every <= scores.end], _POINTS)
-    strata = scores.at(x)
-    pooled = np.concatenate(strata)  # [tasks x seeds, N]
-    y, low, high = np.empty(len(x)), np.empty(len(x)), np.empty(len(x))
-    present = ~np.isnan(pooled)
-    for pattern in np.unique(present, axis=1).T:  # ranges of x that the same seeds reach
-        covered = (present == pattern[:, None]).all(0)
-        reached = [own[~np.isnan(own[:, covered][:, 0])][:, covered] for own in strata]
-        y[covered] = iqm(np.concatenate(reached))
-        low[covered], high[covered] = stratified_interval(reached, iqm)
-    return Curve(x, y, low, high)
-
-
-def _profile(entry: int, scores: Scores, frame: float) -> Trace:
-    strata = [own[~np.isnan(own)] for own in (own[:, 0] for own in scores.at(np.array([frame])))]
-
-    def profile(values: np.ndarray) -> np.ndarray:
-        return performance_profile(values, _THRESHOLDS)
-
-    low, high = stratified_interval(strata, profile)
-    curve = Curve(_THRESHOLDS, profile(np.concatenate(strata)), low, high)
-    return charts.trace(entry, scores.group.label, {}, curve)
-
-
 def _entry(scores: Scores) -> Entry:
-    counts = sorted({len(seeds) for seeds in scores.tasks.values()})
-    many = f"{len(scores.tasks)} tasks, {'-'.join(map(str, counts[:1] + counts[1:][-1:]))} seeds of each"
     group = scores.group
-    return Entry(group.short, f"{group.label} ({many})", style.colour(group.setting), style.dash(group.setting))
-
-
-def _is_suite(run: Run) -> bool:
-    """Whether a run's tasks are those of dm_control; a part's may be named by a library."""
-    own = any(run.config.get(name) is not None for name in ("env_id", "env._target_", "env.time_limit"))
-    return not own and (not run.whole or run.task in (run.config.get("tasks") or ()))  # else metaworld:NAME or such
+    title = f"{group.label} ({len(scores.tasks)} tasks, seeds of each: {scores.described()})"
+    return Entry(group.short, title, style.colour(group.setting), style.dash(group.setting))
 
 
 def _some(names: Sequence[str] | set[str] | frozenset[str]) -> str:

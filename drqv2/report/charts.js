@@ -11,7 +11,7 @@
     const band = {...common, line: {width: 0}, hoverinfo: "skip"};
     const thin = kind !== "curve";
     const line = {color: faint(entry.colour, kind === "seed" ? 0.35 : 1), width: thin ? 1.1 : 2.5};
-    line.dash = kind === "seed" ? "solid" : entry.dash;
+    line.dash = {seed: "solid", beyond: "dot"}[kind] ?? entry.dash;
     if (kind === "run") line.shape = "vh";
     const curve = {...common, y, line, hovertemplate: name + HOVER};
     if (!low.length) return [curve];
@@ -28,7 +28,7 @@
 
     function draw() {
       const fits = trace => Object.entries(trace.view).every(([key, name]) => !(key in chosen) || chosen[key] === name);
-      const order = {seed: 0, run: 1, curve: 2};
+      const order = {seed: 0, run: 1, beyond: 2, curve: 3};
       const shown = chart.traces.filter(fits).sort((a, b) => order[a.kind] - order[b.kind]);
       const axis = title => ({title: {text: title}, gridcolor: "#e6e9ed", zerolinecolor: "#c9d0d8", rangemode: "tozero"});
       const layout = {

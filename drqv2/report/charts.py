@@ -57,7 +57,8 @@ class Trace:
         y: [N].
         low: [N], or empty without an interval.
         high: [N], or empty.
-        kind: "curve", "seed" (thin), "run" (thin, each value holds since the one before).
+        kind: "curve", "beyond" (dotted: what not all seeds have reached), "seed" (thin), "run" (thin, each value holds
+            since the one before).
     """
 
     entry: int
@@ -91,6 +92,11 @@ class Chart:
     height: int = 380
 
     @property
+    def unfinished(self) -> bool:
+        """Whether a curve goes on beyond what all of its seeds have reached."""
+        return any(trace.kind == "beyond" for trace in self.traces)
+
+    @property
     def data(self) -> str:
         """The chart as JSON that may stand in a page: no < ends its element."""
         return json.dumps(asdict(self), separators=(",", ":")).replace("<", "\\u003c")
@@ -115,14 +121,14 @@ def curves_chart(
     if published is not None:
         count = f"{int(published['n_seeds'].max())} seeds"
         entries.append(Entry(f"DrQ-v2, published ({count})", f"mean and range of {count}", style.GREY, "dot"))
-        traces.append(_reference_trace(0, "DrQ-v2, published", within(published, last)))
+        traces += _reference_traces(0, "DrQ-v2, published", within(published, last))
     for group in groups:
         entries.append(Entry(group.short, group.title, style.colour(group.setting), style.dash(group.setting)))
         traces += _group_traces(group, len(entries) - 1, metrics)
     for reference in references:
         colour = style.colour_of_method(reference.number)
         entries.append(Entry(reference.short, reference.title, colour, "dot", reference.method in shown))
-        traces.append(_reference_trace(len(entries) - 1, reference.short, within(reference.curve, last)))
+        traces += _reference_traces(len(entries) - 1, reference.short, within(reference.curve, last))
     several = any(len(group.runs) > 1 for group in groups)
     choices = {"metric": metrics} if has_success else {}
     choices |= {"statistic": list(STATISTICS), "x": list(X_AXES.values())}
@@ -155,12 +161,14 @@ def medians(values: np.ndarray) -> np.ndarray:
     return np.array([np.median(window) for window in windows])
 
 
-def trace(entry: int, name: str, view: dict[str, str], curve: Curve) -> Trace:
-    """Return a curve as a trace."""
+def curve_traces(entry: int, name: str, view: dict[str, str], curve: Curve) -> list[Trace]:
+    """Return a curve as traces: what all seeds have reached, and what lies beyond, if anything."""
     made = Trace(entry, hover_text(name), view, _numbers(curve.x), _numbers(curve.y))
     if curve.low is not None and curve.high is not None:
         made.low, made.high = _numbers(curve.low), _numbers(curve.high)
-    return made
+    x, y = curve.beyond
+    beyond = Trace(entry, hover_text(f"{name}: not all seeds"), view, _numbers(x), _numbers(y), kind="beyond")
+    return [one for one in (made, beyond) if one.x]
 
 
 def hover_text(text: str) -> str:
@@ -176,8 +184,7 @@ def _group_traces(group: Group, entry: int, metrics: Sequence[str]) -> list[Trac
             view = {"metric": metric, "x": x_name}
             for name, function in STATISTICS.items():
                 curve = group_curve(group.runs, function, x_axis, METRICS[metric])
-                if len(curve.x):
-                    found.append(trace(entry, group.title, view | {"statistic": name}, curve))
+                found += curve_traces(entry, group.title, view | {"statistic": name}, curve)
             for run in group.runs if len(group.runs) > 1 else ():
                 x, y = (_numbers(thinned(values, MAX_POINTS)) for values in series(run, x_axis, METRICS[metric]))
                 name = hover_text(f"seed {run.seed}, {run.path.name}")
@@ -185,9 +192,9 @@ def _group_traces(group: Group, entry: int, metrics: Sequence[str]) -> list[Trac
     return found
 
 
-def _reference_trace(entry: int, name: str, curve: Published) -> Trace:
+def _reference_traces(entry: int, name: str, curve: Published) -> list[Trace]:
     view = {"metric": "return", "x": "frames"}
-    return trace(entry, name, view, Curve(curve["frame"], curve["mean"], curve["min"], curve["max"]))
+    return curve_traces(entry, name, view, Curve(curve["frame"], curve["mean"], curve["min"], curve["max"]))
 
 
 def _numbers(values: np.ndarray) -> list[float]:

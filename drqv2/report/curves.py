@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from drqv2.evaluation.statistics import Statistic, interval
+from drqv2.evaluation.statistics import Statistic, StrataStatistic, stratified_interval
 from drqv2.report.runs import Run
 
 MAX_POINTS = 400  # per curve
+Series = tuple[np.ndarray, np.ndarray]  # of a seed: frames or hours [M], and values [M]
 
 
 class Curve(NamedTuple):
-    """A metric over frames or hours: x [N], y [N] and, with several seeds, a confidence interval, low and high [N]."""
+    """A metric over frames or hours.
+
+    Attributes:
+        x: frames or hours that all seeds have reached, [N].
+        y: the metric, [N].
+        low: lower bound of its interval, [N]; None without one.
+        high: upper bound.
+        beyond: x and y [M] from the last of these points on, where only some of the seeds have arrived; empty where
+            all end together.
+    """
 
     x: np.ndarray
     y: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    beyond: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))
 
 
 def group_curve(
@@ -30,31 +41,56 @@ def group_curve(
     Args:
         runs: runs of one group; those without an evaluation are ignored.
         statistic: `statistics.mean` or `iqm`.
-        x_axis: "frames" or "hours". Each seed is interpolated linearly from its first to its last evaluation. The
-            curve extends as far as at least half of the seeds.
+        x_axis: "frames" or "hours".
         metric: "returns" or "success".
         most: number of points of the curve at most.
     """
     seeds = [seed for run in runs if len((seed := series(run, x_axis, metric))[0])]
     if not seeds:
         return Curve(np.zeros(0), np.zeros(0))
+    return curve_over_seeds([seeds], lambda strata: statistic(strata[0]), most)
+
+
+def curve_over_seeds(tasks: Sequence[Sequence[Series]], statistic: StrataStatistic, most: int) -> Curve:
+    """Return the curve of a statistic over the seeds of one or more tasks, linear between a seed's evaluations.
+
+    A seed that has not arrived yet could move the curve by its absence alone. So the curve, with its interval, begins
+    where all seeds have begun and ends where the first of them ends. It goes on, as `beyond`, as far as half of the
+    seeds of every task.
+
+    Args:
+        tasks: the seeds of each task, at least one.
+        statistic: over seeds and tasks.
+        most: number of points at most.
+    """
+    begin, end = max(x[0] for seeds in tasks for x, _ in seeds), min(map(_half, tasks))
+    x = np.unique(np.concatenate([x for seeds in tasks for x, _ in seeds]))
+    x = thinned(x[(begin <= x) & (x <= end)], most)
+    strata = [interpolated(seeds, x) for seeds in tasks]
+    arrived = ~np.isnan(np.concatenate(strata)).any(0)
+    common = [own[:, arrived] for own in strata]
+    y = statistic(common)
+    low, high = stratified_interval(common, statistic) or (None, None)
+    if arrived.all():
+        return Curve(x, y, low, high)
+    left = [[own[~np.isnan(own[:, i]), i] for own in strata] for i in np.flatnonzero(~arrived)]
+    beyond = np.append(x[arrived][-1:], x[~arrived]), np.append(y[-1:], [statistic(own) for own in left])
+    return Curve(x[arrived], y, low, high, beyond)
+
+
+def interpolated(seeds: Sequence[Series], x: np.ndarray) -> np.ndarray:
+    """Return the values of seeds at x [N], NaN before the first and beyond the last evaluation, [seeds, N]."""
+    return np.stack([np.interp(x, own, values, left=np.nan, right=np.nan) for own, values in seeds])
+
+
+def _half(seeds: Sequence[Series]) -> float:
+    """Return the last x that half of the seeds have reached."""
     ends = sorted(x[-1] for x, _ in seeds)
-    end = ends[(len(ends) - 1) // 2]
-    x = np.unique(np.concatenate([x for x, _ in seeds]))
-    x = thinned(x[x <= end], most)
-    y = np.stack([np.interp(x, own, values, right=np.nan) for own, values in seeds])  # [seeds, N]
-    centre, low, high = np.empty(len(x)), np.empty(len(x)), np.empty(len(x))
-    present = ~np.isnan(y)
-    for pattern in np.unique(present, axis=1).T:  # ranges of x covered by the same seeds
-        covered = (present == pattern[:, None]).all(0)
-        values = y[pattern][:, covered]
-        centre[covered] = statistic(values)
-        low[covered], high[covered] = interval(values, statistic)
-    return Curve(x, centre, low, high) if len(seeds) > 1 else Curve(x, centre)
+    return float(ends[(len(ends) - 1) // 2])
 
 
-def series(run: Run, x_axis: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the evaluations of a run that have a metric: frames or hours [M], and values [M]."""
+def series(run: Run, x_axis: str, metric: str) -> Series:
+    """Return the evaluations of a run that have a metric."""
     values: np.ndarray = getattr(run, metric)
     known = np.isfinite(values)
     return getattr(run, x_axis)[known], values[known]
@@ -95,7 +131,7 @@ def area(run: Run, end: float, metric: str = "returns") -> float:
     return float(np.trapezoid(y, x) / (end - frames[0]))
 
 
-def last_values(runs: Sequence[Run], metric: str = "returns") -> np.ndarray:
-    """Return the newest value of each run that has one, [runs]."""
-    every = [series(run, "frames", metric)[1] for run in runs]
-    return np.array([own[-1] for own in every if len(own)])
+def last_common(runs: Iterable[Run], metric: str = "returns") -> int | None:
+    """Return the last frame that all runs with a metric have reached; None if none has it."""
+    ends = [frames[-1] for run in runs if len(frames := series(run, "frames", metric)[0])]
+    return int(min(ends)) if ends else None

@@ -22,6 +22,8 @@ def static_figure(
 ) -> bytes:
     """Return an image of a task's curves over frames: the mean over seeds and its confidence interval.
 
+    Beyond what all seeds have reached, curves are dotted.
+
     Args:
         groups: groups of one task.
         published: DrQ-v2's published curve.
@@ -103,7 +105,8 @@ def _panel(
         colour, line = style.colour(group.setting), style.line(style.dash(group.setting))
         for run in group.runs if seeds_too and len(group.runs) > 1 else ():
             axes.plot(run.frames, getattr(run, metric), color=colour, alpha=0.25, linewidth=0.8)
-        x, y, low, high = group_curve(group.runs, mean, "frames", metric, _PANEL_POINTS)
+        x, y, low, high, beyond = group_curve(group.runs, mean, "frames", metric, _PANEL_POINTS)
+        axes.plot(*beyond, color=colour, linewidth=0.8, linestyle=":")
         if not len(x):
             continue  # no evaluation yet, or one that does not report success
         if low is not None and high is not None:

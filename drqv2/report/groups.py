@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from drqv2.evaluation.statistics import LEAST
 from drqv2.report.published import Published
 from drqv2.report.runs import Run
 from drqv2.report.settings import settings
@@ -60,8 +61,14 @@ def group(runs: Sequence[Run]) -> list[Group]:
 
 
 def seeds(runs: Sequence[Run]) -> str:
-    """Return how many seeds there are, in words."""
-    return f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
+    """Return how many seeds there are, in words, and whether they are too few for an interval."""
+    few = "" if has_interval(runs) else ", no interval"
+    return f"{len(runs)} seed{'s' if len(runs) > 1 else ''}{few}"
+
+
+def has_interval(runs: Sequence[Run]) -> bool:
+    """Whether enough of the runs have an evaluation for an interval over seeds."""
+    return sum(len(run.frames) > 0 for run in runs) >= LEAST
 
 
 def warnings(group: Group, published: Published | None) -> list[str]:
@@ -83,6 +90,8 @@ def warnings(group: Group, published: Published | None) -> list[str]:
         found += [f"{name}: {fault}" for fault in run.faults]
         if not len(run.frames):
             found.append(f"{name} has no evaluation yet")
+    if behind := _behind(group.runs):
+        found.append(behind)
     commits = {_short(run.starts[-1]) for run in group.runs if run.starts and not run.whole}
     if len(commits) > 1:
         found.append(f"its seeds were run with different commits: {', '.join(sorted(commits))}")
@@ -90,6 +99,17 @@ def warnings(group: Group, published: Published | None) -> list[str]:
     if repeated := [str(seed) for seed, count in counts.items() if count > 1]:
         found.append(f"seed {', '.join(repeated)} occurs more than once")
     return found
+
+
+def _behind(runs: Sequence[Run]) -> str:
+    """Return which seed ends before others; "" if they end together. Of a part it is reported with the run."""
+    evaluated = [run for run in runs if len(run.frames) and not run.whole]
+    ends = [run.frames[-1] for run in evaluated]
+    if not ends or max(ends) - min(ends) <= max(run.frames_per_round for run in evaluated):
+        return ""
+    last = evaluated[int(np.argmin(ends))]
+    name = f"seed {last.seed} ({last.path.name})"
+    return f"{name} ends at frame {min(ends):,.0f}, another seed at {max(ends):,.0f}"
 
 
 def _not_learnt(run: Run, runs: Sequence[Run], published: Published | None) -> str:

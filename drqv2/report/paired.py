@@ -7,54 +7,56 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drqv2.evaluation.statistics import mean, stratified_interval
+from drqv2.evaluation.over_tasks import improvement_interval, mean_over_tasks, probability_of_improvement
+from drqv2.evaluation.statistics import Interval, stratified_interval
 
-LEAST_PAIRS = 3  # of each task; fewer have no interval
 Pair = tuple[str, int]  # task and seed
 
 
 class Difference(NamedTuple):
-    """A mean difference over pairs.
+    """What pairs of runs tell of two settings.
 
     Attributes:
         pairs: how many there are.
-        mean: of their differences; NaN without a pair.
-        low: lower bound of its 95 % bootstrap confidence interval; None with fewer than three pairs of a task.
-        high: upper bound.
+        tasks: how many tasks they are of.
+        mean: mean over tasks of the mean difference; NaN without a pair.
+        bounds: its 95 % bootstrap confidence interval; None with fewer than three pairs of a task.
+        better: probability that a run of the other setting is better than one of the first on the same task.
+        better_bounds: its interval.
     """
 
     pairs: int
+    tasks: int
     mean: float
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def contains_zero(self) -> bool | None:
-        """Whether the interval contains 0; None without an interval."""
-        return None if self.low is None or self.high is None else self.low <= 0 <= self.high
+    bounds: Interval | None = None
+    better: float = float("nan")
+    better_bounds: Interval | None = None
 
 
 def difference(first: Mapping[Pair, float], other: Mapping[Pair, float]) -> Difference:
-    """Return the mean of `other` minus `first` over the pairs that both have.
+    """Compare the values of `other` and `first` over the pairs that both have.
 
-    Seeds are resampled within each task (Agarwal et al., NeurIPS 2021, section 4.1), with all pairs weighted equally.
+    All tasks weigh alike. Seeds are resampled within each task (Agarwal et al., NeurIPS 2021, section 4.1).
 
     Args:
         first: a value for each task and seed, such as a return; NaN counts as none.
         other: the same.
     """
-    strata: dict[str, list[float]] = {}
-    for task, seed in first.keys() & other.keys():
-        found = other[task, seed] - first[task, seed]
-        if np.isfinite(found):
-            strata.setdefault(task, []).append(found)
+    strata: dict[str, list[tuple[float, float]]] = {}
+    for pair in first.keys() & other.keys():
+        if np.isfinite(first[pair]) and np.isfinite(other[pair]):
+            strata.setdefault(pair[0], []).append((first[pair], other[pair]))
+    if not strata:
+        return Difference(0, 0, float("nan"))
     # Sorted, so that the same pairs give the same resamples.
-    values = [np.sort(strata[task]) for task in sorted(strata)]
-    if not values:
-        return Difference(0, float("nan"))
-    pooled = np.concatenate(values)
-    made = Difference(len(pooled), float(pooled.mean()))
-    if min(map(len, values)) < LEAST_PAIRS:
-        return made
-    low, high = stratified_interval(values, mean)
-    return made._replace(low=float(low), high=float(high))
+    values = [np.array(sorted(strata[task], key=lambda pair: (pair[1] - pair[0], pair))) for task in sorted(strata)]
+    gains = [own[:, 1] - own[:, 0] for own in values]
+    before, after = ([own[:, i] for own in values] for i in range(2))
+    return Difference(
+        sum(map(len, values)),
+        len(values),
+        float(mean_over_tasks(gains)),
+        stratified_interval(gains, mean_over_tasks),
+        float(probability_of_improvement(after, before)),
+        improvement_interval(after, before),
+    )

@@ -15,10 +15,12 @@ import numpy as np
 from drqv2.config.formatting import column_name, rewards_of
 from drqv2.evaluation.statistics import interval, iqm, mean
 from drqv2.report import charts, figures
-from drqv2.report.curves import last_values, values_at
-from drqv2.report.groups import Group, warnings
+from drqv2.report.comparison import improvement, written
+from drqv2.report.curves import last_common, values_at
+from drqv2.report.groups import Group, has_interval, warnings
 from drqv2.report.published import Published, Reference
 from drqv2.report.runs import Run
+from drqv2.report.scores import Scores, seeds_of
 
 _FRAMES = (100_000, 500_000, 1_000_000)
 
@@ -57,12 +59,13 @@ def section(
     """
     published = others.published.get(name)
     rows = [_row(group) for group in groups]
+    compared_with = _compare(groups, rows)
     if published is not None:
         means = dict(zip(published["frame"].tolist(), published["mean"].tolist(), strict=True))
         cells = [f"{means[frame]:.0f}" if frame in means else "" for frame in _FRAMES]
         seeds = f"{int(published['n_seeds'].max())}"
         name_of = {"short": "DrQ-v2, published (mean)", "label": "", "success": ""}
-        rows.append({"seeds": seeds, "cells": cells, "best": "", "newest": "", **name_of})
+        rows.append({"seeds": seeds, "cells": cells, "best": "", "latest": "", "better": "", **name_of})
     used = [i for i in range(len(_FRAMES)) if any(row["cells"][i] for row in rows)]
     for row in rows:
         row["cells"] = [row["cells"][i] for i in used]
@@ -78,6 +81,7 @@ def section(
         "frames": [_FRAMES[i] for i in used],
         "rows": rows,
         "success": any(row["success"] for row in rows),
+        "compared_with": compared_with,
         "warnings": [(g.short, g.label, message) for g in groups for message in warnings(g, published)],
         "videos": shown,
         "speed": charts.speed_chart(groups),
@@ -113,37 +117,64 @@ def several_tasks(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 
 def _final(runs: Sequence[Run]) -> dict[str, str]:
-    success = last_values(runs, "success")
-    return {"return": _short_summary(last_values(runs), 0), "success": _short_summary(success, 2)}
+    return {"return": _latest(runs, "returns", 0), "success": _latest(runs, "success", 2)}
 
 
-def _short_summary(values: np.ndarray, digits: int) -> str:
-    if len(values) < 2:
-        return "".join(f"{value:.{digits}f}" for value in values)
-    low, high = interval(values, mean)
-    return f"{mean(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+def _latest(runs: Sequence[Run], metric: str, digits: int) -> str:
+    """Return the mean at the last frame that all runs have reached, with its interval; "" without a value."""
+    frame = last_common(runs, metric)
+    values = np.zeros(0) if frame is None else values_at(runs, frame, metric)
+    return _summary(values, digits) if len(values) else ""
+
+
+def _summary(values: np.ndarray, digits: int = 0) -> str:
+    return written(float(mean(values)), interval(values), digits)
+
+
+def _compare(groups: Sequence[Group], rows: Sequence[dict[str, Any]]) -> str:
+    """Add to the rows how probably a run is better than one of the first setting; return the label of that setting."""
+    metric = "success" if any(group.has_success for group in groups) else "returns"
+    every = [
+        (row, Scores(group, {group.task: seeds_of(group, metric)})) for row, group in zip(rows, groups, strict=True)
+    ]
+    settings = [(row, one) for row, one in every if min(one.counts)]
+    if len(settings) < 2:
+        return ""
+    (_, first), *others = settings
+    for row, one in others:
+        row["better"], frame = improvement(first, one)
+        if frame is not None and frame != last_common(one.group.runs, metric):
+            row["better"] += f" at {frame:,.0f}"
+    return first.group.short
 
 
 def _row(group: Group) -> dict[str, Any]:
     evaluated = [run.returns for run in group.runs if len(run.frames)]
-    cells = []
-    for frame in _FRAMES:
-        values = values_at(group.runs, frame)
-        some = f" ({len(values)} of {len(group.runs)})" if 0 < len(values) < len(group.runs) else ""
-        cells.append(_summary(values) + some)
+    few = " (no interval)" if len(group.runs) > 1 and not has_interval(group.runs) else ""
+    frame = last_common(group.runs)
     return {
         "short": group.short,
         "label": group.label,
-        "seeds": str(len(group.runs)),
-        "cells": cells,
-        "newest": _summary(last_values(group.runs)),
+        "seeds": f"{len(group.runs)}{few}",
+        "cells": [_returns(group.runs, frame) for frame in _FRAMES],
+        "latest": "" if frame is None else f"{_returns(group.runs, frame)} at {frame:,}",
         "best": f"{np.concatenate(evaluated).max():.0f}" if evaluated else "",
-        "success": _short_summary(last_values(group.runs, "success"), 2),
+        "success": _latest(group.runs, "success", 2),
+        "better": "",
     }
 
 
-def _summary(values: np.ndarray) -> str:
-    return _short_summary(values, 0) + (f", IQM {iqm(values):.0f}" if len(values) > 1 else "")
+def _returns(runs: Sequence[Run], frame: int) -> str:
+    """Return mean, interval and interquartile mean of the returns at a frame; "" if no run got that far.
+
+    Of three values or fewer the interquartile mean is the mean.
+    """
+    values = values_at(runs, frame)
+    if not len(values):
+        return ""
+    middle = f", IQM {iqm(values):.0f}" if len(values) > 3 else ""
+    some = f" ({len(values)} of {len(runs)})" if len(values) < len(runs) else ""
+    return _summary(values) + middle + some
 
 
 def _videos(run: Run, how: str, folder: Path) -> list[dict[str, str]]:

@@ -114,19 +114,42 @@ def test_seeds_are_in_the_order_of_numbers(tmp_path: Path) -> None:
     assert any("seed 2, 10" in words for words in groups.warnings(group, None))
 
 
-def test_curve_over_seeds(tmp_path: Path) -> None:
+def test_a_curve_ends_where_the_first_seed_ends_and_goes_on_apart(tmp_path: Path) -> None:
     made = [make_run(tmp_path / str(s), [s, 10.0 * s, 100.0 * s][: 3 if s < 4 else 2], seed=s) for s in (1, 2, 3, 4)]
-    curve = group_curve(read(*made), mean, "frames")
-    assert curve.x.tolist() == [0, 10_000, 20_000]
-    assert curve.y.tolist() == pytest.approx([2.5, 25.0, 200.0])  # the fourth seed ends before the third point
+    for statistic in (mean, iqm):
+        curve = group_curve(read(*made), statistic, "frames")
+        assert curve.x.tolist() == [0, 10_000]
+        assert curve.y.tolist() == pytest.approx([2.5, 25.0])
+        assert [part.tolist() for part in curve.beyond] == [[10_000, 20_000], [25.0, 200.0]]  # the fourth is not there
     assert curve.low is not None
     assert curve.high is not None
     assert (curve.low < curve.y).all()
     assert (curve.y < curve.high).all()
-    assert group_curve(read(*made), iqm, "frames").y.tolist() == pytest.approx([2.5, 25.0, 200.0])
-    one = group_curve(read(*made[:1]), mean, "frames")
-    assert one.low is None
-    assert one.y.tolist() == pytest.approx([1, 10, 100])
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_curve_of_fewer_than_three_seeds_has_no_interval(number: int, tmp_path: Path) -> None:
+    found = read(*(make_run(tmp_path / str(s), [s, 10.0 * s], seed=s) for s in range(number)))
+    curve = group_curve(found, mean, "frames")
+    assert curve.low is None
+    assert curve.beyond[0].tolist() == []
+    (group,) = groups.group(found)
+    assert group.title.endswith(f"({number} seed{'s'[: number - 1]}, no interval)")
+    waiting = read(*(make_run(tmp_path / f"waiting{s}", [], seed=9 + s) for s in range(2)))
+    (group,) = groups.group([*found, *waiting])
+    assert sections._row(group)["seeds"] == f"{number + 2} (no interval)"  # two of them without an evaluation
+
+
+def test_a_curve_begins_where_all_seeds_have_begun(tmp_path: Path) -> None:
+    early, late = make_run(tmp_path / "a", [0, 10, 20, 30]), make_run(tmp_path / "b", [0, 10, 20, 30], seed=2)
+    lines = (late / "eval.csv").read_text().splitlines()
+    (late / "eval.csv").write_text("\n".join([lines[0], *lines[3:]]))
+    curve = group_curve(read(early, late), mean, "frames")
+    assert (curve.x.tolist(), curve.y.tolist()) == ([20_000, 30_000], [20, 30])
+    stopped = make_run(tmp_path / "c", [0, 10], seed=3)
+    curve = group_curve(read(early, late, stopped), mean, "frames")
+    assert len(curve.x) == 0  # they have no frame in common
+    assert curve.beyond[0].tolist() == [20_000, 30_000]
 
 
 def test_curve_against_time(tmp_path: Path) -> None:
@@ -135,8 +158,9 @@ def test_curve_against_time(tmp_path: Path) -> None:
         make_run(tmp_path / "b", [0, 10, 20], hours=0.5, seed=2),
     )
     curve = group_curve(read(slow, fast), mean, "hours")
-    assert curve.x.tolist() == pytest.approx([0, 0.5, 1.0])  # as far as half of the seeds come
+    assert curve.x.tolist() == pytest.approx([0, 0.5, 1.0])
     assert curve.y.tolist() == pytest.approx([0, 7.5, 15.0])
+    assert len(curve.beyond[0]) == 0  # not as far as half of the seeds
 
 
 def test_returns_at_a_frame(tmp_path: Path) -> None:
@@ -167,6 +191,21 @@ def test_a_run_that_has_not_learned_is_found_among_negative_returns(tmp_path: Pa
     made.append(make_run(tmp_path / "dead", [-1500, -1490, -1500], seed=3))
     (group,) = groups.group(read(*made))
     assert ["seed 3" in words for words in groups.warnings(group, None)] == [True]
+
+
+def test_a_seed_that_ends_before_others_is_named(tmp_path: Path) -> None:
+    made = [make_run(tmp_path / f"run{s}", [s, 2, 3][: 3 - s // 3], seed=s) for s in (1, 2, 3)]
+    (group,) = groups.group(read(*made))
+    assert "seed 3 (run3) ends at frame 10,000, another seed at 20,000" in groups.warnings(group, None)
+    row = sections._row(group)
+    assert row["latest"] == "2 [2, 2] at 10,000"
+    assert row["seeds"] == "3"
+    four = groups.group(
+        read(*(make_run(tmp_path / f"four{s}", [0, value], seed=s) for s, value in enumerate([0, 2, 4, 9])))
+    )
+    assert sections._row(four[0])["latest"].endswith("], IQM 3 at 10,000")
+    picture = figures.static_figure([group], None).decode()
+    assert picture != figures.static_figure(groups.group(read(*made[:2])), None).decode()
 
 
 def test_warnings(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 import report
 from drqv2.report import groups, runs, sections
-from drqv2.report.aggregate import aggregate, score_of
+from drqv2.report.aggregate import aggregate
 from drqv2.report.groups import Group
+from drqv2.report.scores import score_of
 from tests.report.made_runs import make_run, make_run_of_tasks
 
 REACH, PUSH = "metaworld:reach-v3", "metaworld:push-v3"
@@ -115,14 +116,16 @@ def test_table_of_tasks(tmp_path: Path) -> None:
         make_run_of_tasks(
             tmp_path / str(s), {REACH: [0, 400 + s], PUSH: [0, s]}, {REACH: [0, 1], PUSH: [0, s / 4]}, seed=s
         )
-        for s in (1, 2)
+        for s in (1, 2, 3)
     ]
     _, wholes = grouped(*made)
     rows = sections.several_tasks(wholes["reach-v3+push-v3"])
     assert [row["name"] for row in rows] == ["reach-v3", "push-v3", "mean over tasks"]
-    assert rows[1]["cells"] == [{"return": "2 [1, 2]", "success": "0.38 [0.25, 0.50]"}]
-    assert rows[2]["cells"][0]["success"] == "0.69 [0.62, 0.75]"
+    assert rows[1]["cells"] == [{"return": "2 [1, 3]", "success": "0.50 [0.25, 0.75]"}]
+    assert rows[2]["cells"][0]["success"] == "0.75 [0.62, 0.88]"
     assert rows[0]["cells"][0]["success"] == "1.00 [1.00, 1.00]"
+    _, two = grouped(*made[:2])
+    assert sections.several_tasks(two["reach-v3+push-v3"])[1]["cells"] == [{"return": "2", "success": "0.38"}]
 
 
 def test_scores(tmp_path: Path) -> None:
@@ -149,7 +152,7 @@ def test_scores(tmp_path: Path) -> None:
 def test_aggregate_over_tasks(tmp_path: Path) -> None:
     """Two settings on three tasks, one of them unscored; a third setting on one task only."""
     made = []
-    for seed in (1, 2):
+    for seed in (1, 2, 3):
         for lr, gain in ((1e-4, 1), (5e-4, 2)):
             for task, scale in (("walker_walk", 100), ("cup_catch", 200), ("my_task", 1)):
                 values = [0, scale * gain * seed] if seed == 1 else [0, scale * gain * seed, 999]
@@ -161,15 +164,82 @@ def test_aggregate_over_tasks(tmp_path: Path) -> None:
     assert found.tasks == {"cup_catch": "return / 1000", "walker_walk": "return / 1000"}
     assert found.unscored == ["my_task"]
     assert found.left_out == ["lr=0.0007: no scores on cup_catch"]
-    assert found.frame == 10_000  # half of the seeds end there
     assert [entry.name for entry in found.curve.entries] == ["default settings", "lr=0.0005"]
-    first, second = found.curve.traces
-    assert first.x == [0, 10_000]
-    assert first.y[1] == pytest.approx((0.2 + 0.2) / 2)  # the middle two of 0.1, 0.2, 0.2, 0.4
-    assert second.y[1] == pytest.approx((0.4 + 0.4) / 2)
+    first, beyond, second, _ = found.curve.traces
+    assert first.x == [0, 10_000]  # where the first seed ends
+    assert first.y[1] == pytest.approx((0.2 + 0.2 + 0.3 + 0.4) / 4)  # without 0.1 and 0.6
+    assert second.y[1] == pytest.approx((0.4 + 0.4 + 0.6 + 0.8) / 4)
     assert first.low[1] < first.y[1] < first.high[1]
-    profile = dict(zip(found.profile.traces[0].x, found.profile.traces[0].y, strict=True))
-    assert (profile[0.05], profile[0.1], profile[0.15], profile[0.2], profile[0.5]) == (1, 0.75, 0.75, 0.25, 0)
+    assert (beyond.kind, beyond.x, beyond.y[1]) == ("beyond", [10_000, 20_000], 0.999)
+
+
+def test_settings_are_compared_where_all_runs_have_arrived(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        for lr, gain in ((1e-4, 100), (5e-4, 150)):
+            for task in ("walker_walk", "cup_catch"):
+                values = [0, gain * seed, 999][: 2 if (seed, lr, task) == (3, 5e-4, "cup_catch") else 3]
+                make_run(tmp_path / f"{task}{lr}{seed}", values, seed=seed, task_name=task, lr=lr)
+    tasks, _ = grouped(*sorted(tmp_path.iterdir()))
+    found = aggregate(tasks)
+    assert found is not None
+    assert found.comparison is not None
+    common, profile, (first, second) = found.comparison
+    assert common.frame == 10_000
+    assert common.shortest == f"seed 3 ({tmp_path}/cup_catch0.00053) of lr=0.0005 on cup_catch"
+    assert (first.short, first.seeds, first.better) == ("default settings", "3", "")
+    assert first.cells == ["0.20 [0.12, 0.28]", "0.20 [0.13, 0.27]", "0.80 [0.73, 0.87]"]
+    assert second.cells[0].startswith("0.30 [")
+    # Of nine pairs of 0.15, 0.3 and 0.45 with 0.1, 0.2 and 0.3, six are better, and one is equal.
+    assert second.better.startswith(f"{6.5 / 9:.2f} [")
+    above = dict(zip(profile.traces[0].x, profile.traces[0].y, strict=True))
+    assert (above[0.05], above[0.15], above[0.25], above[0.5]) == (1, 0.66667, 0.33333, 0)
+
+
+def test_settings_without_a_common_frame_are_not_compared(tmp_path: Path) -> None:
+    made = [make_run(tmp_path / task, [0, 10, 20], task_name=task) for task in ("walker_walk", "cup_catch")]
+    made += [make_run(tmp_path / f"b{task}", [0], task_name=task, lr=1) for task in ("walker_walk", "cup_catch")]
+    lines = (made[0] / "eval.csv").read_text().splitlines()
+    (made[0] / "eval.csv").write_text("\n".join([lines[0], lines[-1]]))
+    tasks, _ = grouped(*made)
+    found = aggregate(tasks)
+    assert found is not None
+    assert found.comparison is None
+    report.main([str(tmp_path)])
+    assert "No frame is reached by all runs" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_a_task_with_more_seeds_does_not_weigh_more(tmp_path: Path) -> None:
+    """lr=0.0005 is better on both tasks, but was run more often on the hard one: with pooled seeds it was behind."""
+    for lr, walk, catch in ((1e-4, [900] * 6, [100] * 2), (5e-4, [950] * 2, [150] * 6)):
+        for task, values in (("walker_walk", walk), ("cup_catch", catch)):
+            for seed, value in enumerate(values):
+                make_run(tmp_path / f"{task}{lr}{seed}", [0, value], seed=seed, task_name=task, lr=lr)
+    tasks, _ = grouped(*sorted(tmp_path.iterdir()))
+    found = aggregate(tasks)
+    assert found is not None
+    assert [trace.y[1] for trace in found.curve.traces] == pytest.approx([0.5, 0.55])
+    assert found.comparison is not None
+    first, second = found.comparison.rows
+    assert (first.cells, second.cells) == (["0.50", "0.50", "0.50"], ["0.55", "0.55", "0.45"])
+    assert (first.seeds, second.better) == ("2-6 (no interval)", "1.00")
+    assert "no interval" in found.curve.entries[0].title
+    assert [trace.low for trace in (*found.curve.traces, *found.comparison.profile.traces)] == [[]] * 4
+
+
+def test_two_settings_of_a_task_are_compared_where_both_have_arrived(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        make_run(tmp_path / f"a{seed}", [0, seed, 50], seed=seed)
+        make_run(tmp_path / f"b{seed}", [0, seed + 1], seed=seed, lr=1)
+        make_run(tmp_path / f"c{seed}", [0, 0, seed, 100], seed=seed, lr=3)
+    make_run(tmp_path / "none", [], lr=2)
+    tasks, _ = grouped(*sorted(tmp_path.iterdir()))
+    found = sections.section("cheetah_run", tasks["cheetah_run"], sections.Others(), "none", tmp_path, False)
+    assert found["compared_with"] == "default settings"
+    better = {row["short"]: row["better"] for row in found["rows"]}
+    assert better["lr=1"].startswith(f"{(6 + 0.5 * 2) / 9:.2f} [")
+    assert better["lr=1"].endswith("]")  # at the frame of its latest value
+    assert better["lr=3"] == "0.00 [0.00, 0.00] at 20,000"
+    assert (better["default settings"], better["lr=2"]) == ("", "")
 
 
 def test_no_aggregate_of_a_single_scored_task(tmp_path: Path) -> None:
