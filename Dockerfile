@@ -2,7 +2,7 @@
 FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        ca-certificates git libegl1 libgl1 libgl1-mesa-dri libglib2.0-0 make python3 python3-venv \
+        ca-certificates g++ git libegl1 libgl1 libgl1-mesa-dri libglib2.0-0 make python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 # NVIDIA's container runtime provides EGL only if graphics are requested.
 ENV NVIDIA_DRIVER_CAPABILITIES=all MUJOCO_GL=egl

@@ -43,7 +43,7 @@ PRODUCT = 2048  # rows and columns
 
 
 def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
-    """Return a row for the baseline and for each precision, on CUDA as CUDA graphs: tools/profile_update.py has both.
+    """Return a row for the baseline and for each precision, on CUDA with graphs only.
 
     A CPU that would emulate bf16 is measured in fp32 alone. `within` as in `alternate`.
     """

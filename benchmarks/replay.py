@@ -29,7 +29,7 @@ AHEAD = 16  # batches that a loader may prefetch while the others are measured
 
 
 def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
-    """Return a row for each loader and number of background workers; with a GPU, for fewer and for replay on it.
+    """Return a row for each loader and number of background workers; with a GPU, fewer of these and replay on the GPU.
 
     `within` as in `alternate`.
     """

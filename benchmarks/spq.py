@@ -2,7 +2,7 @@
 
 The agents of preset=spq_cpu, preset=cpu (with the paper's action repeat) and the paper's settings measure alternately:
 first updates with random batches of 84x84 pixels and six actions, of the first two in the slower precision, too, then
-runs of cheetah_run with their environment. On a GPU only updates, of preset=spq, too, with and without its CUDA graph.
+runs of cheetah_run with their environment. On a GPU: updates only, and preset=spq with and without its graph.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from benchmarks.gpu import child
+from benchmarks.gpu import child, learning
 from benchmarks.gpu.__main__ import SECTIONS
 from benchmarks.gpu.child import Outcome
 from benchmarks.gpu.results import FILES, Results
@@ -226,6 +226,15 @@ def test_measurements(tmp_path: Path) -> None:
     assert (facts["gpu"] is not None) == torch.cuda.is_available()
     assert sum(row.get("percent", 0) for row in sections["kernels"]["rows"]) > 50
     assert ("There is no GPU" in (tmp_path / "out" / "summary.md").read_text()) != torch.cuda.is_available()
+
+
+def test_command_lines_of_learning_runs() -> None:
+    found = learning.command_lines(
+        "task=cheetah_run preset=paper; task=a preset=spq seed=2;  task=a preset=spq x=2/y ;"
+    )
+    assert found[0] == ["task=cheetah_run", "preset=paper"]
+    assert [learning.name_of(words) for words in found] == ["cheetah_run_paper", "a_spq_seed=2", "a_spq_x=2-y"]
+    assert all(learning.name_of(words).endswith("_paper") for words in learning.command_lines(learning.LEARN))
 
 
 @pytest.mark.slow

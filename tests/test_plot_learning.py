@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_evaluations_over_the_published_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, out = tmp_path / "learning.csv", tmp_path / "curves.png"
-    runs = ("cheetah_run_paper", "walker_walk_paper", "walker_walk_spq")
+    runs = ("cartpole_swingup_sparse_paper", "walker_walk_paper", "walker_walk_spq")
     kinds, frames = ("train", "eval"), (20000, 40000)
     rows = [f"{run},{kind},{frame},{frame / 100}" for run in runs for kind in kinds for frame in frames]
     table.write_text("\n".join(["run,kind,frame,episode_reward", *rows]))
@@ -23,8 +23,8 @@ def test_evaluations_over_the_published_range(tmp_path: Path, monkeypatch: pytes
     plt.close("all")
     runpy.run_path(str(ROOT / "tools" / "plot_learning.py"), run_name="__main__")
     assert out.read_bytes().startswith(b"\x89PNG")
-    cheetah, walker = plt.gcf().axes
-    assert (cheetah.get_title(), walker.get_title()) == ("cheetah_run", "walker_walk")
+    sparse, walker = plt.gcf().axes
+    assert (sparse.get_title(), walker.get_title()) == ("cartpole_swingup_sparse", "walker_walk")
     mean, *own = walker.get_lines()
     assert np.asarray(mean.get_xdata()).tolist() == [0, 20, 40]
     assert np.asarray(mean.get_ydata())[2] == 64.7  # results/published

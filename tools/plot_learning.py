@@ -28,10 +28,15 @@ def main() -> None:
     args = parser.parse_args()
     published = by(read(PUBLISHED), "task")
     runs = by([row for row in read(args.table) if row["kind"] == "eval"], "run")
-    tasks = sorted({task for task in published for run in runs if run.startswith(f"{task}_")})
+    task_of = {
+        run: max((task for task in published if f"{run}_".startswith(f"{task}_")), key=len, default="") for run in runs
+    }
+    tasks = sorted({task for task in task_of.values() if task})
+    if not tasks:
+        parser.error(f"{args.table}: there is no evaluation of a task with published curves")
     figure, axes = plt.subplots(1, len(tasks), figsize=(3.6 * len(tasks), 3), squeeze=False, layout="constrained")
     for axis, task in zip(axes[0], tasks, strict=True):
-        own = {name: rows for name, rows in runs.items() if name.startswith(f"{task}_")}
+        own = {name: rows for name, rows in runs.items() if task_of[name] == task}
         end = max(float(row["frame"]) for rows in own.values() for row in rows)
         band = [row for row in published[task] if float(row["frame"]) <= end]
         frames = thousands(band)

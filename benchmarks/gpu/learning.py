@@ -36,13 +36,13 @@ class Run:
     """A run of train.py, begun or resumed, and what it has written.
 
     Args:
-        words: of its command line; its directory in RUNS is named after their values.
+        words: of its command line; its directory in RUNS is named after them, of the first two after the values.
     """
 
     _KINDS = ("train", "eval")
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.name = "_".join(word.partition("=")[2] for word in words)
+        self.name = name_of(words)
         self.folder = RUNS / self.name
         self._seen = dict.fromkeys(self._KINDS, -1.0)  # frame of the last row that was returned
         before = self._rows("train") if (self.folder / "snapshot.pt").exists() else []
@@ -98,7 +98,7 @@ def train(emit: Emit, until: float, small: bool) -> None:
     end = until - min(_SAVING, left / 2)
     from drqv2.system.machine import jobs_that_fit
 
-    commands = [line.split() for line in LEARN.split(";")]
+    commands = command_lines(LEARN)
     if small:
         commands = [["task=cartpole_balance", "preset=cpu"]]
     elif not os.environ.get("LEARN"):
@@ -118,6 +118,16 @@ def train(emit: Emit, until: float, small: bool) -> None:
     _report(runs, emit)
     if failed := [run.name for run in runs if run.process.returncode not in (0, *STOPPED)]:
         sys.exit(f"failed: {', '.join(failed)}")
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """Return the words of each command line in a text that separates them by semicolons."""
+    return [line.split() for line in text.split(";") if line.strip()]
+
+
+def name_of(words: Sequence[str]) -> str:
+    """Return a directory's name: the values of the first two words, then the others."""
+    return "_".join([*(word.partition("=")[2] for word in words[:2]), *words[2:]]).replace("/", "-")
 
 
 def _report(runs: list[Run], emit: Emit) -> None:

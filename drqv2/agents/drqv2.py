@@ -25,7 +25,7 @@ from drqv2 import utils
 from drqv2.errors import UserError
 from drqv2.nn import pixels
 from drqv2.nn.augmentation import RandomShiftsAug
-from drqv2.nn.cuda_graph import graphed_policy, graphed_update
+from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.nn.deterministic import MeanAction
 from drqv2.nn.networks import ENCODERS, TRUNK_GAINS, Actor, Critic, Encoder, StateEncoder, gives_maps, takes_maps
 
@@ -110,7 +110,8 @@ class DrQV2Agent:
         if compile and self._as_published and torch.device(device).type != "cuda":
             for module in (self.encoder, self.actor, self.critic, self.critic_target):
                 module.compile(dynamic=False)
-        self._graphed_update, self._graphed_means = graphed_update(self), graphed_policy(self)
+        self._graphed: GraphedUpdate | None = None
+        self._graphed_policy: GraphedPolicy | None = None
         self.graph_stddev: Tensor | None = None
         self.train()
 
@@ -150,7 +151,8 @@ class DrQV2Agent:
     def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         if self._graphs:
-            mean = self._graphed_means(torch.from_numpy(obs))
+            self._graphed_policy = self._graphed_policy or graphed_policy(self)
+            mean = self._graphed_policy(torch.from_numpy(obs))
             stddev = utils.schedule(self.stddev_schedule, step)
             dist = utils.TruncatedNormal(mean, torch.full_like(mean, stddev))
         else:
@@ -183,18 +185,23 @@ class DrQV2Agent:
         batch = utils.to_torch(next(replay_iter), self.device)
         if not self._graphs:
             return self._learn(batch, step)
-        return self._graphed_update(batch, step, utils.schedule(self.stddev_schedule, step))
+        self._graphed = self._graphed or graphed_update(self, partial(self._learn, step=step), batch)
+        return self._graphed(batch, utils.schedule(self.stddev_schedule, step))
 
     def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         obs, action, reward, discount, next_obs = batch
         # Both before the convolutions: on a CPU one core shifts, another is free for the environment process.
-        obs = self._shifted(obs)
-        with torch.no_grad():
-            next_obs = self._shifted(next_obs)
+        ready = self._pixels_ready
+        if ready:
+            obs, next_obs = (pixels.shifted_and_centred(x, self.aug.draw(x)) for x in (obs, next_obs))
+        else:
+            obs = self._shifted(obs)
+            with torch.no_grad():
+                next_obs = self._shifted(next_obs)
         with self._autocast():
-            features = self._encode(obs)
+            features = self._encode(obs, ready)
         with torch.no_grad(), self._autocast():
-            next_features = self._encode(next_obs)
+            next_features = self._encode(next_obs, ready)
 
         metrics: Metrics = {"batch_reward": reward.mean()} if self.use_tb else {}
         metrics.update(self.update_critic(features, action, reward, discount, next_features, step))
@@ -284,18 +291,16 @@ class DrQV2Agent:
         }
 
     def _shifted(self, obs: Tensor) -> Tensor:
-        if self._prepares:
-            return pixels.prepared(obs, self.aug.draw(obs))
         # A replaced `aug` or encoder may rely on floats in the usual memory order, as in the public implementation.
         # The same holds for hooks.
         own = type(self.aug) is RandomShiftsAug and type(self.encoder) is Encoder
         own = own and not is_hooked(self.aug) and not is_hooked(self.encoder)
         return self.aug(obs if own else obs.float())
 
-    def _encode(self, obs: Tensor) -> Tensor:
-        heads = (self.actor, self.critic, self.critic_target)
-        if self._as_published and gives_maps(self.encoder) and all(map(takes_maps, heads)):
-            return self.encoder(obs, as_maps=True, prepared=self._prepares)  # [B, 32, h, w]
+    def _encode(self, obs: Tensor, ready: bool = False) -> Tensor:
+        """Return features of images, which may be `ready` as `drqv2.nn.pixels` makes them."""
+        if self._maps:
+            return self.encoder(obs, as_maps=True, ready=ready)  # [B, 32, h, w]
         return self.encoder(obs)  # [B, repr_dim]
 
     @property
@@ -309,10 +314,17 @@ class DrQV2Agent:
         return known and not overridden and not any(map(is_hooked, modules))
 
     @property
-    def _prepares(self) -> bool:
-        """Whether one kernel shifts, centres and rounds images."""
-        on_gpu = torch.device(self.device).type == "cuda" and self.precision == "bf16"
-        return on_gpu and self._as_published and type(self.encoder) is Encoder and pixels.has_kernel()
+    def _maps(self) -> bool:
+        """Whether features stay the convolutions' maps."""
+        heads = (self.actor, self.critic, self.critic_target)
+        return self._as_published and gives_maps(self.encoder) and all(map(takes_maps, heads))
+
+    @property
+    def _pixels_ready(self) -> bool:
+        """Whether one kernel shifts, centres and rounds a batch's images."""
+        own = self.precision == "bf16" and type(self.aug) is RandomShiftsAug and self._maps
+        convnet: Any = self.encoder.convnet if own else [None]
+        return type(convnet[0]) is torch.nn.Conv2d and pixels.has_kernel(str(self.device))
 
     @property
     def _graphs(self) -> bool:

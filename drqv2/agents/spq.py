@@ -32,8 +32,8 @@ from drqv2 import utils
 from drqv2.agents.drqv2 import check_shapes, is_hooked
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
-from drqv2.nn.convolutions import pixel_convolutions
-from drqv2.nn.cuda_graph import graphed_policy, graphed_update
+from drqv2.nn.convolutions import check_name, pixel_convolutions
+from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.nn.deterministic import MeanAction
 from drqv2.nn.networks import Actor, Critic
 from drqv2.nn.noise import HeldNoise
@@ -109,8 +109,8 @@ class SPQAgent:
         model_warmup: updates of encoder and model before the first of all.
         stddev_schedule, hold: standard deviation of the exploration noise over agent steps, see `utils.schedule`; bound
             of the agent steps for which it is held.
-        use_tb, precision, compile, seed: as those of `DrQV2Agent`; bf16 for the encoder's products alone, compile for
-            updates on CUDA alone.
+        use_tb, precision, compile, seed: as those of `DrQV2Agent`; bf16 for the encoder's products alone, compile on
+            CUDA alone.
         num_envs, frame_stack: environments that act at once; images in an observation.
 
     Raises:
@@ -148,6 +148,7 @@ class SPQAgent:
         frame_stack: int = 3,
     ) -> None:
         check_shapes("SPQ", obs_shape, action_shape)
+        check_name(convolutions, "agent.convolutions")
         self.device = torch.device(device)
         self.segment = horizon  # the replay's batches are of segments of so many transitions
         self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
@@ -172,7 +173,8 @@ class SPQAgent:
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
         self.warmed_up = False
-        self._graphed_update, self._graphed_means = graphed_update(self), graphed_policy(self)
+        self._graphed: GraphedUpdate | None = None
+        self._graphed_policy: GraphedPolicy | None = None
         self.train()
 
     def train(self, training: bool = True) -> None:
@@ -193,7 +195,8 @@ class SPQAgent:
         if random:
             return noise.cpu().numpy()
         if self._graphs:
-            mean = self._graphed_means(torch.from_numpy(obs))
+            self._graphed_policy = self._graphed_policy or graphed_policy(self)
+            mean = self._graphed_policy(torch.from_numpy(obs))
         else:
             mean = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)), 0.0).mean
         action = mean + utils.schedule(self.stddev_schedule, step) * noise
@@ -216,14 +219,17 @@ class SPQAgent:
                 self.update_model(*utils.to_torch(next(replay_iter), self.device))
             self.warmed_up = True
         batch = utils.to_torch(next(replay_iter), self.device)
-        return self._graphed_update(batch, step, 0.0) if self._graphs else self._learn(batch, step)
+        if not self._graphs:
+            return self._learn(batch)
+        self._graphed = self._graphed or graphed_update(self, self._learn, batch)
+        return self._graphed(batch)
 
     @property
     def _graphs(self) -> bool:
         hooked = any(is_hooked(value) for value in vars(self).values() if isinstance(value, nn.Module))
         return self.compile and self.device.type == "cuda" and type(self) is SPQAgent and not hooked
 
-    def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
+    def _learn(self, batch: Sequence[Tensor]) -> Metrics:
         _, action, reward, discount, mask = batch
         metrics, latent, last = self.update_model(*batch)
         metrics |= self.update_critic(latent, action[:, 0], *segment_returns(reward, discount, mask), last)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from drqv2.errors import UserError
 
-STRIDED = {  # kernel and stride of each layer; million multiplications for nine channels of 84x84
+PIXEL_LAYERS = {  # kernel and stride of each layer; million multiplications for nine channels of 84x84
     "patch": ((4, 4), (3, 2), (3, 1)),  # 4
     "strided": ((3, 2), (3, 2), (3, 2), (3, 1)),  # 10, MR.Q's
 }
@@ -59,21 +59,26 @@ def pixel_convolutions(obs_shape: Sequence[int], name: str, frames: int, key: st
 
     Args:
         obs_shape: (C, H, W) of the images, of which `frames` are stacked.
-        name: a key of `STRIDED`.
+        name: a key of `PIXEL_LAYERS`.
         frames: as of `PixelConv2d`.
         key: of the configuration that has chosen `name`, for messages.
 
     Raises:
         UserError: there is no such `name`, or the images are too small.
     """
-    if name not in STRIDED:
-        raise UserError(f"{key}={name} must be {' or '.join(STRIDED)}")
-    check_side(obs_shape, STRIDED[name], f"{key}={name}")
-    first, *others = STRIDED[name]
+    check_name(name, key)
+    check_side(obs_shape, PIXEL_LAYERS[name], f"{key}={name}")
+    first, *others = PIXEL_LAYERS[name]
     layers: list[nn.Module] = [PixelConv2d(obs_shape[0], 32, *first, centre=0.5, frames=frames), nn.ReLU()]
     for kernel, stride in others:
         layers += [nn.Conv2d(32, 32, kernel, stride), nn.ReLU()]
     return nn.Sequential(*layers)
+
+
+def check_name(name: str, key: str) -> None:
+    """Raise UserError if the value of a key is none of `PIXEL_LAYERS`."""
+    if name not in PIXEL_LAYERS:
+        raise UserError(f"{key}={name} must be {' or '.join(PIXEL_LAYERS)}")
 
 
 def check_side(obs_shape: Sequence[int], layers: Iterable[tuple[int, int]], setting: str, advice: str = "") -> None:

@@ -8,55 +8,50 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-GraphedUpdate = Callable[[Sequence[Tensor], int, float], dict[str, Tensor]]
+GraphedUpdate = Callable[..., dict[str, Tensor]]  # of (batch, stddev)
 GraphedPolicy = Callable[[Tensor], Tensor]
 
 _WARM_UP = 3  # calls on a side stream before the capture, as torch.cuda.graph requires
 
 
-def graphed_update(agent: Any) -> GraphedUpdate:
-    """Return a function that performs an update as a graph of `agent._learn`, which its first call captures.
+def graphed_update(
+    agent: Any, learn: Callable[[Sequence[Tensor]], dict[str, Tensor]], batch: Sequence[Tensor]
+) -> GraphedUpdate:
+    """Capture an agent's update and return a function that replays it.
 
-    The graph reads the batch and the exploration noise's standard deviation from static buffers, which the function
-    fills. Capturing leaves parameters, optimizer states and generators unchanged. Generators are registered with the
-    graph, so that their states advance with each replay and are saved in snapshots as usual.
+    The graph reads the batch from static buffers, and the exploration noise's standard deviation from the agent's
+    `graph_stddev` if it has that attribute; the function fills them. Capturing leaves parameters, buffers, optimizer
+    states and generators unchanged, where modules and optimizers are the agent's own attributes. Generators are
+    registered with the graph, so that their states advance with each replay and are saved in snapshots as usual.
+    Optimizers must not load a state afterwards, since that replaces tensors which the graph reads.
 
     Args:
-        agent: on a CUDA device, with `_learn(batch, step)`, `update_generator`, `aug` and capturable optimizers.
+        agent: on a CUDA device, with `update_generator`, `aug` and capturable optimizers.
+        learn: what is captured: an update with a batch, which returns metrics.
+        batch: an example with the shapes of all later ones.
 
     Returns:
-        A function of (batch, step, stddev), batches being of the same shapes, that returns the update's metrics. It is
-        a plain function, so that snapshots skip it.
+        A function of (batch, stddev) that performs one update and returns its metrics. It is a plain function, so that
+        snapshots skip it.
     """
-    captured: list[Callable[[Sequence[Tensor], float], dict[str, Tensor]]] = []
-
-    def update(batch: Sequence[Tensor], step: int, stddev: float) -> dict[str, Tensor]:
-        if not captured:
-            captured.append(_captured_update(agent, batch, step))
-        return captured[0](batch, stddev)
-
-    return update
-
-
-def _captured_update(
-    agent: Any, batch: Sequence[Tensor], step: int
-) -> Callable[[Sequence[Tensor], float], dict[str, Tensor]]:
-    """Capture `agent._learn` and return a function of (batch, stddev) that replays it."""
     static = [x.clone() for x in batch]
-    agent.graph_stddev = stddev = torch.zeros((), device=static[0].device)
+    stddev = torch.zeros((), device=static[0].device)
+    if hasattr(agent, "graph_stddev"):
+        agent.graph_stddev = stddev
     shift_generator = getattr(agent.aug, "generator", None)  # none for states
     generators = [g for g in (agent.update_generator, shift_generator) if g is not None]
     before = {key: tensor.clone() for key, tensor in _changing(agent).items()}
     draws = [g.get_state() for g in generators]
     with torch.random.fork_rng([static[0].device]):  # modules without a generator draw from the global one
-        graph, metrics = _record(lambda: agent._learn(static, step), generators)
-    agent.graph_stddev = None
+        graph, metrics = _record(lambda: learn(static), generators)
+    if hasattr(agent, "graph_stddev"):
+        agent.graph_stddev = None
     for key, tensor in _changing(agent).items():
         tensor.copy_(before[key] if key in before else torch.zeros_like(tensor))  # optimizers begin with zeros
     for generator, state in zip(generators, draws, strict=True):
         generator.set_state(state)
 
-    def replay(batch: Sequence[Tensor], std: float) -> dict[str, Tensor]:
+    def replay(batch: Sequence[Tensor], std: float = 0.0) -> dict[str, Tensor]:
         for buffer, new in zip(static, batch, strict=True):
             buffer.copy_(new, non_blocking=True)
         stddev.fill_(std)

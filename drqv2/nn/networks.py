@@ -41,14 +41,14 @@ class Encoder(nn.Module):
         with torch.no_grad():
             self.repr_dim = self.convnet(torch.zeros(1, *obs_shape)).numel()
 
-    def forward(self, obs: Tensor, as_maps: bool = False, prepared: bool = False) -> Tensor:
+    def forward(self, obs: Tensor, as_maps: bool = False, ready: bool = False) -> Tensor:
         """Return features [B, repr_dim] of images [B, C, H, W], uint8 or float in [0, 255].
 
         They are float32, and bfloat16 under bf16 autocast. With `as_maps` they stay the convolutions' [B, 32, h, w]
-        in channels-last order, which `Actor` and `Critic` take as well: flattening would copy all of them. With
-        `prepared` the images are as `drqv2.nn.pixels` returns them.
+        in channels-last order, which `Actor` and `Critic` take as well: flattening would copy all of them. `ready`
+        images are those that `drqv2.nn.pixels` returns.
         """
-        if prepared:
+        if ready:
             first: Any
             first, *others = self.convnet
             added = obs.shape[1] - first.in_channels
@@ -106,7 +106,7 @@ class MapsLinear(nn.Linear):
             return super().forward(x)
         weight = self.weight.to(x.dtype).unflatten(1, x.shape[1:]).permute(0, 2, 3, 1).flatten(1)  # [out, h * w * C]
         x = x.permute(0, 2, 3, 1).flatten(1)
-        if x.device.type == "cuda":  # cuBLAS splits this long sum among its cores only if no bias is added to it
+        if x.device.type == "cuda":  # with a bias, and sums in fp32, cuBLAS does not split this long sum
             return nn.functional.linear(x, weight) + self.bias
         return nn.functional.linear(x, weight, self.bias)
 

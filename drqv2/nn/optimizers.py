@@ -1,4 +1,4 @@
-"""Optimizers of on-policy agents, and a step of any."""
+"""Optimizers of on-policy agents; one optimizer step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_optimizers(
 
 
 def minimise(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Minimise a loss by a step of an optimizer, whose parameters alone get a gradient."""
+    """Take one optimizer step on a loss; only the optimizer's parameters get gradients."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward(inputs=[parameter for group in optimizer.param_groups for parameter in group["params"]])
     optimizer.step()

@@ -1,50 +1,59 @@
-"""Images on their way to the first convolution on a GPU, by one kernel in place of twelve."""
+"""Shift, centre and pad a batch's images in one GPU kernel."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+import warnings
 
 import torch
 from torch import Tensor
 
-_MULTIPLE = 16  # channels: fewer are not multiplied by tensor cores
+from drqv2.nn.augmentation import RandomShiftsAug
+from drqv2.nn.networks import centred
+
+_MULTIPLE = 16  # of the channels: fewer are not multiplied by tensor cores
 
 
-def prepared(images: Tensor, shift: Tensor) -> Tensor:
+def shifted_and_centred(images: Tensor, shift: Tensor) -> Tensor:
     """Return images as `RandomShiftsAug` shifts them and `centred` centres them, with channels of zeros added.
 
-    Needs Triton, see `has_kernel`.
+    Needs a GPU and Triton, see `has_kernel`. The numbers are those of a CPU: on a GPU, torch divides by multiplying
+    with the reciprocal, which can differ in the last bit.
 
     Args:
         images: uint8 [B, C, H, W].
         shift: int64 [2, B], as `RandomShiftsAug.draw` returns it.
 
     Returns:
-        bfloat16 [B, C', H, W] in channels-last order, C' the next power of two of at least 16.
+        bfloat16 [B, C', H, W] in channels-last order, C' being the next multiple of 16.
     """
-    kernel = _kernel()
-    assert kernel is not None
+    from drqv2.nn import pixels_triton
+
     batch, channels, height, width = images.shape
-    wide = max(_MULTIPLE, 1 << (channels - 1).bit_length())
-    out = torch.empty(
-        (batch, wide, height, width), dtype=torch.bfloat16, device=images.device, memory_format=torch.channels_last
-    )
-    kernel(images.contiguous(), shift.contiguous(), out)
+    size = (batch, -(-channels // _MULTIPLE) * _MULTIPLE, height, width)
+    out = torch.empty(size, dtype=torch.bfloat16, device=images.device, memory_format=torch.channels_last)
+    pixels_triton.prepare(images.contiguous(), shift.contiguous(), out)
     return out
 
 
-def has_kernel() -> bool:
-    """Return whether there is Triton."""
-    return _kernel() is not None
-
-
 @functools.cache
-def _kernel() -> Callable[[Tensor, Tensor, Tensor], None] | None:
+def has_kernel(device: str) -> bool:
+    """Return whether the kernel works on a device: a GPU, with Triton and the C compiler that it needs.
+
+    The first call for a GPU tries it, and warns if Triton is there but the kernel fails.
+    """
+    if torch.device(device).type != "cuda":
+        return False
     try:
-        from drqv2.nn import pixels_triton
+        images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+        shift = torch.tensor([[3], [-2]])
+        found = shifted_and_centred(images.to(device), shift.to(device))[:, :1].cpu()
+        if torch.equal(found, centred(RandomShiftsAug(4)(images, shift)).bfloat16()):
+            return True
+        why = "it gives other numbers"
     except ModuleNotFoundError:
-        return None
-    kernel: Any = pixels_triton.prepare
-    return kernel
+        return False
+    except Exception as error:  # of the compiler, the driver or Triton itself: there is other code for this
+        why = " ".join(str(error).split())[:200]
+    warnings.warn(f"images are prepared without the Triton kernel, which fails here: {why}", stacklevel=2)
+    return False

@@ -58,7 +58,8 @@ def prepare_machine(cfg: DictConfig) -> None:
         )
         print(f"warning: this CPU {why}; precision=auto would choose fp32 here")
     kind = str(OmegaConf.select(cfg, "agent._target_")).rpartition(".")[2]
-    if kind == ("MultiTaskAgent" if cfg.device.startswith("cuda") else "SPQAgent"):
+    nothing_to_compile = {"cuda": "MultiTaskAgent", "cpu": "SPQAgent"}
+    if kind == nothing_to_compile.get(cfg.device.partition(":")[0]):
         if cfg.compile is True:
             raise UserError(f"compile=true: {kind} has nothing to compile on {cfg.device}; use compile=auto")
         cfg.compile = False

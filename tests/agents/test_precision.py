@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from omegaconf import OmegaConf
 from drqv2 import envs, utils
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
-from drqv2.nn.networks import Encoder
+from drqv2.nn import pixels
+from drqv2.nn.augmentation import RandomShiftsAug
+from drqv2.nn.networks import Encoder, centred
 from drqv2.run import factory
 from drqv2.snapshot import agent_state
 from drqv2.system import machine
@@ -281,6 +284,57 @@ def test_a_graph_continues_after_a_restore() -> None:
         parts.update(iter([batch]), step)
     for a, b in zip(whole.critic.parameters(), parts.critic.parameters(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.gpu
+def test_the_kernel_for_pixels_changes_an_update_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pixels.has_kernel("cuda")
+    ready = small_agent("cuda", precision="bf16")
+    assert ready._pixels_ready
+    plain = small_agent("cuda", precision="bf16")
+    for step, batch in enumerate(batches(3)):
+        one = ready.update(iter([batch]), step)
+        with monkeypatch.context() as patched:
+            patched.setattr(pixels, "has_kernel", lambda device: False)
+            other = plain.update(iter([batch]), step)
+        for name in ("critic_loss", "critic_q1", "actor_loss"):
+            torch.testing.assert_close(one[name], other[name], rtol=3e-2, atol=1e-3)
+    assert_equal(agent_state.capture(ready)["children"]["aug"], agent_state.capture(plain)["children"]["aug"])
+
+
+REPLACED: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda agent: None,
+    "precision": lambda agent: setattr(agent, "precision", "fp32"),
+    "trunk": lambda agent: setattr(agent.actor, "trunk", torch.nn.Sequential(torch.nn.Linear(39200, 50))),
+    "convolutions": lambda agent: agent.encoder.convnet.insert(0, torch.nn.Identity()),
+    "augmentation": lambda agent: setattr(agent, "aug", torch.nn.Identity()),
+    "hook": lambda agent: agent.encoder.register_forward_hook(lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("what", REPLACED)
+def test_images_are_ready_for_the_published_networks_alone(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Here on a CPU, with plain code in place of the kernel."""
+    drawn = []
+
+    def shifted_and_centred(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        drawn.append(shift)
+        ready = centred(RandomShiftsAug(4)(images, shift)).float()
+        return torch.nn.functional.pad(ready, (0, 0, 0, 0, 0, 7)).bfloat16()
+
+    monkeypatch.setattr(pixels, "has_kernel", lambda device: True)
+    monkeypatch.setattr(pixels, "shifted_and_centred", shifted_and_centred)
+    agents = []
+    for _ in range(2):
+        agents.append(small_agent(precision="bf16"))
+        REPLACED[what](agents[-1])
+    agent, same = agents
+    (batch,) = batches(1)
+    metrics = agent.update(iter([batch]), 0)
+    assert len(drawn) == (2 if what == "nothing" else 0)
+    monkeypatch.setattr(pixels, "has_kernel", lambda device: False)
+    for name, value in same.update(iter([batch]), 0).items():
+        torch.testing.assert_close(metrics[name], value, rtol=1e-2, atol=1e-3)
 
 
 def test_slow_bf16_is_not_chosen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

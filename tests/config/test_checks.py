@@ -265,7 +265,7 @@ def test_a_run_that_began_on_a_gpu_can_be_resumed(regime):
 
 
 @pytest.mark.parametrize("words", [("regime=multitask", "device=cuda"), ("agent=spq", "device=cpu")])
-def test_what_has_nothing_to_compile_is_said(words):
+def test_compile_is_refused_where_nothing_compiles(words):
     cfg = composed(*words, "precision=fp32", "compile=true")
     with pytest.raises(UserError, match="has nothing to compile on"):
         factory.prepare_machine(cfg)

@@ -273,7 +273,7 @@ def test_a_snapshot_of_a_gpu_plays_on_a_cpu(trained: Path, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("cpu", "precision", "played"), [("slow", "bf16", "fp32"), ("fast", "bf16", "bf16"), ("fast", "fp32", "fp32")]
 )
-def test_only_bf16_is_chosen_anew(
+def test_only_bf16_is_resolved_again(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: str, precision: str, played: str
 ) -> None:
     saved = snapshot.load(trained / "snapshot.pt")
