@@ -31,7 +31,8 @@ from drqv2.datasets.episodes import Episode
 from drqv2.datasets.formats import disk_bytes, format_of, read
 from drqv2.datasets.learnable import Findings, learnable
 from drqv2.datasets.options import ReadOptions
-from drqv2.datasets.origin import described, origin
+from drqv2.datasets.minari import MINARI
+from drqv2.datasets.origin import ABOUT, described, origin
 from drqv2.datasets.statistics import summarize
 from drqv2.datasets.writing import write
 from drqv2.errors import UserError
@@ -141,6 +142,8 @@ def _split(places: list[str], values: dict[str, Any]) -> None:
 def _write(episodes: Iterable[Episode], target: str, sources: Sequence[str], values: dict[str, Any]) -> None:
     place, summary = write(episodes, target, sources, values["frame_stack"], values["task"])
     print(f"{place}: {summary.line()}")
+    if place.startswith(MINARI) and "task" not in origin(place):
+        _note(f"{place}: names no environment, since the source does not; a {ABOUT} beside its files can say it")
 
 
 def _usable(place: str, values: dict[str, Any]) -> Iterable[Episode]:
