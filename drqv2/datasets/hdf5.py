@@ -11,6 +11,7 @@ import numpy as np
 
 from drqv2.datasets.columns import Columns, left_out, require_same_length
 from drqv2.datasets.episodes import Episode, Unusable, rows_with
+from drqv2.datasets.hdf5_errors import disk_errors
 from drqv2.datasets.images import Announce, Layout
 from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.storable import ends, observed, require_readable
@@ -146,13 +147,15 @@ def write_d4rl(episodes: Iterable[Episode], path: Path, about: Mapping[str, Any]
 
     Raises:
         UserError: an episode does not fit the format.
+        OSError: the disk is full.
     """
     import h5py
 
-    with h5py.File(path, "w") as file:
+    with disk_errors(path.parent) as require_room, h5py.File(path, "w") as file:
         file.attrs.update(about)
         for episode in episodes:
             rows = observed(episode, "D4RL's .hdf5")
+            require_room(2 * rows.nbytes)
             if rows.ndim == 4:
                 require_readable(episode, rows, Layout())
             terminal, cut = ends(episode, "D4RL's .hdf5")

@@ -12,6 +12,7 @@ import numpy as np
 
 from drqv2.datasets.columns import Columns
 from drqv2.datasets.episodes import Episode
+from drqv2.datasets.hdf5_errors import disk_errors
 from drqv2.datasets.images import Announce, Layout
 from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.storable import ends, observed, require_readable
@@ -213,6 +214,7 @@ def write_minari(
 
     Raises:
         UserError: an episode does not fit the format.
+        OSError: the disk is full.
     """
     import minari
     from gymnasium.spaces import Box
@@ -231,14 +233,16 @@ def write_minari(
     )
     name = place.removeprefix(MINARI)
     storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__, OWN: dict(about)})
-    storage.update_episodes(map(_buffer, itertools.chain([first], episodes)))
+    with disk_errors(folder) as require_room:
+        storage.update_episodes(_buffer(episode, require_room) for episode in itertools.chain([first], episodes))
 
 
-def _buffer(episode: Episode) -> Any:
-    """Return an episode in Minari's form."""
+def _buffer(episode: Episode, require_room: Callable[[int], None]) -> Any:
+    """Return an episode in Minari's form, if there is room for it."""
     from minari.data_collector import EpisodeBuffer
 
     rows, arrays = observed(episode, "Minari"), episode.arrays
+    require_room(rows.nbytes)
     if rows.ndim == 4:
         require_readable(episode, rows, Layout())
     if not np.issubdtype(arrays["action"].dtype, np.floating):

@@ -50,8 +50,8 @@ def _told_by_file(path: Path, task: int | None) -> Mapping[str, Any]:
         raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:150]})") from error
     if not isinstance(told, dict):
         return {}
-    if told.get("tasks"):
-        return {} if task is None or task >= len(told["tasks"]) else origin_of_run(told, told["tasks"][task])
+    if names := told.get("tasks"):
+        return {} if task is None or task >= len(names) else origin_of_run(told, names[task])
     return origin_of_run(told) if "task_name" in told else told
 
 
@@ -88,11 +88,11 @@ def _told_by_hdf5(place: str) -> Mapping[str, Any]:
 
 def origin_of_run(cfg: Mapping[str, Any], task: str | None = None) -> dict[str, Any]:
     """Return the origin of the episodes of a run from its configuration; of one of several tasks by its name."""
-    name = task or cfg.get("env_id") or cfg["task_name"]
+    name = str(task or cfg.get("env_id") or cfg["task_name"])
     own = (cfg.get("per_task") or {}).get(name, {})
     told = {"task": name, "action_repeat": own.get("action_repeat", cfg.get("action_repeat"))}
-    if "env" in cfg and ":" not in name:
-        told["env"] = cfg["env"]["_target_"] or DM_CONTROL
+    if isinstance(env := cfg.get("env"), Mapping) and ":" not in name:
+        told["env"] = env.get("_target_") or DM_CONTROL
     return told
 
 
@@ -119,8 +119,8 @@ def require_fit(data: str, cfg: Mapping[str, Any]) -> None:
     """
     told, own = origin(data), origin_of_run(cfg)
     # Data sets made earlier say the name of a task without its library, and not whose it is.
-    same = told.get("task") in (None, own["task"], cfg["task_name"]) and told.get("env") in (None, own.get("env"))
-    if not same:
+    same = told.get("task") in (own["task"], cfg["task_name"]) and told.get("env") in (None, own.get("env"))
+    if "task" in told and not same:
         print(f"warning: data={data} comes from {described(told)}, the run uses {described(own)}")
     repeat = told.get("action_repeat")
     if repeat not in (None, cfg["action_repeat"]):

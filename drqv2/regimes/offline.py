@@ -129,6 +129,7 @@ class OfflineWorkspace(BaseWorkspace):
             transitions = fill_replay(cfg.data, replay_dir, self.shapes, size, ReadOptions.of(cfg))
             if size is None:
                 cfg.replay_buffer_size = transitions if cfg.then is None else max(transitions, _COLLECTED)
+                print(f"replay_buffer_size: {cfg.replay_buffer_size} (auto: the data have {transitions} transitions)")
             self.make_replay()
             self.snapshots.store_config()  # with what `auto` has become
         except BaseException:

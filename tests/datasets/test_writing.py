@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from safetensors.numpy import save_file
 from drqv2.datasets import __main__ as tool
 from drqv2.datasets import formats, writing
 from drqv2.datasets.episodes import Episode
+from drqv2.datasets.hdf5_errors import disk_errors
 from drqv2.datasets.origin import origin
 
 pytest.importorskip("h5py")
@@ -236,6 +239,18 @@ def test_an_environment_that_is_not_known_is_not_named(tmp_path: Path) -> None:
 # What is refused
 
 
+@pytest.mark.parametrize(("kind", "package"), [("hdf5", "h5py"), ("minari", "minari")])
+def test_a_package_that_is_missing_is_named(
+    kind: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = own(tmp_path / "data", [arrays(0, False)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    words, _ = target_and_place(kind, tmp_path)
+    assert f"{package} is not installed. Install it" in refused(capsys, "convert", source, *words)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "minari") == ["data"]
+
+
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     with pytest.raises(SystemExit) as leaving:
         tool.main([str(word) for word in words])
@@ -320,6 +335,35 @@ def test_an_error_half_way_leaves_nothing(
     assert not list(local_minari.rglob("*"))
     tool.main(["convert", str(source), *words, "skip_bad=true"])
     assert len(read(place)) == 2
+
+
+@pytest.mark.parametrize("kind", ["minari", "hdf5"])
+def test_a_full_disk_is_noticed_before_the_library_loses_what_it_holds_back(
+    kind: str, tmp_path: Path, local_minari: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room = iter([10**9, 10**9, 1000])  # for two episodes
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=next(room)))
+    source = own(tmp_path / "data", [arrays(i, True) for i in range(4)])
+    words, _ = target_and_place(kind, tmp_path)
+    with pytest.raises(SystemExit) as leaving:
+        tool.main(["convert", str(source), *words])
+    assert leaving.value.code == 74
+    assert "cannot be written (No space left on device); choose a place elsewhere" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir() if path != local_minari) == ["data"]
+    assert not list(local_minari.rglob("*"))
+
+
+@pytest.mark.parametrize("error", [OSError(28, "x"), RuntimeError("Can't close (errno = 28, error message = 'x')")])
+def test_errors_that_python_can_only_print_end_the_writing(error: Exception, tmp_path: Path) -> None:
+    class Deleted:
+        def __del__(self) -> None:
+            raise error
+
+    with pytest.raises(OSError, match="No space left") as raised, disk_errors(tmp_path):
+        Deleted()
+    assert raised.value.errno == 28
+    with pytest.raises(OSError, match="No space left"), disk_errors(tmp_path):
+        raise RuntimeError("Can't close (errno = 28)")
 
 
 KILLED = """

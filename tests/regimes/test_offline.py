@@ -175,6 +175,20 @@ def test_other_layouts_give_the_same_run(layout: str, data: Path, whole: Path, t
     assert rows(done, "train") == rows(whole, "train")
 
 
+@pytest.mark.parametrize("target", ["FILE.hdf5", "npz:DIR", "npz:DIR frame_stack=2", "minari:drqv2/made-v0"])
+def test_data_that_were_written_for_others_give_the_same_run(
+    target: str, data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("h5py", "minari"):
+        pytest.importorskip(package)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.chdir(tmp_path)
+    datasets.main(["convert", str(data), *target.split()])
+    done = run(tmp_path / "run", target.split()[0].removeprefix("npz:"), "save_video=false")
+    for name in ("train", "eval"):
+        assert rows(done, name) == rows(whole, name)
+
+
 @pytest.mark.filterwarnings("ignore")  # minari's, on what its metadata lacks
 def test_a_minari_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minari = pytest.importorskip("minari")
@@ -377,6 +391,7 @@ def test_the_replay_follows_the_data(data: Path, tmp_path: Path, capsys: pytest.
     done = run(tmp_path / "run", data, short, blind)  # preset=debug sets 500
     assert stored_config(done)[SIZE] == 240
     assert snapshot.load(done / "snapshot.pt")["config"][SIZE] == 240
+    assert "replay_buffer_size: 240 (auto: the data have 240 transitions)" in capsys.readouterr().out
     run(done, data, "num_train_frames=80", blind)
     assert "replay_buffer_size" not in capsys.readouterr().out  # nothing has changed
     done = run(tmp_path / "two", data, "num_train_frames=80", blind, "then=drqv2", "offline_frames=40")
