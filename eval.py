@@ -40,6 +40,7 @@ from drqv2 import envs, utils
 from drqv2.agents.acting import evaluation_policy
 from drqv2.config.checks import validate
 from drqv2.config.formatting import column_name, rewards_of
+from drqv2.datasets.origin import origin_of_run
 from drqv2.errors import UserError
 from drqv2.evaluation import overlay, screen
 from drqv2.evaluation import trained_agent as trained
@@ -109,7 +110,8 @@ def run(sources: Sequence[str], values: dict[str, Any]) -> None:
                 first.call("render", 16, 16, args.camera)
         playing = [some[: args.num_envs] for some in own]
         if args.store:
-            return _store_episodes(playing[0], act, args, cfg, {"weights": str(path), "frame": frame, "task": played})
+            about = {"weights": str(path), "frame": frame} | origin_of_run(cfg, names[tasks[0]])
+            return _store_episodes(playing[0], act, args, cfg, about)
         results = _play(playing, args.episodes, act)
         print(f"{played}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
         played_names = [names[t] for t in tasks]
@@ -186,12 +188,7 @@ def _store_episodes(
     envs: Sequence[Any], act: Policy, args: SimpleNamespace, cfg: DictConfig, about: dict[str, Any]
 ) -> None:
     """Play the episodes, with noise if configured, into a data set; print their returns."""
-    about |= {
-        "action_repeat": cfg.action_repeat,
-        "seed": cfg.seed,
-        "noise": args.noise,
-        "random_share": args.random_share,
-    }
+    about |= {"seed": cfg.seed, "noise": args.noise, "random_share": args.random_share}
     explore = with_noise(act, envs[0].action_spec(), args.noise, args.random_share, cfg.seed)
     with EpisodeStore(Path(args.store), envs[0], cfg.frame_stack, about) as store:
         results = play(envs, _EVALUATION, args.episodes, explore, store.watch)

@@ -25,8 +25,8 @@ SHORT = (
 ).split()
 # Of regime=offline, with data=stored().
 OFFLINE = (
-    "regime=offline preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 "
-    "num_train_frames=120 eval_every_frames=40 replay_buffer_size=1000 replay_buffer_num_workers=0 batch_size=8 "
+    "regime=offline preset=debug action_repeat=2 env._target_=tests.short_env.make render_size=32 "
+    "num_train_frames=120 eval_every_frames=40 replay_buffer_num_workers=0 batch_size=8 "
     "snapshot_every_seconds=0.5 log_every_frames=20 diagnostics_every_frames=40 overlap=false precision=fp32 "
     "num_eval_episodes=2"
 ).split()

@@ -96,7 +96,7 @@ MAY_USE: dict[str, set[str]] = {
     "agents/loading": {"config", "nn"},
     "replay": {"system", "nn"},
     "datasets": {"system", "config", "envs", "replay"},
-    "datasets/__main__": {"system", "config", "replay", "launch"},
+    "datasets/__main__": {"config", "launch"},
     "logging": {"system"},
     "launch": {"system", "config"},
     "snapshot": {"system", "config"},

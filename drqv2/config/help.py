@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -20,8 +21,8 @@ _HEAD = """\
 Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/tables/` and `cfgs/`.
 
 Later wins: `cfgs/config.yaml`, then the agent (`agent=spq`, in some regimes), the regime (`regime=drqv2`), the task
-(`task=cheetah_run`), the preset (`preset=cpu`), and last the command line (`batch_size=512`). A run writes the result
-to `config.yaml` in its directory.
+(`task=cheetah_run`), the preset (`preset=cpu`), what a regime sets whatever these are (`cfgs/last/`), and last the
+command line (`batch_size=512`). A run writes the result to `config.yaml` in its directory.
 
 A heading names the regimes that have the keys below it; without names, all regimes have them. Where regimes have
 different defaults, the first one is that of all regimes not named after it: `2`; impala, ppo: `1`. A default of
@@ -169,8 +170,8 @@ def _other_tasks() -> str:
 def _shown_defaults(regime: str) -> dict[str, str]:
     """Return the default of each key of a regime as text."""
     values = agent_arguments(regime) | leaves(defaults(regime))
-    files = [entry for entry in OmegaConf.load(CFGS / "config.yaml").defaults if not isinstance(entry, str)]
-    chosen = {folder: name for entry in files for folder, name in entry.items()}
+    entries: Any = OmegaConf.to_container(OmegaConf.load(CFGS / "config.yaml").defaults)
+    chosen = {folder: name for entry in entries if isinstance(entry, dict) for folder, name in entry.items()}
     values |= {"regime": chosen["regime"], "task_name": chosen["task"]}
     return {name: "-" if values[name] == "???" else show(values[name]) for name in keys(regime)}
 

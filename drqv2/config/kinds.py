@@ -76,6 +76,21 @@ class Int(Float):
         return int(value)
 
 
+class Auto(Kind):
+    """What another kind takes, or auto, which a run resolves when it starts.
+
+    Args:
+        kind: the other one.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.allowed = f"auto or {kind.allowed}"
+
+    def check(self, value: Any) -> Any:
+        return value if value == "auto" else self.kind.check(value)
+
+
 class EvenInt(Int):
     """An even whole number, as video encoders need."""
 

@@ -51,9 +51,10 @@ def check_together(cfg: Mapping[str, Any]) -> None:
     least = math.ceil(frames / repeat)
     # The length of other environments' episodes is unknown.
     known = all(cfg.get(name) is None for name in (*_OTHER_LENGTH, "env_id"))
-    if known and cfg.get("replay_buffer_size", least) < least:
+    size = cfg.get("replay_buffer_size", "auto")  # the data's, which may hold shorter episodes
+    if known and size != "auto" and size < least:
         raise UserError(
-            f"replay_buffer_size={cfg['replay_buffer_size']}: smaller than one episode of {task}; must be at least "
+            f"replay_buffer_size={size}: smaller than one episode of {task}; must be at least "
             f"{least} (transitions: {frames} frames at action_repeat={repeat})"
         )
 

@@ -4,38 +4,39 @@ python -m drqv2.datasets list DIR ...                   # a line for each: episo
 python -m drqv2.datasets card DIR                       # all of its numbers, with a histogram of the returns
 python -m drqv2.datasets check DIR ...                  # names every file and row that regime=offline refuses
 python -m drqv2.datasets convert DIR NEW                # into this project's format
-python -m drqv2.datasets filter DIR NEW min_return=500  # those with such returns
+python -m drqv2.datasets convert DIR FILE.hdf5          # into D4RL's
+python -m drqv2.datasets convert DIR minari:NAME-v0     # into Minari's
+python -m drqv2.datasets convert DIR npz:NEW            # into V-D4RL's .npz, an episode each
+python -m drqv2.datasets convert DIR npz:NEW frame_stack=3  # into the public DrQ-v2's, with stacked images
+python -m drqv2.datasets filter DIR NEW min_return=500  # episodes with returns in range
 python -m drqv2.datasets filter RUN NEW task=0          # those of the first task of a run of several
-python -m drqv2.datasets merge DIR ... NEW              # all of several
+python -m drqv2.datasets merge DIR ... NEW              # join several data sets
 python -m drqv2.datasets split DIR NEW OTHER share=0.9  # at random, whole episodes
 
 DIR is a run's directory, or one of episode files: this project's, .npz of the public DrQ-v2 or of V-D4RL, .hdf5 of
-V-D4RL or D4RL; or minari:NAME. The .hdf5 and Minari need the extra `offline`.
+V-D4RL or D4RL; a single such file; or minari:NAME. NEW may be any of the targets of convert. The .hdf5 and Minari need
+the extra `offline`.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save as to_safetensors
 
 from drqv2.config.kinds import Bool, Choice, Float, Int, Key, Text
 from drqv2.datasets.episodes import Episode
 from drqv2.datasets.formats import disk_bytes, format_of, read
 from drqv2.datasets.learnable import Findings, learnable
+from drqv2.datasets.minari import MINARI
 from drqv2.datasets.options import ReadOptions
-from drqv2.datasets.origin import ABOUT, common_origin
-from drqv2.datasets.statistics import Summary, summarize
+from drqv2.datasets.origin import ABOUT, described, origin
+from drqv2.datasets.statistics import summarize
+from drqv2.datasets.writing import write
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
-from drqv2.replay.storage import episode_path
-from drqv2.system import files
 
 KEYS = {
     Key("min_return", Float(-1e9), "Of filter: least return of an episode.", null="no bound"): None,
@@ -47,6 +48,7 @@ KEYS = {
     Key("obs_type", Choice("auto", "pixels", "state"), "Of Minari: which parts of a Dict are read."): "auto",
     Key("image_key", Text(), "Of Minari: which part of a Dict is the image.", null="pixels, or the only image"): None,
     Key("channels", Choice("auto", "first", "last"), "Of Minari and D4RL: axis of the images' channels."): "auto",
+    Key("frame_stack", Int(1), "Of npz:DIR: images in a row.", null="single images, as V-D4RL's"): None,
     Key("skip_bad", Bool(), "Leave out what cannot be used, instead of stopping."): False,
 }
 
@@ -85,6 +87,11 @@ def _card(places: list[str], values: dict[str, Any]) -> None:
     (place,) = places
     print(f"{place}: {format_of(place)}")
     print("\n".join(summarize(_usable(place, values)).card()))
+    told = origin(place)
+    if "task" in told:
+        print(f"environment: {described(told)}")
+    if "action_repeat" in told:
+        print(f"action_repeat: {told['action_repeat']}")
     if (size := disk_bytes(place)) is not None:
         print(f"on disk: {size / 1e6:,.1f} MB")
 
@@ -115,7 +122,7 @@ def _convert(places: list[str], values: dict[str, Any]) -> None:
     episodes = (episode for episode in _read_all(sources, values) if wanted(episode))
     if task is not None:
         episodes = (e._replace(arrays={n: a for n, a in e.arrays.items() if n != "task"}) for e in episodes)
-    print(f"{target}: {write(episodes, Path(target), sources).line()}")
+    _write(episodes, target, sources, values)
 
 
 def _split(places: list[str], values: dict[str, Any]) -> None:
@@ -129,7 +136,14 @@ def _split(places: list[str], values: dict[str, Any]) -> None:
         )
     for target, chosen in zip(targets, (first, set(range(number)) - first), strict=True):
         episodes = (e for i, e in enumerate(_read_all([source], values, lambda line: None)) if i in chosen)
-        print(f"{target}: {write(episodes, Path(target), [source]).line()}")
+        _write(episodes, target, [source], values)
+
+
+def _write(episodes: Iterable[Episode], target: str, sources: Sequence[str], values: dict[str, Any]) -> None:
+    place, summary = write(episodes, target, sources, values["frame_stack"], values["task"])
+    print(f"{place}: {summary.line()}")
+    if place.startswith(MINARI) and "task" not in origin(place):
+        _note(f"{place}: names no environment, since the source does not; a {ABOUT} beside its files can say it")
 
 
 def _usable(place: str, values: dict[str, Any]) -> Iterable[Episode]:
@@ -154,53 +168,6 @@ def _warn(line: str) -> None:
 
 def _refuse(line: str) -> None:
     raise UserError(f"{line}\nskip_bad=true leaves out what cannot be used; `check` lists all of it.")
-
-
-def write(episodes: Iterable[Episode], target: Path, sources: Sequence[str]) -> Summary:
-    """Write episodes to a new directory, which appears when all of them are in it.
-
-    Args:
-        episodes: all with arrays of the same shapes.
-        target: the directory.
-        sources: where the episodes are from, for `dataset.json`.
-
-    Raises:
-        UserError: the directory exists, an episode's arrays have other shapes, or there is no episode.
-        DiskError: the disk is full.
-    """
-    if target.exists():
-        raise UserError(f"{target}: exists; give another directory")
-    for source in sources:
-        if Path(source).resolve() in target.resolve().parents:
-            raise UserError(f"{target}: is inside {source}, which would change; give a directory elsewhere")
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    summary = Summary()
-    try:
-        unfinished.mkdir(parents=True)
-        for number, episode in enumerate(episodes):
-            _require_same(summary.shapes, episode)
-            summary.add(episode)
-            files.write_atomically(episode_path(unfinished, number), to_safetensors(dict(episode.arrays)))
-        if not summary.returns:
-            raise UserError(f"{target}: there is no episode to write")
-        about = {"sources": list(sources), "episodes": len(summary.returns), "transitions": sum(summary.lengths)}
-        about |= common_origin(sources)
-        files.write_atomically(unfinished / ABOUT, json.dumps(about, indent=1).encode())
-        unfinished.rename(target)
-    except OSError as error:
-        raise files.cannot_write(target, error, "choose a directory elsewhere") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return summary
-
-
-def _require_same(shapes: dict[str, str], episode: Episode) -> None:
-    own = {name: f"{array.dtype} {list(array.shape[1:])}" for name, array in episode.arrays.items()}
-    if shapes and own != shapes:
-        odd = next(name for name in sorted(own.keys() | shapes.keys()) if own.get(name) != shapes.get(name))
-        wanted = shapes.get(odd, "none before")
-        raise UserError(f"{episode.where}: {odd} is {own.get(odd, 'missing')}, and {wanted} in the episodes before it")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ from drqv2.system import files
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)  # another file system, or one without them
 
 
-def fill_replay(data: str, replay_dir: Path, shapes: Shapes, size: int, options: ReadOptions = DEFAULTS) -> int:
+def fill_replay(
+    data: str, replay_dir: Path, shapes: Shapes, size: int | None = None, options: ReadOptions = DEFAULTS
+) -> int:
     """Copy all episodes of a data set into an empty replay; return their transitions.
 
     Episodes of this project's format are linked where the file system can, which takes no space.
@@ -26,7 +28,7 @@ def fill_replay(data: str, replay_dir: Path, shapes: Shapes, size: int, options:
         data: what `drqv2.datasets.formats.read` takes.
         replay_dir: where to.
         shapes: those of a row of each episode, by the names of its arrays.
-        size: transitions that the replay may hold.
+        size: transitions that the replay may hold; None: all of the data's.
         options: how the data are to be read.
 
     Raises:
@@ -41,7 +43,7 @@ def fill_replay(data: str, replay_dir: Path, shapes: Shapes, size: int, options:
         if findings.lines:
             continue  # to find the others
         number, transitions = number + 1, transitions + episode.length
-        if transitions > size:
+        if size is not None and transitions > size:
             continue  # to count the others
         path = episode_path(replay_dir, number - 1)
         if episode.as_stored:
@@ -49,9 +51,10 @@ def fill_replay(data: str, replay_dir: Path, shapes: Shapes, size: int, options:
         else:
             _write(path, to_safetensors(dict(episode.arrays)))
     findings.raise_if_any(data)
-    if transitions > size:
+    if size is not None and transitions > size:
         raise UserError(
-            f"replay_buffer_size={size}: smaller than data={data}; must be at least {transitions} (transitions)"
+            f"replay_buffer_size={size}: smaller than data={data}; leave it out, or set at least {transitions} "
+            "(transitions)"
         )
     return transitions
 

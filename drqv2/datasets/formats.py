@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from drqv2.datasets import hdf5
-from drqv2.datasets.columns import Columns, left_out, require_same_length, to_episode
+from drqv2.datasets import hdf5, npz
+from drqv2.datasets.columns import Columns, to_episode
 from drqv2.datasets.episodes import Episode, Unusable, problems
-from drqv2.datasets.images import Announce, Layout
+from drqv2.datasets.images import Announce
 from drqv2.datasets.minari import MINARI, minari_episodes
 from drqv2.datasets.options import DEFAULTS, ReadOptions
 from drqv2.errors import UserError, not_installed
@@ -32,7 +32,7 @@ def read(place: str, report: Report, options: ReadOptions = DEFAULTS, announce: 
     """Yield the episodes of a data set, oldest first; what cannot be used is reported, and left out.
 
     Args:
-        place: a run's directory, a directory of episode files, or minari:NAME.
+        place: a run's directory, a directory of episode files, a single such file, or minari:NAME.
         report: called with a line about each episode that is left out.
         options: what is to be known about the data.
         announce: called once with each line on how data are read: what is converted, clipped or not used.
@@ -84,26 +84,35 @@ def format_of(place: str) -> str:
     """
     if place.startswith(MINARI):
         return "Minari"
-    _, pattern = _found(Path(place))
+    _, pattern = files_of(Path(place))
     return _FORMATS[pattern][0]
 
 
-def _found(folder: Path) -> tuple[list[Path], str]:
-    """Return a directory's data files, oldest first, and the pattern that they match."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: there is no such directory; give a run's, one of episode files, or minari:NAME")
-    for inner in (folder / "buffer", folder):
+def files_of(place: Path) -> tuple[list[Path], str]:
+    """Return the data files of a directory, oldest first, or a file itself; and the pattern that they match.
+
+    Raises:
+        UserError: there is no data set.
+    """
+    if place.is_file():
+        pattern = next((pattern for pattern in _FORMATS if place.match(pattern)), None)
+        if pattern is None:
+            raise UserError(f"{place}: a file of episodes must be named {' or '.join(_FORMATS)}")
+        return [place], pattern
+    if not place.is_dir():
+        raise UserError(f"{place}: there is no such directory; give a run's, one of episode files, or minari:NAME")
+    for inner in (place / "buffer", place):
         found = {pattern: paths for pattern in _FORMATS if (paths := sorted(inner.glob(pattern)))}
         if len(found) > 1:
             names = " and ".join(found)
             raise UserError(f"{inner}: holds {names}; give the files of each format a directory of their own")
         for pattern, paths in found.items():
             return paths, pattern
-    raise UserError(f"{folder}: holds no episodes; looked for {', '.join(_FORMATS)}, also in buffer/")
+    raise UserError(f"{place}: holds no episodes; looked for {', '.join(_FORMATS)}, also in buffer/")
 
 
-def _files(folder: Path, options: ReadOptions, report: Report, announce: Announce) -> Iterator[Episode | Columns]:
-    paths, pattern = _found(folder)
+def _files(place: Path, options: ReadOptions, report: Report, announce: Announce) -> Iterator[Episode | Columns]:
+    paths, pattern = files_of(place)
     for path in paths:
         yield from _each(str(path), _FORMATS[pattern][1](path, options, report, announce), report)
 
@@ -133,7 +142,7 @@ def _clipped(episode: Episode, announce: Announce) -> Episode:
 
 def disk_bytes(place: str) -> int | None:
     """Return how much space the files of a data set take; None for Minari's."""
-    return None if place.startswith(MINARI) else sum(path.stat().st_size for path in _found(Path(place))[0])
+    return None if place.startswith(MINARI) else sum(path.stat().st_size for path in files_of(Path(place))[0])
 
 
 def _own(path: Path, options: ReadOptions, report: Report, announce: Announce) -> Iterator[Episode]:
@@ -142,35 +151,8 @@ def _own(path: Path, options: ReadOptions, report: Report, announce: Announce) -
     yield Episode(str(path), arrays, as_stored=True)
 
 
-# The rows of an episode in which each flag must be False.
-_FLAGS = {"is_first": slice(1, None), "is_last": slice(None, -1), "is_terminal": slice(None, -1)}
-
-
-def _npz(path: Path, options: ReadOptions, report: Report, announce: Announce) -> Iterator[Columns]:
-    """The public DrQ-v2's, with stacked images in `observation`; or V-D4RL's, with single ones in `image`."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    observed = "image" if "image" in arrays else "observation"
-    ends = [name for name in ("discount", "is_terminal") if name in arrays]
-    needed = (observed, "action", "reward", ends[0] if ends else "discount")
-    if missing := [name for name in needed if name not in arrays]:
-        raise Unusable(f"{' and '.join(missing)} missing; it has {', '.join(sorted(arrays))}")
-    used = {name: arrays[name] for name in (*needed, *_FLAGS) if name in arrays}
-    require_same_length(used)
-    left_out(arrays, used, announce)
-    for name, inner in _FLAGS.items():
-        if name in used and len(rows := np.flatnonzero(used[name][inner])):
-            raise Unusable(f"row {rows[0] + (inner.start or 0)}: {name} within the episode; a file must hold one")
-    terminal = used.get("is_terminal", np.zeros(1))
-    discount = used["discount"] if "discount" in used else 1.0 - terminal.astype(np.float32)
-    if terminal[-1:].any() and discount[-1:].any():
-        raise Unusable(f"row {len(discount) - 1}: is_terminal, and discount {discount[-1]} instead of 0")
-    layout = Layout(unclear="last" if observed == "image" else "first", stacked=True)
-    yield Columns(str(path), used[observed], used["action"], used["reward"], discount, layout=layout)
-
-
 _FORMATS: dict[str, tuple[str, Callable[[Path, ReadOptions, Report, Announce], Iterator[Episode | Columns]]]] = {
     "episode_*.safetensors": ("this project's", _own),
-    "*.npz": ("npz", _npz),
+    "*.npz": ("npz", npz.episode_of),
     "*.hdf5": ("hdf5", hdf5.episodes_of),
 }

@@ -1,20 +1,23 @@
-"""Read .hdf5 files in which the rows of many episodes follow one another: V-D4RL's and D4RL's."""
+"""Files of .hdf5 in which the rows of many episodes follow one another: reads V-D4RL's and D4RL's, writes D4RL's."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from drqv2.datasets.columns import Columns, left_out, require_same_length
-from drqv2.datasets.episodes import Unusable, rows_with
+from drqv2.datasets.episodes import Episode, Unusable, rows_with
+from drqv2.datasets.hdf5_errors import disk_errors
 from drqv2.datasets.images import Announce, Layout
 from drqv2.datasets.options import ReadOptions
+from drqv2.datasets.storable import ends, observed, require_readable
 
 _STEP_TYPES = {0: "first", 1: "mid", 2: "last"}
+_IMAGES = {"chunks": 16, "compression": "gzip", "compression_opts": 1}  # rows of images that are compressed together
 
 
 def episodes_of(
@@ -129,3 +132,63 @@ def _gaps(observed: np.ndarray, following: np.ndarray) -> np.ndarray:
     else:
         same = before == after
     return rows_with(~same)
+
+
+def write_d4rl(episodes: Iterable[Episode], path: Path, about: Mapping[str, Any]) -> None:
+    """Write episodes to a file of D4RL's layout, one after another.
+
+    `next_observations` hold the observation after each action, so that no step is lost; of images, this doubles the
+    file. Images are compressed.
+
+    Args:
+        episodes: of one image or one vector each.
+        path: of the new file.
+        about: numbers and texts, which become attributes of the file.
+
+    Raises:
+        UserError: an episode does not fit the format.
+        OSError: the disk is full.
+    """
+    import h5py
+
+    with disk_errors(path.parent) as require_room, h5py.File(path, "w") as file:
+        file.attrs.update(about)
+        for episode in episodes:
+            rows = observed(episode, "D4RL's .hdf5")
+            require_room(2 * rows.nbytes)
+            if rows.ndim == 4:
+                require_readable(episode, rows, Layout())
+            terminal, cut = ends(episode, "D4RL's .hdf5")
+            columns = {"observations": rows[:-1], "next_observations": rows[1:]}
+            columns |= {"actions": episode.arrays["action"][1:], "rewards": episode.arrays["reward"][1:, 0]}
+            for name, column in (columns | {"terminals": terminal, "timeouts": cut}).items():
+                _append(file, name, column)
+
+
+def _append(file: Any, name: str, rows: np.ndarray) -> None:
+    """Append rows to a column of a file, which is made with the first ones."""
+    if name not in file:
+        stored: dict[str, Any] = {"chunks": True}
+        if rows.ndim == 4:
+            stored = {**_IMAGES, "chunks": (_IMAGES["chunks"], *rows.shape[1:])}
+        file.create_dataset(name, data=rows, maxshape=(None, *rows.shape[1:]), **stored)
+        return
+    column = file[name]
+    column.resize(len(column) + len(rows), axis=0)
+    column[-len(rows) :] = rows
+
+
+def attributes(path: Path) -> dict[str, Any]:
+    """Return the attributes of a file that are numbers or texts; none if it is damaged, which `episodes_of` says.
+
+    Raises:
+        ModuleNotFoundError: h5py is not installed.
+    """
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            found = {str(name): value for name, value in file.attrs.items()}
+    except OSError:
+        return {}
+    return {name: np.asarray(value).item() for name, value in found.items() if np.ndim(value) == 0}

@@ -1,19 +1,26 @@
-"""Read Minari's data sets."""
+"""Read and write Minari's data sets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from drqv2.datasets.columns import Columns
+from drqv2.datasets.episodes import Episode
+from drqv2.datasets.hdf5_errors import disk_errors
 from drqv2.datasets.images import Announce, Layout
 from drqv2.datasets.options import ReadOptions
+from drqv2.datasets.storable import ends, observed, require_readable
 from drqv2.envs.images import PIXELS, is_image
 from drqv2.errors import UserError, not_installed
 
 MINARI = "minari:"
+OWN = "drqv2"  # entry of the metadata of data sets written here: the episodes' origin, see `drqv2.datasets.origin`
 
 
 def minari_episodes(place: str, options: ReadOptions, announce: Announce) -> Iterator[Columns]:
@@ -27,15 +34,7 @@ def minari_episodes(place: str, options: ReadOptions, announce: Announce) -> Ite
     Raises:
         UserError: there is no such data set, or its observations or actions are of another kind.
     """
-    try:
-        import minari
-    except ModuleNotFoundError as error:
-        raise UserError(not_installed("minari", "offline")) from error
-    try:
-        dataset = minari.load_dataset(place.removeprefix(MINARI))
-    except Exception as error:  # minari's own, of many kinds
-        reason = " ".join(str(error).split())[:150]
-        raise UserError(f"{place}: cannot be loaded ({reason}); see `minari list local`") from error
+    dataset = load(place)
     space: Any = dataset.action_space
     for episode in dataset.iterate_episodes():
         taken = _to_unit(np.asarray(episode.actions), space)
@@ -48,6 +47,23 @@ def minari_episodes(place: str, options: ReadOptions, announce: Announce) -> Ite
             first_rows=(0, -1),
             layout=Layout(options.channels),
         )
+
+
+def load(place: str) -> Any:
+    """Return a data set of Minari's.
+
+    Raises:
+        UserError: there is no such data set, or Minari is not installed.
+    """
+    try:
+        import minari
+    except ModuleNotFoundError as error:
+        raise UserError(not_installed("minari", "offline")) from error
+    try:
+        return minari.load_dataset(place.removeprefix(MINARI))
+    except Exception as error:  # minari's own, of many kinds
+        reason = " ".join(str(error).split())[:150]
+        raise UserError(f"{place}: cannot be loaded ({reason}); see `minari list local`") from error
 
 
 class _Part(NamedTuple):
@@ -124,9 +140,130 @@ def _parts(name: str, space: Any, values: Any) -> Iterator[_Part]:
 
 
 def _to_unit(action: np.ndarray, space: Any) -> np.ndarray:
-    """Return actions of a Box scaled to [-1, 1], as agents here act; those outside the Box stay outside."""
+    """Return actions of a Box scaled to [-1, 1], as agents here act; those outside the Box stay outside.
+
+    Those that have these bounds already are not rounded.
+    """
     bounded = hasattr(space, "low") and bool(np.all(np.isfinite(space.low) & np.isfinite(space.high)))
     if not bounded or not np.all(space.low < space.high):
         raise UserError(f"actions {space}: must be a Box with finite bounds")
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    return 2 * (action - low) / (high - low) - 1
+    scaled = 2 * (action - low) / (high - low) - 1
+    return np.where((low == -1) & (high == 1), action, scaled)
+
+
+def metadata(place: str) -> dict[str, Any]:
+    """Return the metadata of a data set of Minari's, as its file has them; empty without such a data set.
+
+    Raises:
+        ModuleNotFoundError: minari is not installed.
+    """
+    from minari.storage import get_dataset_path
+
+    path = get_dataset_path(place.removeprefix(MINARI)) / "data" / "metadata.json"
+    try:
+        told = json.loads(path.read_text())
+    except (OSError, ValueError):  # `minari_episodes` says so
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def folder_of(place: str) -> Path:
+    """Return the directory of a data set that is to be written.
+
+    Raises:
+        UserError: its name is none that Minari takes, or Minari is not installed.
+    """
+    try:
+        from minari.dataset.minari_dataset import parse_dataset_id
+        from minari.storage import get_dataset_path
+    except ModuleNotFoundError as error:
+        raise UserError(not_installed("minari", "offline")) from error
+    try:
+        parse_dataset_id(place.removeprefix(MINARI))
+    except (ValueError, TypeError) as error:  # TypeError: without a version
+        raise UserError(
+            f"{place}: must be {MINARI}NAME-vN or {MINARI}FOLDER/NAME-vN, of letters, digits, - and _, such as "
+            f"{MINARI}cheetah/expert-v0"
+        ) from error
+    return Path(get_dataset_path(place.removeprefix(MINARI)))
+
+
+def folder_of_all() -> Path:
+    """Return the directory that holds all data sets of Minari's."""
+    from minari.storage import get_dataset_path
+
+    return Path(get_dataset_path())
+
+
+def write_minari(
+    episodes: Iterator[Episode],
+    folder: Path,
+    place: str,
+    about: Mapping[str, Any],
+    env_spec_of: Callable[[Episode], Any],
+) -> None:
+    """Write episodes as a data set of Minari's, with the spaces of what they hold.
+
+    Args:
+        episodes: of one image or one vector each, with actions in [-1, 1].
+        folder: is made.
+        place: minari:NAME.
+        about: numbers and texts on the episodes' origin, which become part of the metadata.
+        env_spec_of: returns gymnasium's EnvSpec of the environment that an episode comes from, or None.
+
+    Raises:
+        UserError: an episode does not fit the format.
+        OSError: the disk is full.
+    """
+    import minari
+    from gymnasium.spaces import Box
+    from minari.dataset.minari_storage import MinariStorage
+
+    first = next(episodes)
+    row, actions = observed(first, "Minari")[0], first.arrays["action"].shape[1:]
+    images = row.ndim == 3
+    folder.mkdir()
+    storage = MinariStorage.new(
+        folder / "data",
+        observation_space=Box(0, 255, row.shape, np.uint8) if images else Box(-np.inf, np.inf, row.shape, np.float32),
+        action_space=Box(-1.0, 1.0, actions, np.float32),
+        env_spec=env_spec_of(first),
+        jpeg_encoding=False,  # it loses information
+    )
+    name = place.removeprefix(MINARI)
+    storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__, OWN: dict(about)})
+    with disk_errors(folder) as require_room:
+        storage.update_episodes(_buffer(episode, require_room) for episode in itertools.chain([first], episodes))
+
+
+def _buffer(episode: Episode, require_room: Callable[[int], None]) -> Any:
+    """Return an episode in Minari's form, if there is room for it."""
+    from minari.data_collector import EpisodeBuffer
+
+    rows, arrays = observed(episode, "Minari"), episode.arrays
+    require_room(rows.nbytes)
+    if rows.ndim == 4:
+        require_readable(episode, rows, Layout())
+    if not np.issubdtype(arrays["action"].dtype, np.floating):
+        raise UserError(
+            f"{episode.where}: its actions are discrete, and Minari's are read with actions in [-1, 1] alone"
+        )
+    terminal, cut = ends(episode, "Minari")
+    return EpisodeBuffer(
+        observations=rows,
+        actions=arrays["action"][1:],
+        rewards=arrays["reward"][1:, 0],
+        terminations=terminal,
+        truncations=cut,
+    )
+
+
+def enter_namespace(name: str) -> None:
+    """Make the directory, which Minari calls a namespace, that a data set is to appear in."""
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.namespace import create_namespace, list_local_namespaces
+
+    namespace = parse_dataset_id(name)[0]
+    if namespace is not None and namespace not in list_local_namespaces():
+        create_namespace(namespace)

@@ -17,6 +17,7 @@ from drqv2.datasets.learnable import first_learnable
 from drqv2.datasets.minari import MINARI
 from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.origin import require_fit
+from drqv2.errors import UserError
 from drqv2.logging.diagnostics import diagnose
 from drqv2.regimes.evaluation import evaluate_policy
 from drqv2.replay.storage import ReplayBufferStorage
@@ -24,7 +25,11 @@ from drqv2.run import factory
 from drqv2.run.environments import make_envs
 from drqv2.run.stats import EpochStats, EvalStats
 from drqv2.run.workspace import BaseWorkspace
+from drqv2.system import files
 from drqv2.system.files import REPLAY
+
+_UNSEEN = 84  # pixels: image_size=auto where nobody learns from images; environments are given a size all the same
+_COLLECTED = 1_000_000  # transitions: least size of a replay in which then=drqv2 collects, as in regime=drqv2
 
 
 class OfflineWorkspace(BaseWorkspace):
@@ -44,6 +49,10 @@ class OfflineWorkspace(BaseWorkspace):
             cfg.data = str(Path(cfg.data).absolute())  # in the stored configuration
         if cfg.offline_frames is not None:
             self.length_key = "offline_frames"
+        resumed = files.has_snapshot(self.work_dir)
+        if not resumed:
+            require_fit(cfg.data, cfg)
+            self.fit_image_size()
         self.eval_envs = [] if cfg.eval_every_frames is None else make_envs(cfg, utils.EVAL_ENV)
         self.owns(*self.eval_envs)
         env: Any = self.eval_envs[0] if self.eval_envs else self.specs_of_data()
@@ -52,8 +61,9 @@ class OfflineWorkspace(BaseWorkspace):
             self.video_recorder, _ = factory.make_recorders(cfg, env, self.work_dir)
             self.owns(self.video_recorder)
         self.agent = factory.make_agent(cfg, env, self.device)
-        self.replay_storage, self.replay_loader = factory.make_replay(cfg, env, self.agent, self.work_dir, self.device)
-        self.owns(self.replay_loader)
+        self.specs = env
+        if resumed:
+            self.make_replay()
 
         self.train_until_step = utils.Until(self.num_frames, cfg.action_repeat)
         self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
@@ -61,7 +71,38 @@ class OfflineWorkspace(BaseWorkspace):
         self.diagnose_every_step = utils.Every(cfg.diagnostics_every_frames, cfg.action_repeat)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
-        batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
+    def fit_image_size(self) -> None:
+        """Resolve image_size=auto: the side of the data's images, which those of the environment then have, too.
+
+        Raises:
+            UserError: image_size is another, or the data's images are not square and so not those of an environment.
+        """
+        cfg = self.cfg
+        frame = None if cfg.obs_type == "state" else self.first_episode(cfg.data).get("frame")
+        if frame is None:
+            cfg.image_size = _UNSEEN if cfg.image_size == "auto" else cfg.image_size
+            return
+        height, width = frame.shape[2:]
+        if height != width and (cfg.eval_every_frames is not None or cfg.then is not None):
+            raise UserError(
+                f"data={cfg.data}: its images are {height}x{width}, those of environments are square; set "
+                "eval_every_frames=null, without then"
+            )
+        if cfg.image_size not in ("auto", height):
+            raise UserError(
+                f"image_size={cfg.image_size}: the images of data={cfg.data} are {height}x{width}; set "
+                f"image_size={height} or leave it out"
+            )
+        if cfg.image_size == "auto":
+            print(f"image_size: {height} (auto: that of the data)")
+        cfg.image_size = height
+
+    def make_replay(self) -> None:
+        """Make the replay and the iterator over its batches; its size is known by now."""
+        cfg, specs, agent = self.cfg, self.specs, self.agent
+        self.replay_storage, self.replay_loader = factory.make_replay(cfg, specs, agent, self.work_dir, self.device)
+        self.owns(self.replay_loader)
+        batches = factory.batches_for(agent, iter(self.replay_loader), cfg)
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
 
     def specs_of_data(self) -> DataSpecs:
@@ -80,21 +121,22 @@ class OfflineWorkspace(BaseWorkspace):
         Raises:
             UserError: some of it cannot be used, does not fit the environment, or is more than replay_buffer_size.
         """
-        self.replay_storage.delete()
-        require_fit(self.cfg.data, self.cfg)
+        cfg, replay_dir = self.cfg, self.work_dir / REPLAY
+        left = ReplayBufferStorage((), replay_dir)  # of a start that died before its first snapshot
+        left.delete()
         try:
-            transitions = fill_replay(
-                self.cfg.data,
-                self.replay_storage.replay_dir,
-                self.shapes,
-                self.cfg.replay_buffer_size,
-                ReadOptions.of(self.cfg),
-            )
+            size = None if cfg.replay_buffer_size == "auto" else cfg.replay_buffer_size
+            transitions = fill_replay(cfg.data, replay_dir, self.shapes, size, ReadOptions.of(cfg))
+            if size is None:
+                cfg.replay_buffer_size = transitions if cfg.then is None else max(transitions, _COLLECTED)
+                print(f"replay_buffer_size: {cfg.replay_buffer_size} (auto: the data have {transitions} transitions)")
+            self.make_replay()
+            self.snapshots.store_config()  # with what `auto` has become
         except BaseException:
-            self.replay_storage.delete()
+            left.delete()
             raise
         self.replay_storage.add_existing()
-        print(f"data: {transitions} transitions in {self.replay_storage.num_episodes} episodes of {self.cfg.data}")
+        print(f"data: {transitions} transitions in {self.replay_storage.num_episodes} episodes of {cfg.data}")
 
     def require_beginning(self) -> None:
         """Raise UserError if the data is gone."""

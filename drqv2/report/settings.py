@@ -71,6 +71,8 @@ def _values(run: Run) -> dict[str, str]:
     for name, value in own.items():
         if name.startswith("agent.") and name[6:] in own and own[name[6:]] == value:
             continue  # agent.lr is lr
+        if name == "replay_buffer_size" and run.config.get("data") and not run.config.get("then"):
+            continue  # it follows the data, which are shown
         shown[name] = _OF_TASK if name in usual and usual[name] == value else show(value)
     return shown
 

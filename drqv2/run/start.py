@@ -50,7 +50,9 @@ def open_workspace(
         files.remove_leftovers(work_dir)
         if not files.has_snapshot(work_dir):
             _keep_foreign_episodes(work_dir)
-        elif workspace.has_replay and not (work_dir / files.REPLAY).exists():
+        else:
+            _take_resolved(cfg, work_dir)
+        if files.has_snapshot(work_dir) and workspace.has_replay and not (work_dir / files.REPLAY).exists():
             _require_replay(cfg, work_dir)
         run = workspace(cfg, work_dir, stop)
         run.lock = acquired.pop_all()
@@ -167,6 +169,13 @@ def _keep_foreign_episodes(run_dir: Path) -> None:
             f"{run_dir / files.REPLAY} holds episodes and there is no snapshot: a new run would delete them\n"
             "Choose another hydra.run.dir, or move them away."
         )
+
+
+def _take_resolved(cfg: DictConfig, run_dir: Path) -> None:
+    """Replace `auto` by what it became at the first start, where the run's data said so: they may be gone by now."""
+    names = [name for name in ("image_size", "replay_buffer_size") if cfg.get(name) == "auto"]
+    if names and (found := newest_readable(run_dir)) is not None:
+        cfg.update({name: found[1]["config"][name] for name in names})
 
 
 def _require_replay(cfg: DictConfig, run_dir: Path) -> None:

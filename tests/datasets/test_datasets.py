@@ -540,6 +540,9 @@ def test_images_are_read_as_those_of_environments(shape: tuple[int, ...], unit: 
     [
         ("config.yaml", "task_name: cup_catch\naction_repeat: 4\n", {"task": "cup_catch", "action_repeat": 4}),
         ("config.yaml", "task_name: a+b\ntasks: [a, b]\naction_repeat: 4\n", {}),
+        ("config.yaml", "task_name: x\nenv: {_target_: null}\n", {"task": "x", "env": "dm_control"}),
+        ("config.yaml", "task_name: x\nenv: {_target_: my.make}\n", {"task": "x", "env": "my.make"}),
+        ("config.yaml", "task_name: P-v1\nenv_id: gymnasium:P-v1\nenv: {_target_: null}\n", {"task": "gymnasium:P-v1"}),
         ("dataset.json", '{"task": "cup_catch", "seed": 1}', {"task": "cup_catch"}),
         ("dataset.json", "[1, 2]", {}),
     ],
@@ -548,6 +551,14 @@ def test_what_a_data_set_says_of_its_origin(tmp_path: Path, name: str, content: 
     (tmp_path / name).write_text(content)
     assert origin(str(tmp_path)) == told
     assert origin("minari:drqv2/made-v0") == {}
+
+
+def test_one_of_several_tasks_has_its_own_origin(tmp_path: Path) -> None:
+    told = "tasks: [walker_walk, gymnasium:P-v1]\naction_repeat: 2\nenv: {_target_: null}\ntask_name: x\n"
+    (tmp_path / "config.yaml").write_text(f"{told}per_task: {{walker_walk: {{action_repeat: 4}}}}\n")
+    assert origin(str(tmp_path), task=0) == {"task": "walker_walk", "env": "dm_control", "action_repeat": 4}
+    assert origin(str(tmp_path), task=1) == {"task": "gymnasium:P-v1", "action_repeat": 2}
+    assert origin(str(tmp_path), task=2) == {}
 
 
 def test_a_damaged_origin_is_named(tmp_path: Path) -> None:

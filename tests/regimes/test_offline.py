@@ -13,6 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 from safetensors.numpy import load_file, save_file
 
+import eval as evaluation
 import train
 from drqv2.agents import offline
 from drqv2.agents.drqv2 import DrQV2Agent
@@ -24,6 +25,12 @@ from drqv2.run.hooks import Hooks
 from drqv2.snapshot import file as snapshot
 from tests.short_run import OFFLINE, assert_same, resume, rows, stored
 from tests.task_run import RECORDER, run_tasks
+
+SIZE = "replay_buffer_size"
+
+
+def stored_config(run_dir: Path) -> Any:
+    return OmegaConf.load(run_dir / "config.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +175,20 @@ def test_other_layouts_give_the_same_run(layout: str, data: Path, whole: Path, t
     assert rows(done, "train") == rows(whole, "train")
 
 
+@pytest.mark.parametrize("target", ["FILE.hdf5", "npz:DIR", "npz:DIR frame_stack=2", "minari:drqv2/made-v0"])
+def test_data_that_were_written_for_others_give_the_same_run(
+    target: str, data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("h5py", "minari"):
+        pytest.importorskip(package)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.chdir(tmp_path)
+    datasets.main(["convert", str(data), *target.split()])
+    done = run(tmp_path / "run", target.split()[0].removeprefix("npz:"), "save_video=false")
+    for name in ("train", "eval"):
+        assert rows(done, name) == rows(whole, name)
+
+
 @pytest.mark.filterwarnings("ignore")  # minari's, on what its metadata lacks
 def test_a_minari_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minari = pytest.importorskip("minari")
@@ -308,9 +329,75 @@ def test_data_of_another_action_repeat_are_refused(
     assert "set action_repeat=2" in refusal(capsys, tmp_path / "run", tmp_path / "new", "action_repeat=4")
 
 
-def test_data_of_another_task_are_announced(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tmp_path / "run", data, "task_name=another", "eval_every_frames=null")
-    assert "warning: the data are of " in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("overrides", "uses"),
+    [
+        (["task_name=another"], "another (tests.short_env.make)"),
+        (["env._target_=tests.envs.toys.Counter"], "cartpole_balance_sparse (tests.envs.toys.Counter)"),
+        (["env._target_=null"], "cartpole_balance_sparse (dm_control)"),
+        (["env._target_=null", "env_id=gymnasium:CartPole-v1"], "gymnasium:CartPole-v1"),
+    ],
+)
+def test_data_of_another_environment_are_named_first(
+    overrides: list[str], uses: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = "eval_every_frames=null", "num_train_frames=4", "log_every_frames=4", "obs_type=pixels"
+    run(tmp_path / "run", data, *more, *overrides)
+    told = capsys.readouterr().out
+    of = "cartpole_balance_sparse (tests.short_env.make)"
+    assert f"warning: data={data} comes from {of}, the run uses {uses}\n" in told
+    assert told.index("warning: data=") < told.index("image_size:") < told.index("data: 240 transitions")
+
+
+def test_data_of_the_same_environment_are_not_named(whole: Path, data: Path, tmp_path: Path, capsys: Any) -> None:
+    run(tmp_path / "run", data, "num_train_frames=4", "log_every_frames=4", "eval_every_frames=null")
+    assert "warning: data=" not in capsys.readouterr().out
+
+
+def sized(data: Path, folder: Path, side: int) -> Path:
+    """Return a copy of the data with images of another size, in V-D4RL's layout."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for i, path in enumerate(sorted((data / "buffer").iterdir())):
+        arrays = load_file(path)
+        image = rng.integers(0, 256, (len(arrays.pop("frame")), side, side, 3), np.uint8)
+        np.savez(folder / f"{i}.npz", **(arrays | {"image": image}))  # type: ignore[arg-type]
+    return folder
+
+
+def test_images_have_the_size_of_the_data(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, short = sized(data, tmp_path / "data", 64), "num_train_frames=40"
+    for name, more in (("seen", []), ("blind", ["eval_every_frames=null"])):
+        done = run(tmp_path / name, folder, short, *more)
+        assert "image_size: 64 (auto: that of the data)" in capsys.readouterr().out
+        assert stored_config(done).image_size == 64
+        evaluation.main([str(done), "episodes=1", "film=none"])
+        run(done, folder, "num_train_frames=80", *more)  # restarted by the same command line
+        assert snapshot.load(done / "snapshot.pt")["frame"] == 80
+    told = refusal(capsys, tmp_path / "wrong", folder, "image_size=84", "eval_every_frames=null")
+    assert f"image_size=84: the images of data={folder} are 64x64; set image_size=64 or leave it out" in told
+
+
+def test_images_that_are_not_square(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = broken(data, tmp_path / "bad", 0, frame=np.zeros((31, 3, 32, 48), np.uint8))
+    told = refusal(capsys, tmp_path / "run", bad)
+    assert f"data={bad}: its images are 32x48, those of environments are square; set eval_every_frames=null" in told
+
+
+def test_the_replay_follows_the_data(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.compose("regime=offline", "task=quadruped_run", data="x").replay_buffer_size == "auto"
+    assert train.compose("regime=offline", "replay_buffer_size=7e3", "task=quadruped_run", data="x")[SIZE] == 7000
+    short, blind = "num_train_frames=40", "eval_every_frames=null"
+    done = run(tmp_path / "run", data, short, blind)  # preset=debug sets 500
+    assert stored_config(done)[SIZE] == 240
+    assert snapshot.load(done / "snapshot.pt")["config"][SIZE] == 240
+    assert "replay_buffer_size: 240 (auto: the data have 240 transitions)" in capsys.readouterr().out
+    run(done, data, "num_train_frames=80", blind)
+    assert "replay_buffer_size" not in capsys.readouterr().out  # nothing has changed
+    done = run(tmp_path / "two", data, "num_train_frames=80", blind, "then=drqv2", "offline_frames=40")
+    assert stored_config(done)[SIZE] == 1_000_000
+    run(done, data, "num_train_frames=120", blind, "then=drqv2", "offline_frames=40")
+    assert snapshot.load(done / "snapshot.pt")["frame"] == 120
 
 
 def test_hooks_work(data: Path, tmp_path: Path) -> None:
@@ -358,14 +445,16 @@ def test_a_start_that_fails_leaves_no_copies(data: Path, tmp_path: Path, capsys:
         everything: Any = arrays | image
         np.savez(folder / f"{path.stem}.npz", **everything)
     told = refusal(capsys, tmp_path / "run", folder, "replay_buffer_size=100")
-    assert "must be at least 240" in told
+    assert f"replay_buffer_size=100: smaller than data={folder}; leave it out, or set at least 240" in told
     assert list((tmp_path / "run/buffer").iterdir()) == []
 
 
 def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = refusal(capsys, tmp_path / "a", data, "image_size=40")
-    assert "frame 3x32x32: that of the run is 3x40x40" in told
-    assert "image_size" in told
+    assert f"image_size=40: the images of data={data} are 32x32; set image_size=32 or leave it out" in told
+    bad = broken(data, tmp_path / "sizes", 2, frame=np.zeros((31, 3, 40, 40), np.uint8))
+    told = refusal(capsys, tmp_path / "c", bad)
+    assert "episode_00000002.safetensors: frame 3x40x40: that of the run is 3x32x32" in told
     bad = broken(data, tmp_path / "bad", 2, action=np.zeros((31, 5), np.float32))
     assert "episode_00000002.safetensors: action 5: that of the run is 1" in refusal(capsys, tmp_path / "b", bad)
 

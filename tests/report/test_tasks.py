@@ -101,6 +101,15 @@ def test_settings_are_the_same_on_all_tasks(tmp_path: Path) -> None:
     assert "tasks=[cheetah_run,humanoid_run]" in wholes["cheetah_run+humanoid_run"][0].label
 
 
+def test_the_size_of_a_replay_that_follows_the_data_is_no_setting(tmp_path: Path) -> None:
+    tasks, _ = grouped(
+        make_run(tmp_path / "a", [1], regime="offline", data="one", then=None, replay_buffer_size=100),
+        make_run(tmp_path / "b", [1], regime="offline", data="two", then=None, replay_buffer_size=200),
+        make_run(tmp_path / "c", [1], regime="offline", data="two", then=None, replay_buffer_size=200),
+    )
+    assert sorted(group.short for group in tasks["cheetah_run"]) == ["data=one", "default settings"]
+
+
 def test_the_defaults_of_a_task_without_a_file_are_those_of_medium(tmp_path: Path) -> None:
     medium, easy = "linear(1.0,0.1,500000)", "linear(1.0,0.1,100000)"
     tasks, _ = grouped(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from drqv2.config.kinds import Bool, Choice, Float, Int, Key, Text
+from drqv2.config.kinds import Auto, Bool, Choice, Float, Int, Key, Text
 from drqv2.config.tables import drqv2
-from drqv2.config.tables.shared import fixed, free
+from drqv2.config.tables.shared import LARGEST_RENDER, SMALLEST_IMAGE, fixed, free
 
 DATA = (
     fixed(
         "data",
         Text(),
         "Episodes to learn from: a run's directory, one of episode files (this project's, .npz of the public DrQ-v2 or "
-        "of V-D4RL, .hdf5 of V-D4RL or D4RL), or minari:NAME. They are not changed.",
+        "of V-D4RL, .hdf5 of V-D4RL or D4RL), one such file, or minari:NAME. They are not changed.",
         null="must be given",
     ),
     fixed(
@@ -42,8 +42,26 @@ AGENT = (
     ),
 )
 
+# Keys that mean something else where the data are given.
+_OTHERWISE = {
+    key.name: key
+    for key in (
+        fixed(
+            "image_size",
+            Auto(Int(SMALLEST_IMAGE, LARGEST_RENDER)),
+            "Side of the agent's square images, which must be that of the data's images. auto: taken from them.",
+            "pixels",
+        ),
+        Key(
+            "replay_buffer_size",
+            Auto(Int(1)),
+            "Capacity, at least the data's transitions. auto: these, and with then=drqv2 at least a million.",
+            "transitions",
+        ),
+    )
+}
 _OWN = {"Data": DATA}
 GROUPS = {  # by title, in the order in which they are shown
-    title: {"Records": RECORDS, "Agent": AGENT}.get(title, keys)
+    title: tuple(_OTHERWISE.get(key.name, key) for key in {"Records": RECORDS, "Agent": AGENT}.get(title, keys))
     for title, keys in {"Task": drqv2.GROUPS["Task"], **_OWN, **drqv2.GROUPS}.items()
 }
