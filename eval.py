@@ -45,7 +45,7 @@ from drqv2.errors import UserError
 from drqv2.evaluation import overlay, screen
 from drqv2.evaluation import trained_agent as trained
 from drqv2.evaluation.card import model_card
-from drqv2.evaluation.episodes import EpisodeResult, play
+from drqv2.evaluation.episodes import EpisodeResult, play, singly
 from drqv2.evaluation.export import export, observed, require_format
 from drqv2.evaluation.films import Picture, side_by_side
 from drqv2.evaluation.options import KEYS, source_of
@@ -180,7 +180,7 @@ def _index(task: str, names: Sequence[str]) -> int:
 
 def _play(envs: Sequence[Sequence[Any]], episodes: int, act: Policy) -> list[list[EpisodeResult]]:
     """Return the results of the episodes of each task, in its environments."""
-    results = play(list(itertools.chain(*envs)), _EVALUATION, episodes, act, lambda *_: None, len(envs))
+    results = play(list(itertools.chain(*envs)), _EVALUATION, episodes, singly(act), lambda *_: None, len(envs))
     return [results[i * episodes :][:episodes] for i in range(len(envs))]
 
 
@@ -191,7 +191,7 @@ def _store_episodes(
     about |= {"seed": cfg.seed, "noise": args.noise, "random_share": args.random_share}
     explore = with_noise(act, envs[0].action_spec(), args.noise, args.random_share, cfg.seed)
     with EpisodeStore(Path(args.store), envs[0], cfg.frame_stack, about) as store:
-        results = play(envs, _EVALUATION, args.episodes, explore, store.watch)
+        results = play(envs, _EVALUATION, args.episodes, singly(explore), store.watch)
     print(f"{about['task']}: {about['weights']}, frame {about['frame']:,}, {args.episodes} episodes, seed {cfg.seed}")
     print("\n".join(episodes_table(results, cfg.action_repeat)))
     print(f"data set: {args.store}; python -m drqv2.datasets card {args.store}")

@@ -27,7 +27,7 @@ import torch
 from omegaconf import DictConfig
 
 from drqv2 import utils
-from drqv2.agents.acting import choose_actions, evaluation_policy, takes_task
+from drqv2.agents.acting import batch_policy, choose_actions, takes_task
 from drqv2.envs import ExtendedTimeStep, info
 from drqv2.errors import UserError
 from drqv2.evaluation import tasks
@@ -190,13 +190,9 @@ class Workspace(BaseWorkspace):
 
     def eval(self) -> EvalStats:
         """Play num_eval_episodes without exploration; log their returns and film the first."""
-        policy = evaluation_policy(self.agent, self.train_envs[0].action_spec().shape, self.global_step)
-
-        @torch.no_grad()
-        def act(time_step: ExtendedTimeStep, episode: int) -> np.ndarray:
-            return policy(time_step, episode)
-
-        return evaluate(self, self.eval_envs, self.video_recorder, act)
+        act = batch_policy(self.agent, self.train_envs[0].action_spec().shape, self.global_step)
+        with torch.no_grad():
+            return evaluate(self, self.eval_envs, self.video_recorder, act)
 
     @property
     def frames_per_step(self) -> int:

@@ -117,7 +117,7 @@ MAY_USE: dict[str, set[str]] = {
         "evaluation",
     },
     "report": {"system", "config", "evaluation"},
-    "doctor": {"system", "config", "envs", "agents", "rollout"},
+    "doctor": {"system", "config", "envs", "agents"},
     "doctor/__main__": {"launch"},
 }
 ROOT_MODULES = {path.stem for path in ROOT.glob("*.py")} | {"benchmarks", "tests"}

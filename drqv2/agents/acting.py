@@ -11,6 +11,9 @@ import numpy as np
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.utils import eval_mode as as_in_evaluation
 
+# Time steps and the numbers of their episodes -> the actions.
+Act = Callable[[Sequence[Any], Sequence[int]], Sequence[np.ndarray]]
+
 
 def takes_task(agent: Any) -> bool:
     """Return whether an agent takes the task: as argument `task` of `act`, and as sixth field of a batch."""
@@ -59,11 +62,11 @@ def choose_actions(
     return actions
 
 
-def evaluation_policy(agent: Any, shape: Sequence[int], step: int) -> Callable[[Any, int], np.ndarray]:
-    """Return a function from a time step and the number of its episode to the action, without exploration.
+def batch_policy(agent: Any, shape: Sequence[int], step: int) -> Act:
+    """Return a function from time steps and the numbers of their episodes to the actions, without exploration.
 
-    A recurrent agent's `act_from(state, obs, step, eval_mode)` returns the action and the state for the episode's next
-    step; None is the state where an episode starts.
+    A recurrent agent's `act_from(states, obs, step, eval_mode)` returns the actions for observations [N, ...] and the
+    states for the episodes' next steps; None is the state where an episode starts.
 
     Args:
         agent: has `act`, or `act_from`.
@@ -73,18 +76,26 @@ def evaluation_policy(agent: Any, shape: Sequence[int], step: int) -> Callable[[
     states: dict[int, Any] = {}
     knows_task = takes_task(agent)
 
-    def act(time_step: Any, episode: int) -> np.ndarray:
+    def act(time_steps: Sequence[Any], episodes: Sequence[int]) -> Sequence[np.ndarray]:
+        observations = [time_step.observation for time_step in time_steps]
         if not hasattr(agent, "act_from"):
-            tasks = [time_step.task] if knows_task else None
-            return choose_actions(agent, [time_step.observation], shape, step, True, tasks)[0]
-        state = None if time_step.first() else states[episode]
+            tasks = [time_step.task for time_step in time_steps] if knows_task else None
+            return choose_actions(agent, observations, shape, step, True, tasks)
+        before = [None if time_step.first() else states[i] for time_step, i in zip(time_steps, episodes, strict=True)]
         with as_in_evaluation(agent):
-            action, states[episode] = agent.act_from(state, time_step.observation, step, eval_mode=True)
-        _check([action], f"{type(agent).__name__}.act_from", shape, step)
-        chosen: np.ndarray = action
+            actions, after = agent.act_from(before, _batch(observations), step, eval_mode=True)
+        states.update(zip(episodes, after, strict=True))
+        _check(actions, f"{type(agent).__name__}.act_from", shape, step)
+        chosen: Sequence[np.ndarray] = actions
         return chosen
 
     return act
+
+
+def evaluation_policy(agent: Any, shape: Sequence[int], step: int) -> Callable[[Any, int], np.ndarray]:
+    """Return a function from a time step and the number of its episode to the action; see `batch_policy`."""
+    act = batch_policy(agent, shape, step)
+    return lambda time_step, episode: act([time_step], [episode])[0]
 
 
 def _check(actions: Sequence[Any], who: str, shape: Sequence[int], step: int) -> None:

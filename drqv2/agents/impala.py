@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,13 +96,13 @@ class ImpalaAgent:
 
     def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
         """Return the action for one observation at the start of an episode; see `act_from`."""
-        return self.act_from(None, obs, step, eval_mode)[0]
+        return np.asarray(self.act_from([None], obs[None], step, eval_mode)[0][0])
 
     def act_from(
-        self, state: State | None, obs: np.ndarray, step: int, eval_mode: bool
-    ) -> tuple[np.ndarray, State | None]:
-        """Return the action for one observation and the state of the LSTM after it, see `Policy.act_from`."""
-        return self.policy.act_from(state, obs, None if eval_mode else self.generator)
+        self, states: Sequence[State | None], obs: np.ndarray, step: int, eval_mode: bool
+    ) -> tuple[np.ndarray, list[State | None]]:
+        """Return actions for observations [N, ...] and the states of the LSTM after them, see `Policy.act_from`."""
+        return self.policy.act_from(states, obs, None if eval_mode else self.generator)
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the most probable actions, which shares the weights: for export."""

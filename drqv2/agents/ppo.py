@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,13 +132,13 @@ class PPOAgent:
 
     def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
         """Return the action for one observation at the start of an episode; see `act_from`."""
-        return self.act_from(None, obs, step, eval_mode)[0]
+        return np.asarray(self.act_from([None], obs[None], step, eval_mode)[0][0])
 
     def act_from(
-        self, state: State | None, obs: np.ndarray, step: int, eval_mode: bool
-    ) -> tuple[np.ndarray, State | None]:
-        """Return the action for one observation and the state of the LSTM after it, see `Policy.act_from`."""
-        return self.policy.act_from(state, obs, None if eval_mode else self.generator)
+        self, states: Sequence[State | None], obs: np.ndarray, step: int, eval_mode: bool
+    ) -> tuple[np.ndarray, list[State | None]]:
+        """Return actions for observations [N, ...] and the states of the LSTM after them, see `Policy.act_from`."""
+        return self.policy.act_from(states, obs, None if eval_mode else self.generator)
 
     @torch.inference_mode()
     def step(self, obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:

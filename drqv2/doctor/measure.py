@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
-from drqv2.config.schema import CFGS
 from drqv2.errors import UserError
 from drqv2.programs import ROOT
 
 TIMEOUT = 60  # seconds for a process
+_MOST_SECONDS = 300  # for a run of preset=cartpole
 RENDERED = ("task_name", "frame_stack", "action_repeat", "image_size", "render")  # keys of a configuration
 
 
@@ -65,36 +67,34 @@ def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int, 
     return dict(found)
 
 
-def ppo(seconds: float = 2.0) -> tuple[int, float]:
-    """Return the steps of preset=cartpole, and how many of them a second are collected and learnt from.
+def cartpole() -> tuple[float, float]:
+    """Train by preset=cartpole; return the seconds of the whole command, and the run's last evaluation.
 
-    Args:
-        seconds: to measure for, after the first update.
+    Raises:
+        UserError: it fails.
     """
-    import torch
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-
-    from drqv2.agents.ppo import PPOAgent
-    from drqv2.envs.pool import PoolVector
-    from drqv2.rollout.collector import Collector
-
-    with initialize_config_dir(str(CFGS), version_base="1.3"):
-        cfg = compose("config", overrides=["regime=ppo", "preset=cartpole"])
-    keys: Any = OmegaConf.to_container(cfg.agent, resolve=True)
-    vector = PoolVector("CartPole-v1", cfg.num_envs, 0)
-    shape, spec = tuple(vector.observation_spec().shape), vector.action_spec()
-    agent = PPOAgent(shape, spec, **{k: v for k, v in keys.items() if k != "_target_"} | {"device": "cpu"})
-    segments = Collector(vector, agent.step, None, cfg.num_envs, cfg.horizon, cfg.discount)
-    segments.start(vector.reset())
-    agent.update(segments, 0)
-    begin, batches = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
-        agent.update(segments, 0)
-        batches += 1
-    vector.close()
-    assert torch.isfinite(next(agent.policy.parameters())).all()
-    return int(cfg.total_timesteps), batches * cfg.num_envs * cfg.horizon / (time.perf_counter() - begin)
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        words = ["train", "regime=ppo", "preset=cartpole", "console=off", f"hydra.run.dir={folder}/run"]
+        command = [sys.executable, "-m", "drqv2", *words]
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+        try:
+            subprocess.run(
+                command,
+                env={**os.environ, "PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                timeout=_MOST_SECONDS,
+                check=True,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"takes more than {_MOST_SECONDS} s") from None
+        except subprocess.CalledProcessError as error:
+            raise UserError(f"fails: {(error.stderr.strip().splitlines() or ['no message'])[-1]}") from None
+        seconds = time.perf_counter() - begin
+        with open(f"{folder}/run/eval.csv", newline="") as table:
+            *_, last = csv.DictReader(table)
+    return seconds, float(last["episode_reward"])
 
 
 def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:

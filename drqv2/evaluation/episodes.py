@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from drqv2.agents.acting import Act
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.info import Sums, add
 from drqv2.evaluation.films import FirstEpisode, FirstEpisodes
@@ -45,23 +46,25 @@ def play(
     envs: Sequence[Any],
     evaluation: int,
     episodes: int,
-    act: Callable[[Any, int], np.ndarray],
+    act: Act,
     watch: Callable[[int, Any, Any], None],
     tasks: int = 1,
+    together: bool = False,
 ) -> list[EpisodeResult]:
     """Play episodes 0, 1, ... of an evaluation, each in the next free environment of its task, all tasks side by side.
 
-    An episode depends only on its seed, (evaluation, episode), and on `act`, which gets one observation at a time, but
-    not on the number of environments.
+    An episode depends only on its seed, (evaluation, episode), and on `act`, but not on the number of environments,
+    unless `act` is called for several at once and rounds differently then.
 
     Args:
         envs: handles on environments, see `drqv2.envs.handles`: as many of each task, task by task.
         evaluation: index of the evaluation, which seeds its episodes.
         episodes: number of episodes of each task.
-        act: maps a time step and the number of its episode to an action. The episodes of task t have the numbers
+        act: maps time steps and the numbers of their episodes to actions. The episodes of task t have the numbers
             t * episodes and up.
         watch: called with (episode, environment, time_step) for every time step, including the first.
         tasks: number of tasks.
+        together: call `act` once for all environments; otherwise for one, which steps while the next action is chosen.
 
     Returns:
         The result of each episode, task by task.
@@ -83,22 +86,35 @@ def play(
     for i in range(len(envs)):
         begin(i)
     while running:
-        for i, episode in list(running.items()):
-            time_step = envs[i].finish()
-            results[episode] = results[episode].after(time_step)
-            watch(episode, envs[i], time_step)
-            if time_step.last():
-                del running[i]
-                begin(i)
-            else:
-                envs[i].start("step", act(time_step, episode))
+        turn = list(running)
+        for some in [turn] if together else [[i] for i in turn]:
+            time_steps = {i: envs[i].finish() for i in some}
+            for i, time_step in time_steps.items():
+                results[running[i]] = results[running[i]].after(time_step)
+                watch(running[i], envs[i], time_step)
+            acting = [i for i in some if not time_steps[i].last()]
+            if acting:
+                actions = act([time_steps[i] for i in acting], [running[i] for i in acting])
+                for i, action in zip(acting, actions, strict=True):
+                    envs[i].start("step", action)
+            for i in some:
+                if time_steps[i].last():
+                    del running[i]
+                    begin(i)
     return results
 
 
+def singly(act: Callable[[Any, int], np.ndarray]) -> Act:
+    """Return `act`, which maps a time step and the number of its episode to an action, as a function of several."""
+    return lambda time_steps, episodes: list(map(act, time_steps, episodes))
+
+
 def evaluate(
-    run: BaseWorkspace, envs: Sequence[EnvHandle], recorder: VideoRecorder, act: Callable[[Any, int], np.ndarray]
+    run: BaseWorkspace, envs: Sequence[EnvHandle], recorder: VideoRecorder, act: Act, together: bool = False
 ) -> EvalStats:
     """Play num_eval_episodes of each task of a run without exploration; log their returns and film the first.
+
+    Arguments are those of `play`.
 
     Returns:
         Statistics of the evaluation.
@@ -110,14 +126,16 @@ def evaluate(
     video, episodes = run.work_dir / "eval_video" / f"{run.global_frame}.mp4", run.cfg.num_eval_episodes
     film = FirstEpisodes(recorder, video.name, run.tasks) if len(run.tasks) > 1 else FirstEpisode(recorder, video.name)
 
+    filmed = run.cfg.save_video is True or (run.cfg.save_video == "last" and run.global_frame >= run.num_frames)
+
     def watch(episode: int, env: Any, time_step: Any) -> None:
         run.stop.raise_if_requested()
-        if episode % episodes == 0:
+        if filmed and episode % episodes == 0:
             film.add(episode // episodes, env, time_step)
 
     began = time.perf_counter()
     with run.timer.paused(), run.time_shares.spent_on("evaluation"), eval_mode(run.agent):
-        results = play(envs, run.progress.evaluations, episodes, act, watch, len(run.tasks))
+        results = play(envs, run.progress.evaluations, episodes, act, watch, len(run.tasks), together)
     run.progress.evaluations += 1
     stats = _log(run, results, time.perf_counter() - began)
     with run.timer.paused(), run.time_shares.spent_on("evaluation"):

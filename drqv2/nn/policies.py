@@ -280,21 +280,28 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def act_from(
-        self, state: State | None, obs: np.ndarray, generator: torch.Generator | None
-    ) -> tuple[np.ndarray, State | None]:
-        """Return the action for one observation and the state of the LSTM after it.
+        self, states: Sequence[State | None], obs: np.ndarray, generator: torch.Generator | None
+    ) -> tuple[np.ndarray, list[State | None]]:
+        """Return the actions for observations of several episodes [N, ...] and the states of the LSTM after them.
 
         Args:
-            state: of the LSTM before it; None at the start of an episode.
-            obs: the observation.
-            generator: of the sample; None for the most probable action (the mean, of a vector).
+            states: of the LSTM before each; None at the start of an episode.
+            obs: the observations, [N, ...].
+            generator: of the samples; None for the most probable actions (the means, of vectors).
         """
         device = self.critic.weight.device
-        batch = torch.as_tensor(obs, device=device)[None, None]  # [1, 1, ...]
-        first = torch.full((1, 1), state is None, device=device)
-        dist, _, state = self(batch, self.initial_state(1) if state is None else state, first)
-        action: np.ndarray = (dist.mode() if generator is None else dist.sample(generator))[0, 0].cpu().numpy()
-        return action.reshape(self.action_shape), state
+        first = torch.tensor([[state is None] for state in states], device=device)
+        before = self.initial_state(len(states))
+        if before is not None:
+            known = [before[0][:1], before[1][:1]]  # of an episode's start
+            h, c = zip(*(known if state is None else state for state in states), strict=True)
+            before = torch.cat(h), torch.cat(c)
+        dist, _, after = self(torch.as_tensor(obs, device=device)[:, None], before, first)
+        actions: np.ndarray = (dist.mode() if generator is None else dist.sample(generator))[:, 0].cpu().numpy()
+        of_each: list[State | None] = [None] * len(states)
+        if after is not None:
+            of_each = [(h, c) for h, c in zip(after[0].split(1), after[1].split(1), strict=True)]
+        return actions.reshape(len(states), *self.action_shape), of_each
 
     def features(self, obs: Tensor) -> Tensor:
         """Return features [B, hidden] of observations [B, ...], before the LSTM."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
-from drqv2.agents.acting import evaluation_policy
-from drqv2.envs import ExtendedTimeStep
+from drqv2.agents.acting import batch_policy
 from drqv2.evaluation.episodes import evaluate
 from drqv2.run.stats import EvalStats
 
@@ -27,10 +25,7 @@ def evaluate_policy(workspace: Any) -> EvalStats:
     """
     workspace.require_finite(parameters=True)
     shape = workspace.eval_envs[0].action_spec().shape
-    policy = evaluation_policy(workspace.agent, shape, workspace.global_step)
-
-    @torch.no_grad()
-    def act(time_step: ExtendedTimeStep, episode: int) -> np.ndarray:
-        return policy(time_step, episode)
-
-    return evaluate(workspace, workspace.eval_envs, workspace.video_recorder, act)
+    act = batch_policy(workspace.agent, shape, workspace.global_step)
+    together = hasattr(workspace.agent, "act_from")  # these agents act on batches
+    with torch.no_grad():
+        return evaluate(workspace, workspace.eval_envs, workspace.video_recorder, act, together)

@@ -105,7 +105,8 @@ def make_envs(cfg: DictConfig, stream: int, patience: str | None = None, truncat
     names, training = task_names(cfg), stream == utils.TRAIN_ENV
     number = cfg.num_envs if training else cfg.num_eval_envs
     total = number * len(names)
-    here = not cfg.overlap or (total == 1 and not training)
+    # EnvPool steps each of its environments in a thread of its own.
+    here = not cfg.overlap or (not training and (total == 1 or is_pool(cfg)))
     serial = "overlap=false" if training or len(names) > 1 else "num_eval_envs=1"
     made: list[EnvHandle] = []
     try:

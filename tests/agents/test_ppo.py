@@ -187,14 +187,32 @@ def test_the_first_batch_only_begins_the_statistics_of_observations() -> None:
     assert stats.count == 48
 
 
+@pytest.mark.parametrize("lstm", [True, False])
+def test_episodes_are_played_together_as_one_by_one(lstm: bool) -> None:
+    agent, rng = make_agent(lstm=lstm), np.random.default_rng(0)
+    agent.policy.float()
+    alone: list[Any] = [None, None, None]
+    together: list[Any] = [None, None, None]
+    for step in range(4):
+        obs = rng.standard_normal((3, 5)).astype(np.float32)
+        if step == 2:  # an episode starts anew
+            alone[1] = together[1] = None
+        actions, together = agent.act_from(together, obs, 0, eval_mode=True)
+        for i in range(3):
+            (action,), (alone[i],) = agent.act_from([alone[i]], obs[i : i + 1], 0, eval_mode=True)
+            np.testing.assert_allclose(actions[i], action, atol=1e-6)
+            for ours, theirs in zip(together[i] or (), alone[i] or (), strict=True):
+                torch.testing.assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize("spec", [ARGUMENTS["action_spec"], specs.BoundedArray((2,), np.int64, 0, [1, 3], "action")])
 def test_actions_have_the_shape_of_the_spec(spec: Any) -> None:
     agent = make_agent(action_spec=spec, lstm=True)
     agent.policy.float()
-    action, state = agent.act_from(None, np.zeros(5, np.float32), 0, eval_mode=True)
+    (action,), states = agent.act_from([None], np.zeros((1, 5), np.float32), 0, eval_mode=True)
     assert action.shape == spec.shape
     spec.validate(action)
-    agent.act_from(state, np.zeros(5, np.float32), 0, eval_mode=False)
+    agent.act_from(states, np.zeros((1, 5), np.float32), 0, eval_mode=False)
     actions, *_ = agent.step(torch.zeros(7, 5), agent.policy.initial_state(7), torch.zeros(7, dtype=torch.bool))
     assert actions.shape == (7, *spec.shape)
 

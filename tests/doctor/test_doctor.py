@@ -151,7 +151,7 @@ def test_libraries_are_optional_and_ppo_is_measured(monkeypatch):
     if find_spec("envpool") is None:
         pytest.skip("EnvPool is not installed")
     _, pool, *_ = doctor.libraries()
-    assert re.search(r"PPO learns at [\d,]+ steps a second: regime=ppo preset=cartpole \(100,000\) takes", pool.text)
+    assert re.search(r"preset=cartpole took [1-9]\d* s and returned (4[5-9]\d|500) of 500$", pool.text)
 
 
 def test_replay_counts_each_frame_once():

@@ -190,20 +190,30 @@ def test_restore() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_evaluation_does_not_depend_on_how_many_play(count: int) -> None:
-    def act(time_step: Any, episode: int) -> np.ndarray:
-        return np.full(2, np.cos(time_step.observation.sum()), np.float32)
+@pytest.mark.parametrize(("count", "together"), [(2, False), (5, False), (2, True), (5, True)])
+def test_evaluation_does_not_depend_on_how_many_play(count: int, together: bool) -> None:
+    calls = []
+
+    def act(time_steps: Sequence[Any], episodes: Sequence[int]) -> list[np.ndarray]:
+        calls.append(len(time_steps))
+        return [np.full(2, np.cos(time_step.observation.sum()), np.float32) for time_step in time_steps]
 
     def results(environments: list[Any]) -> tuple[list[EpisodeResult], list[tuple[int, int]]]:
         seen: dict[int, int] = {}
-        found = play(environments, 7, 4, act, lambda j, env, ts: seen.update({j: hash(ts.observation.tobytes())}))
+        found = play(
+            environments,
+            *(7, 4, act),
+            lambda j, env, ts: seen.update({j: hash(ts.observation.tobytes())}),
+            together=together,
+        )
         for env in environments:
             env.close()
         return found, sorted(seen.items())
 
     one = results([LocalEnv(make)])
+    assert max(calls) == 1
     assert one == results([LocalEnv(make) for _ in range(count)])
+    assert max(calls) == (min(count, 4) if together else 1)
     assert len({value for _, value in one[1]}) == 4  # four different episodes
     assert all(result.steps == 30 for result in one[0])
 

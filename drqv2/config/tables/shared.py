@@ -133,7 +133,13 @@ EVALUATION = (
     ),
     free("eval_at_start", Bool(), "Evaluate before the first epoch, too.", legacy=True),
     free("num_eval_episodes", Int(1), "Episodes of one evaluation.", "episodes"),
-    free("num_eval_envs", Int(1), "Environments that play episodes of an evaluation in parallel.", "environments"),
+    free(
+        "num_eval_envs",
+        Int(1),
+        "Environments that play episodes of an evaluation in parallel; policies of regime=ppo and impala act on all of "
+        "them at once, which may round differently.",
+        "environments",
+    ),
     free(
         "epoch_frames",
         Int(1),
@@ -227,7 +233,11 @@ RECORDS = (
     ),
     free("use_tb", Bool(), "Write TensorBoard events."),
     free("use_wandb", Bool(), "Log to Weights & Biases (pip install wandb; WANDB_MODE=offline without a server)."),
-    free("save_video", Bool(), "Film the first episode of each evaluation."),
+    free(
+        "save_video",
+        Choice(True, False, "last"),
+        "Film the first episode of each evaluation; last: only when the run has all its frames.",
+    ),
     free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
     free(
         "video_fps",
