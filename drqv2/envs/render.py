@@ -12,6 +12,7 @@ import sys
 
 from drqv2.errors import UserError
 
+_BACKENDS = ("egl", "osmesa") if sys.platform == "linux" else ("glfw",)
 _TRIAL = """
 import os
 from dm_control import _render
@@ -41,7 +42,7 @@ def choose_backend() -> str | None:
     if "dm_control._render" in sys.modules:
         chosen: str | None = sys.modules["dm_control._render"].BACKEND
         return chosen
-    backend = os.environ.get("MUJOCO_GL") or next(filter(works, ("egl", "osmesa")), None)
+    backend = os.environ.get("MUJOCO_GL") or next(filter(works, _BACKENDS), None)
     if backend is not None:
         os.environ["MUJOCO_GL"] = backend
     return backend

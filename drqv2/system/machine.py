@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
 import sysconfig
 from pathlib import Path
@@ -35,7 +36,7 @@ def processor() -> tuple[str, str]:
     AVX-512's instructions for bf16 alone, products take twice as long as in fp32, on AMD's half as long
     (https://github.com/libxsmm/tpp-mlir/pull/1025; the same was measured for results/performance.md).
     """
-    text = Path("/proc/cpuinfo").read_text()
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""  # Linux alone has it
     words = text.split()
     names = [row.partition(":")[2].strip() for row in text.splitlines() if row.startswith("model name")]
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
@@ -45,7 +46,7 @@ def processor() -> tuple[str, str]:
         kind = "fast"
     else:
         kind = "slow" if vectors and "avx512_bf16" in words else "emulated"
-    return (names or ["CPU"])[0], kind
+    return (names or [platform.processor() or "CPU"])[0], kind
 
 
 def resolve_precision(precision: str, device: str) -> str:
@@ -79,7 +80,7 @@ def resolve_compile(compile: str | bool, device: str) -> bool:
 
 def cores() -> float:
     """Return the number of CPU cores that this process may use, by its affinity and its container's quota."""
-    count = float(len(os.sched_getaffinity(0)))
+    count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with contextlib.suppress(OSError, ValueError):  # no cgroup, or "max": no quota
         quota, period = map(float, Path("/sys/fs/cgroup/cpu.max").read_text().split())
         count = min(count, quota / period)
@@ -132,8 +133,11 @@ def learner_threads(actors: int) -> int | None:
 
 def memory() -> tuple[float, float]:
     """Return the total and the available memory of this process in bytes, page cache included."""
-    rows = dict(row.split(":") for row in Path("/proc/meminfo").read_text().splitlines())
-    total, available = (1024.0 * int(rows[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    import psutil  # only here: help and messages do without it
+
+    total, available = map(float, psutil.virtual_memory()[:2])
+    if not Path("/proc/self/cgroup").exists():
+        return total, available
     # 0::/path is the single hierarchy of cgroup v2; N:memory:/path is the memory controller of v1.
     cgroups = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     if "memory" in cgroups:
