@@ -44,9 +44,8 @@ from drqv2.play.policy import Policy
 
 policy = Policy("{file}")
 env = policy.world.make()  # the environment above, from the file alone; raises if it has become another
-for played in policy.play(env, seed=1):
-    pass
-print(played.total, played.steps)
+*_, end = policy.play(env, seed=1)
+print(end.total, end.steps)
 ```
 
 An environment that you have made yourself is compared with this world by `policy.world.require(env)`."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "policies"
 # Bounds of the return of the first steps of the episode with seed 1, and of the whole episode.
 RETURNS = {
     "cartpole": (100, (100, 100), (500, 500)),
+    "walker_walk": (100, (80, 120), (420, 600)),
 }
 CASES = [(name, steps, least, most) for name, (steps, (least, most), _) in RETURNS.items()]
 WHOLE = [pytest.param(name, None, *bounds, marks=pytest.mark.slow) for name, (_, _, bounds) in RETURNS.items()]
@@ -42,6 +46,12 @@ def test_an_episode_depends_on_the_seed_alone() -> None:
 
     assert actions(1) == actions(1) != actions(2)
     env.close()
+
+
+def test_the_example_of_a_card_runs() -> None:
+    _, example = re.findall(r"```python\n(.*?)```", (FOLDER / "cartpole.onnx.md").read_text(), re.DOTALL)
+    ran = subprocess.run([sys.executable, "-c", example], cwd=FOLDER, capture_output=True, text=True, check=True)
+    assert ran.stdout == "500.0 500\n"
 
 
 @pytest.mark.parametrize("name", RETURNS)
