@@ -51,6 +51,7 @@ from drqv2.evaluation.films import Picture, side_by_side
 from drqv2.evaluation.options import KEYS, source_of
 from drqv2.evaluation.storing import EpisodeStore, with_noise
 from drqv2.evaluation.tables import episodes_table, tasks_table
+from drqv2.evaluation.world import world_of
 from drqv2.launch.arguments import run_tool
 from drqv2.run import factory
 from drqv2.run.environments import make_envs, task_names
@@ -122,7 +123,8 @@ def run(sources: Sequence[str], values: dict[str, Any]) -> None:
             _store(stem, summary | _numbers(played_names, results, several=len(names) > 1))
         if args.export:
             exported = dict(zip(played_names, (some[0] for some in own), strict=True))
-            _export(agent, Path(args.export), act, exported, cfg, source, frame, table)
+            played_all = list(itertools.chain(*results))
+            _export(agent, Path(args.export), act, exported, cfg, source, frame, played_all, table)
         cells = _cells(chosen, args.film, results, several=len(names) > 1)
         if cells:
             pictures = [Picture(own[i][k % filmed], e, played_names[i]) for k, (i, e) in enumerate(cells)]
@@ -205,14 +207,17 @@ def _export(
     cfg: DictConfig,
     source: Path,
     frame: int,
+    results: Sequence[EpisodeResult],
     table: Sequence[str],
 ) -> None:
     """Write the policy for other programs, checked on an environment of each task, by name, and its model card."""
     number = math.ceil(100 / len(envs))
     time_steps = [step for env in envs.values() for step in observed(env, _EVALUATION, act, number)]
-    difference, inputs = export(agent, path, time_steps, next(iter(envs.values())).action_spec().shape)
+    spec, run_dir = next(iter(envs.values())).action_spec(), source if source.is_dir() else None
     actions = {name: env.call("own_action_spec") for name, env in envs.items()}
-    card = model_card(path, cfg, source if source.is_dir() else None, frame, inputs, table, difference, actions)
+    world = world_of(cfg, run_dir, frame, time_steps[0].observation, spec, actions, results)
+    difference, inputs = export(agent, path, time_steps, spec.shape, world.metadata())
+    card = model_card(path, cfg, run_dir, world, inputs, table, difference, actions)
     written = path.with_name(f"{path.name}.md")
     try:
         files.write_atomically(written, card.encode())

@@ -3,6 +3,7 @@
 drqv2 train task=walker_walk            # as python train.py does in the repository
 drqv2 eval RUN_DIR episodes=20          # python eval.py
 drqv2 report exp_local/                 # python report.py
+drqv2 play policy.onnx                  # python -m drqv2.play
 drqv2 doctor                            # python -m drqv2.doctor
 drqv2 snapshot RUN_DIR                  # python -m drqv2.snapshot
 drqv2 datasets list DIR                 # python -m drqv2.datasets
@@ -22,7 +23,7 @@ from drqv2.config.formatting import did_you_mean
 from drqv2.programs import ROOT
 
 _SCRIPTS = ("train", "eval", "report")
-_TOOLS = ("config", "datasets", "doctor", "snapshot")
+_TOOLS = ("config", "datasets", "doctor", "play", "snapshot")
 
 
 def main() -> None:

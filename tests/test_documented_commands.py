@@ -40,12 +40,12 @@ SHORT_PPO = (
 ).split()
 # These keys need more than a checked configuration: files are found and imported, weights fit.
 NEEDS_A_RUN = ("resume=", "init_from=", "agent_dir=", "env._target_=")
-# Programs not written by this project; and ours that other tests run: doctor/, report/ (--watch), config/.
+# Programs not written by this project; and ours that other tests run: doctor/, report/ (--watch), config/, play/.
 ELSEWHERE = (
     *(".", "pip", "conda", "docker", "ray", "git", "apt-get", "srun", "pre-commit", "pip-audit"),
     *("sbatch", "tensorboard", "mkdocs"),
 )
-MODULES_ELSEWHERE = ("drqv2.doctor", "drqv2.config", "drqv2.datasets")
+MODULES_ELSEWHERE = ("drqv2.doctor", "drqv2.config", "drqv2.datasets", "drqv2.play")
 
 
 def documented() -> list[str]:

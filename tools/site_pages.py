@@ -17,6 +17,7 @@ PAGES = [
     "Dockerfile",
     "docs",
     "results",
+    "policies/*.md",
     "tests/third_party",
     "benchmarks/plans",
     "drqv2/agents/spq.py",

@@ -5,43 +5,53 @@
 
     env = gymnasium.make("drqv2/cheetah_run-v0")
     env = gymnasium.make("drqv2/cheetah_run-v0", obs_type="state")
+    env = gymnasium.make("drqv2/env-v0", task="envpool:Pong-v5", frame_stack=1, action_repeat=1)
 
 `gymnasium.make("drqv2.envs.as_gymnasium:drqv2/cheetah_run-v0")` needs no import: for programs that only take a name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
+from dm_env import specs
 from gymnasium import spaces
 
 from drqv2.config.dm_control import every_task
+from drqv2.envs import libraries
 from drqv2.envs.dmc import make
 from drqv2.errors import UserError
 
 Info = dict[str, Any]
 
 
-class DrQV2Env(gymnasium.Env[np.ndarray, np.ndarray]):
+class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
     """A task as an agent of this project sees it: stacked images or a state vector, repeated actions.
 
     A reset with a seed begins the same episode each time; without one, each reset begins another episode of the
     environment that the last seed named.
 
     Args:
-        task: dm_control's, such as cheetah_run.
-        obs_type: "pixels", observations uint8 [frame_stack * 3, image_size, image_size], newest image last; or "state",
+        task: dm_control's, such as cheetah_run; or another library's, such as gymnasium:CartPole-v1.
+        obs_type: "pixels", observations uint8 [frame_stack * C, image_size, image_size], newest image last; or "state",
             float32 [N].
         image_size: height and width, pixels.
         frame_stack: images in one observation.
         action_repeat: environment frames in one step; the reward is their sum.
-        channels_last: images as [H, W, frame_stack * 3].
+        channels_last: images as [H, W, frame_stack * C].
         camera: MuJoCo camera, number or name; None for the task's own.
-        render: "exact" or "fast", see `drqv2.envs.make`.
+        render: "exact", "fast" or "rgb_array", see `drqv2.envs.make`.
+        image_key, channels: of another library's images, see `drqv2.envs.make`.
+        episode_steps: truncate episodes after so many steps, in place of the task's own limit.
+        options: arguments of the task, or of the other library's own `make`.
         render_mode: "rgb_array", or None.
         render_size: height and width of what `render()` returns, pixels.
+
+    Attributes:
+        arguments: all of the above on which the episodes depend.
 
     Raises:
         UserError: there is no such task, camera or `render_mode`.
@@ -59,14 +69,23 @@ class DrQV2Env(gymnasium.Env[np.ndarray, np.ndarray]):
         channels_last: bool = False,
         camera: int | str | None = None,
         render: str = "exact",
+        image_key: str | None = None,
+        channels: str = "auto",
+        episode_steps: int | None = None,
+        options: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
         render_size: int = 256,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise UserError(f"render_mode={render_mode!r}: must be 'rgb_array' or None")
-        self._env = make(
-            task, frame_stack, action_repeat, 0, image_size=image_size, camera=camera, render=render, obs_type=obs_type
-        )
+        seen: dict[str, Any] = {"obs_type": obs_type, "image_size": image_size, "camera": camera, "render": render}
+        seen |= {"image_key": image_key, "channels": channels}
+        own: dict[str, Any] = {"options": options}
+        if ":" in task:
+            own = {"factory": libraries.factory(task, options or {})}
+        self._env = make(task, frame_stack, action_repeat, 0, **seen, **own, max_episode_steps=episode_steps)
+        self.arguments = seen | {"task": task, "frame_stack": frame_stack, "action_repeat": action_repeat}
+        self.arguments |= {"channels_last": channels_last, "episode_steps": episode_steps, "options": options}
         self.render_mode, self._render_size = render_mode, render_size
         self._channels_last = channels_last and obs_type == "pixels"
         if self._env.step_seconds:
@@ -76,7 +95,7 @@ class DrQV2Env(gymnasium.Env[np.ndarray, np.ndarray]):
             self.observation_space = spaces.Box(-np.inf, np.inf, shape, dtype)
         else:
             self.observation_space = spaces.Box(0, 255, (*shape[1:], shape[0]) if self._channels_last else shape, dtype)
-        self.action_space = spaces.Box(-1.0, 1.0, self._env.action_spec().shape, np.float32)
+        self.action_space = _space(self._env.action_spec())
         self._seeded = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
@@ -93,8 +112,8 @@ class DrQV2Env(gymnasium.Env[np.ndarray, np.ndarray]):
             time_step = self._env.reset()
         return self._shown(time_step), {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, Info]:
-        """Hold an action, float32 [A] in [-1, 1], for action_repeat frames.
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, Info]:
+        """Hold an action, float32 [A] in [-1, 1] or discrete, for action_repeat frames.
 
         Returns:
             Observation, reward, whether a terminal state was reached, whether the time is up, and info, with `success`
@@ -118,5 +137,16 @@ class DrQV2Env(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.ascontiguousarray(observation.transpose(1, 2, 0)) if self._channels_last else observation
 
 
+def _space(spec: Any) -> spaces.Space[Any]:
+    """Return the space of actions with a spec: a vector in [-1, 1], or (several) discrete ones from 0."""
+    if isinstance(spec, specs.DiscreteArray):
+        return spaces.Discrete(spec.num_values)
+    if np.issubdtype(spec.dtype, np.integer):
+        return spaces.MultiDiscrete(np.broadcast_to(spec.maximum, spec.shape) + 1)
+    return spaces.Box(-1.0, 1.0, spec.shape, np.float32)
+
+
+_ENTRY = f"{__name__}:{DrQV2Env.__name__}"
+gymnasium.register("drqv2/env-v0", _ENTRY)
 for _task in every_task():
-    gymnasium.register(f"drqv2/{_task}-v0", f"{__name__}:{DrQV2Env.__name__}", kwargs={"task": _task})
+    gymnasium.register(f"drqv2/{_task}-v0", _ENTRY, kwargs={"task": _task})

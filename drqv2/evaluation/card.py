@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from dm_env import specs
 from omegaconf import DictConfig
 
+from drqv2.play.world import World
 from drqv2.run.environments import task_names
 
 _ROWS = 12  # of the curve
@@ -37,13 +36,26 @@ print(action.shape, action.dtype)
 action = action[0].detach().numpy()  # of the first observation
 {mapping}
 """
+_PLAY = """\
+`python -m drqv2.play {file}` films an episode. In a program of your own, with this project installed:
+
+```python
+from drqv2.play.policy import Policy
+
+policy = Policy("{file}")
+env = policy.world.make()  # the environment above, from the file alone; raises if it has become another
+*_, end = policy.play(env, seed=1)
+print(end.total, end.steps)
+```
+
+An environment that you have made yourself is compared with this world by `policy.world.require(env)`."""
 
 
 def model_card(
     path: Path,
     cfg: DictConfig,
     run_dir: Path | None,
-    frame: int,
+    world: World,
     inputs: dict[str, np.ndarray],
     table: Sequence[str],
     difference: float,
@@ -54,21 +66,24 @@ def model_card(
     Args:
         path: of the policy's file.
         cfg: the run's configuration.
-        run_dir: its directory, for the commit and the curve; None if the weights come from elsewhere.
-        frame: environment frames of training.
+        run_dir: its directory, for the curve; None if the weights come from elsewhere.
+        world: what the file says of the policy.
         inputs: an example of the policy's inputs, for one observation.
         table: lines of eval.py's table.
         difference: greatest difference between its actions and the agent's.
         actions: spec of each environment's own actions, by task.
     """
+    versions = world.versions | {"torch": world.training["torch"]}
     facts = {
         "task": cfg.task_name,
         "algorithm": f"regime={cfg.regime}, {cfg.agent._target_}",
-        "trained for": f"{frame:,} environment frames, seed {cfg.seed}",
+        "trained for": f"{world.training['frames']:,} environment frames, seed {cfg.seed}",
         "action repeat": f"{cfg.action_repeat}: hold each action for so many frames",
         "observation": _observed(cfg, inputs["obs"].shape[1:]),
         "action": _acted(next(iter(actions.values()))) if len(actions) == 1 else "by task, see below",
-        "commit": _commits(run_dir),
+        "environment": f"`{_made(world)}`" if world.environment else "no id rebuilds it",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "commit": world.training["commit"],
         "checked": f"actions differ from the agent's by at most {difference:.1g} on the observations tried",
     }
     lines = [f"# {path.name}", "", "A policy without exploration, exported by `eval.py`.", ""]
@@ -77,15 +92,26 @@ def model_card(
     if curve := _curve(run_dir):
         lines += ["", "## Training", "", "Mean return of the evaluations during training.", "", *curve]
     lines += ["", "## How to run it", "", "```python", *_example(path, inputs, actions).splitlines(), "```", ""]
-    lines += [f"- `{name}`: {array.dtype} {_shape(array)}" for name, array in inputs.items()]
+    axes = ", ".join(world.observation["axes"])
+    lines += [
+        f"- `{name}`: {array.dtype} {_shape(array)}" + f" ({axes})" * (name == "obs") for name, array in inputs.items()
+    ]
     lines += ["", "The first axis is a batch of any size. `h` and `c` are zeros where an episode starts."] * (
         "h" in inputs
     )
+    if world.environment and path.suffix == ".onnx":
+        lines += ["", "## In its world", "", *_PLAY.format(file=path.name).splitlines()]
     if len(actions) > 1:
         lines += ["", "Each task takes the first numbers of an action. The example's mapping is that of the first one."]
         index = {name: i for i, name in enumerate(task_names(cfg))}
         lines += ["", *(f"- task {index[name]}, `{name}`: {_acted(spec)}" for name, spec in actions.items())]
     return "\n".join(lines) + "\n"
+
+
+def _made(world: World) -> str:
+    """Return the call that makes a world's environment."""
+    arguments = (f"{name}={value!r}" for name, value in world.arguments.items())
+    return f"gymnasium.make({', '.join([repr(world.environment), *arguments])})".replace("'", '"')
 
 
 def _observed(cfg: DictConfig, shape: Sequence[int]) -> str:
@@ -127,17 +153,6 @@ def _mapping(spec: specs.BoundedArray) -> str:
         f"own_action = np.clip(low + share * (high - low), low, high).astype(np.{spec.dtype})\n"
         "print(own_action)"
     )
-
-
-def _commits(run_dir: Path | None) -> str:
-    file = run_dir / "starts.jsonl" if run_dir else None
-    if file is None or not file.is_file():
-        return "unknown"
-    starts: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
-    known = [
-        f"{start['commit'][:12]}{' with changes' if start['dirty'] else ''}" for start in starts if start["commit"]
-    ]
-    return ", ".join(dict.fromkeys(known)) or "unknown"
 
 
 def _curve(run_dir: Path | None) -> list[str]:

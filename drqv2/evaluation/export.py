@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,9 @@ def observed(env: Any, evaluation: int, act: Callable[[Any, int], np.ndarray], n
     return time_steps
 
 
-def export(agent: Any, path: Path, time_steps: Sequence[Any], action_shape: Sequence[int]) -> tuple[float, Arrays]:
+def export(
+    agent: Any, path: Path, time_steps: Sequence[Any], action_shape: Sequence[int], metadata: Mapping[str, str]
+) -> tuple[float, Arrays]:
     """Write an agent's policy without exploration, and compare its actions with the agent's.
 
     Inputs are `obs` (uint8 [B, C, H, W] or float32 [B, N]), with several tasks `task` (int64 [B]), with an LSTM its
@@ -68,6 +70,7 @@ def export(agent: Any, path: Path, time_steps: Sequence[Any], action_shape: Sequ
         path: ends in .onnx or .pt2.
         time_steps: consecutive ones of episodes, from their first on.
         action_shape: of an action.
+        metadata: what an ONNX file says of the policy; a program of torch.export says nothing.
 
     Returns:
         The greatest difference between the actions, and inputs for one observation at the start of an episode.
@@ -88,7 +91,7 @@ def export(agent: Any, path: Path, time_steps: Sequence[Any], action_shape: Sequ
     inputs = inputs_of(policy, time_steps[:2])
     unchecked = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        _write(policy, inputs, unchecked)
+        _write(policy, inputs, unchecked, metadata)
         worst = _difference(agent, policy, _loaded(unchecked), time_steps, action_shape)
         if not worst <= TOLERANCE:
             raise UserError(f"{path}: its actions differ from the agent's by {worst:.2g}, more than {TOLERANCE:g}")
@@ -115,22 +118,36 @@ def inputs_of(policy: torch.nn.Module, time_steps: Sequence[Any]) -> Arrays:
     return made
 
 
-def _write(policy: torch.nn.Module, inputs: Arrays, path: Path) -> None:
+def _write(policy: torch.nn.Module, inputs: Arrays, path: Path, metadata: Mapping[str, str]) -> None:
     tensors = tuple(torch.from_numpy(array) for array in inputs.values())
-    shapes = tuple({0: torch.export.Dim("batch")} for _ in tensors)
     path.parent.mkdir(parents=True, exist_ok=True)
     for name in ("onnxscript", "torch.onnx"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporters' own parts; what they write is checked
-        program = torch.export.export(policy, tensors, dynamic_shapes=shapes)
+        batch = torch.export.Dim("batch")
+        program = torch.export.export(policy, tensors, dynamic_shapes=tuple({0: batch} for _ in tensors))
         if path.suffix == ".pt2":
             torch.export.save(program, path)
-            return
-        outputs = ["action", "next_h", "next_c"] if "h" in inputs else ["action"]
-        torch.onnx.export(
-            program, tensors, path, input_names=list(inputs), output_names=outputs, external_data=False, verbose=False
-        )
+        else:
+            _write_onnx(program, inputs, path, metadata)
+
+
+def _write_onnx(program: torch.export.ExportedProgram, inputs: Arrays, path: Path, metadata: Mapping[str, str]) -> None:
+    import onnx
+
+    outputs = ["action", "next_h", "next_c"] if "h" in inputs else ["action"]
+    batch = tuple({0: "batch"} for _ in inputs)  # only here does the axis get its name
+    exported: Any = torch.onnx.export(
+        program, input_names=list(inputs), output_names=outputs, dynamic_shapes=batch, verbose=False
+    )
+    model = exported.model_proto
+    graph = model.graph
+    del graph.value_info[:]
+    for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
+        del part.metadata_props[:]  # source lines, with the paths of this machine
+    onnx.helper.set_model_props(model, dict(metadata))
+    onnx.save(model, path)
 
 
 def _loaded(path: Path) -> Callable[[Arrays], list[np.ndarray]]:

@@ -46,8 +46,8 @@ class PixelConv2d(nn.Conv2d):
         weight, bias = self.weight, self.bias
         if self.frames > 1:
             *differences, newest = weight.chunk(self.frames, 1)
-            changes = [torch.zeros_like(newest), *(4.0 * difference for difference in differences), -newest]
-            weight = torch.cat([before - after for before, after in pairwise(changes)], 1)
+            changes = [*(4.0 * difference for difference in differences), -newest]
+            weight = torch.cat([-changes[0], *(before - after for before, after in pairwise(changes))], 1)
         if self.centre:
             moved = -self.centre * weight.sum((1, 2, 3))
             bias = moved if bias is None else bias + moved

@@ -75,15 +75,16 @@ def task_suffixes(cfg: DictConfig) -> list[str]:
 
 def action_repeats(cfg: DictConfig) -> list[int]:
     """Return the environment frames in one agent step of each task."""
-    return [int(_setting(cfg, task, "action_repeat")) for task in task_names(cfg)]
+    return [int(setting(cfg, task, "action_repeat")) for task in task_names(cfg)]
 
 
 def discounts(cfg: DictConfig) -> list[float]:
     """Return the discount of one agent step of each task."""
-    return [float(_setting(cfg, task, "discount")) for task in task_names(cfg)]
+    return [float(setting(cfg, task, "discount")) for task in task_names(cfg)]
 
 
-def _setting(cfg: DictConfig, task: str, name: str) -> Any:
+def setting(cfg: DictConfig, task: str, name: str) -> Any:
+    """Return a task's value of a key that `per_task` may set."""
     own = (cfg.get("per_task") or {}).get(task, {})
     return own[name] if name in own else cfg.get(name)
 
@@ -251,7 +252,7 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
     _require_single_frames(cfg, "EnvPool", "and see +env.frame_skip and +env.stack_num")
     if cfg.env.get("from_pixels"):  # its threads lose the context of OpenGL, and the process with it
         raise UserError("env.from_pixels: EnvPool's drawing ends the process now and then; use task=NAME, which draws")
-    options = {"num_threads": threads} | _options(cfg, cfg.env_id)
+    options = {"num_threads": threads} | env_options(cfg, cfg.env_id)
     chosen = {name: cfg[name] for name in ("obs_type", "image_key", "channels")}
     pool = PoolVector(ids.pool_name(cfg.env_id), num_envs, seed, batch_size, chosen=chosen, **options)
     shape = pool.observation_spec().shape
@@ -266,13 +267,13 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
     return pool
 
 
-def _options(cfg: DictConfig, env_id: str | None = None) -> dict[str, Any]:
+def env_options(cfg: DictConfig, env_id: str | None = None) -> dict[str, Any]:
     """Return the arguments in `env`: of one of dm_control's tasks, or of an environment of another library."""
     options: Any = OmegaConf.to_container(cfg.env, resolve=True)
     if env_id is None:
         return {name: value for name, value in options.items() if name != "_target_"}
     if cfg.max_episode_steps is not None and "max_episode_steps" not in options:  # the library's own limit
-        frames = cfg.max_episode_steps * _setting(cfg, env_id, "action_repeat")
+        frames = cfg.max_episode_steps * setting(cfg, env_id, "action_repeat")
         options["max_episode_steps"] = frames if ids.uses_envpool(env_id) else -1
     for name, key in _SET_BY.items() if ids.uses_envpool(env_id) else ():
         if name in options:
@@ -284,7 +285,7 @@ def _own_factory(cfg: DictConfig, task: str | None = None) -> Callable[..., Any]
     """Return what makes an environment that is none of dm_control's tasks, with the arguments in `env`."""
     env_id = cfg.env_id if task is None or ":" not in task else task
     if env_id is not None:
-        return libraries.factory(env_id, _options(cfg, env_id))
+        return libraries.factory(env_id, env_options(cfg, env_id))
     return None if cfg.env._target_ is None else own_factory(cfg.env)
 
 
@@ -293,7 +294,7 @@ def _long_episode(cfg: DictConfig, task: str) -> int:
     frames = length(cfg)
     if frames is None:
         return LONG_EPISODE
-    steps = frames // _setting(cfg, task, "action_repeat")
+    steps = frames // setting(cfg, task, "action_repeat")
     half = steps // (2 * (cfg.num_envs if cfg.get("total_timesteps") else 1))
     return int(min(LONG_EPISODE, max(_SHORT_EPISODE, half)))
 
@@ -316,13 +317,13 @@ def _maker(
         envs.make,
         name,
         cfg.frame_stack,
-        _setting(cfg, name, "action_repeat"),
+        setting(cfg, name, "action_repeat"),
         cfg.seed,
         image_size=cfg.image_size,
         render=cfg.render,
-        camera=_setting(cfg, name, "camera"),
+        camera=setting(cfg, name, "camera"),
         factory=factory,
-        options=_options(cfg) if factory is None else None,
+        options=env_options(cfg) if factory is None else None,
         stream=stream,
         index=index,
         obs_type=cfg.obs_type,

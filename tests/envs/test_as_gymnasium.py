@@ -107,6 +107,34 @@ def test_a_name_is_enough() -> None:
     assert made.stdout == "(5,)\n"
 
 
+@pytest.mark.parametrize(
+    ("task", "space"),
+    [
+        ("gymnasium:CartPole-v1", gymnasium.spaces.Discrete(2)),
+        ("gymnasium:Pendulum-v1", gymnasium.spaces.Box(-1, 1, (1,), np.float32)),
+    ],
+)
+def test_environments_of_other_libraries(task: str, space: Any) -> None:
+    env = gymnasium.make("drqv2/env-v0", task=task, obs_type="state", action_repeat=2, options={"max_episode_steps": 8})
+    assert env.action_space == space
+    env.reset(seed=1)
+    ends = [env.step(env.action_space.sample())[3] for _ in range(4)]
+    assert ends == [False, False, False, True]
+    env.close()
+
+
+def test_limits_and_options_of_a_task() -> None:
+    env = made(obs_type="state", episode_steps=3, action_repeat=1)
+    assert env.unwrapped.arguments.items() >= {"task": "cartpole_balance", "episode_steps": 3, "options": None}.items()
+    env.reset(seed=0)
+    assert [env.step(env.action_space.sample())[3] for _ in range(3)] == [False, False, True]
+    env.close()
+    env = made(obs_type="state", options={"time_limit": 0.02}, action_repeat=1)
+    env.reset(seed=0)
+    assert [env.step(env.action_space.sample())[3] for _ in range(2)] == [False, True]
+    env.close()
+
+
 def test_mistakes() -> None:
     with pytest.raises(UserError, match="cartpole_balance"):
         drqv2.envs.as_gymnasium.DrQV2Env("cartpole_balanced")

@@ -30,7 +30,9 @@ from drqv2.envs.pool import PoolEnvironment
 from drqv2.errors import UserError
 from drqv2.evaluation import export as exporting
 from drqv2.evaluation.card import model_card
+from drqv2.evaluation.episodes import EpisodeResult
 from drqv2.evaluation.export import export
+from drqv2.evaluation.world import world_of
 from tests.envs.toys import Counter
 from train import compose
 
@@ -120,7 +122,7 @@ def test_actions_of_the_file_are_those_of_the_agent(
     agent, action_shape = agent_of(kind, shape)
     seen = observations(shape, tasks=3 if kind == "several tasks" else 1)
     before = [parameter.clone() for parameter in agent.deterministic_policy().parameters()]
-    worst, inputs = export(agent, tmp_path / f"policy.{end}", seen, action_shape)
+    worst, inputs = export(agent, tmp_path / f"policy.{end}", seen, action_shape, {})
     assert worst <= 1e-4
     after = agent.deterministic_policy().parameters()
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), "the agent stays what it is"
@@ -136,14 +138,14 @@ def test_a_file_whose_actions_differ_is_refused(tmp_path: Path, monkeypatch: pyt
     loaded = exporting._loaded
     monkeypatch.setattr(exporting, "_loaded", lambda path: lambda x: [array + 2e-4 for array in loaded(path)(x)])
     with pytest.raises(UserError, match=r"its actions differ from the agent's by 0\.0002"):
-        export(agent, tmp_path / "policy.pt2", observations((7,), 5), shape)
+        export(agent, tmp_path / "policy.pt2", observations((7,), 5), shape, {})
     assert not list(tmp_path.iterdir())
 
 
 def test_actions_of_the_file_are_those_that_the_environment_takes(tmp_path: Path) -> None:
     agent, shape = agent_of("PPO, vector", (7,))
     agent.policy.actor.bias.data.fill_(5.0)
-    export(agent, tmp_path / "policy.pt2", (steps := observations((7,), 5)), shape)
+    export(agent, tmp_path / "policy.pt2", (steps := observations((7,), 5)), shape, {})
     action = torch.export.load(tmp_path / "policy.pt2").module()(
         torch.from_numpy(np.stack([s.observation for s in steps]))
     )
@@ -152,7 +154,7 @@ def test_actions_of_the_file_are_those_that_the_environment_takes(tmp_path: Path
 
 def test_an_agent_that_says_nothing_of_its_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Own cannot be exported: it has no method deterministic_policy\(\)"):
-        export(type("Own", (), {})(), tmp_path / "policy.pt2", observations((7,), 5), (4,))
+        export(type("Own", (), {})(), tmp_path / "policy.pt2", observations((7,), 5), (4,), {})
 
 
 def test_a_policy_that_cannot_be_exported_is_refused(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_a_policy_that_cannot_be_exported_is_refused(tmp_path: Path) -> None:
 
     agent = type("Own", (), {"deterministic_policy": lambda self: Odd()})()
     with pytest.raises(UserError, match="Own cannot be exported"):
-        export(agent, tmp_path / "policy.pt2", observations((7,), 5), (7,))
+        export(agent, tmp_path / "policy.pt2", observations((7,), 5), (7,), {})
 
 
 # From the command line
@@ -199,9 +201,12 @@ def test_eval_py_writes_the_policy_and_a_model_card(
 def test_the_example_of_an_onnx_file_runs(reference: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     evaluation.main([str(reference), "episodes=1", "film=none", f"export={tmp_path}/policy.onnx", f"out={tmp_path}"])
-    example = (tmp_path / "policy.onnx.md").read_text().partition("```python\n")[2].partition("```")[0]
+    card = (tmp_path / "policy.onnx.md").read_text()
+    assert "| environment | no id rebuilds it |" in card  # the run's environment is its own code
+    example = card.partition("```python\n")[2].partition("```")[0]
     ran = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert re.fullmatch(r"\(1, 1\) float32\n\[-?[\d.]+\]\n", ran.stdout)
+    assert str(ROOT).encode() not in (tmp_path / "policy.onnx").read_bytes()
 
 
 class Four(Counter):
@@ -230,10 +235,12 @@ def card_of(
 ) -> tuple[str, dict[str, Any]]:
     """Return the card of an exported agent, and what its example defines."""
     agent, shape = agent_of(kind, env.observation_spec().shape)
-    _, inputs = export(agent, file, [env.call("begin", 0, 0)] * 2, shape)
+    _, inputs = export(agent, file, [env.call("begin", 0, 0)] * 2, shape, {})
     cfg = OmegaConf.merge(compose(device="cpu", **values), {"env_id": env_id})
     assert isinstance(cfg, DictConfig)
-    card = model_card(file, cfg, None, 0, inputs, [], 0.0, {"task": env.call("own_action_spec")})
+    actions = {"task": env.call("own_action_spec")}
+    world = world_of(cfg, None, 0, inputs["obs"][0], env.action_spec(), actions, [EpisodeResult(1.0, 1)])
+    card = model_card(file, cfg, None, world, inputs, [], 0.0, actions)
     defined: dict[str, Any] = {}
     with contextlib.chdir(file.parent):
         exec(card.partition("```python\n")[2].partition("```")[0], defined)
@@ -275,13 +282,14 @@ def test_channels_on_the_card_are_those_of_the_environment(tmp_path: Path) -> No
 
 def test_the_card_of_several_tasks_has_the_actions_of_each(tmp_path: Path) -> None:
     agent, shape = agent_of("several tasks", (7,))
-    _, inputs = export(agent, tmp_path / "policy.pt2", observations((7,), 3, tasks=2), shape)
+    _, inputs = export(agent, tmp_path / "policy.pt2", observations((7,), 3, tasks=2), shape, {})
     cfg = compose(regime="multitask", tasks=["walker_walk", "cup_catch"], obs_type="state", device="cpu")
     specs_of = {
         "walker_walk": specs.BoundedArray((4,), np.float64, -1, 1),
         "cup_catch": specs.BoundedArray((2,), np.float32, -2, [0, 2]),
     }
-    card = model_card(tmp_path / "policy.pt2", cfg, None, 0, inputs, [], 0.0, specs_of)
+    world = world_of(cfg, None, 0, inputs["obs"][0], VECTOR, specs_of, [EpisodeResult(1.0, 1)])
+    card = model_card(tmp_path / "policy.pt2", cfg, None, world, inputs, [], 0.0, specs_of)
     assert "- task 0, `walker_walk`: 4 numbers in [-1, 1]; the environment's own: float64 [4], -1 to 1\n" in card
     assert "- task 1, `cup_catch`: 2 numbers in [-1, 1]; the environment's own: float32 [2], -2 to 0, -2 to 2\n" in card
 
