@@ -46,6 +46,7 @@ def small_multiples(
     published: Mapping[str, Published],
     references: Mapping[str, Sequence[Reference]],
     kind: str = "svg",
+    columns: int | None = None,
 ) -> bytes:
     """Return an image with a panel for each task and one legend: means over seeds and confidence intervals.
 
@@ -56,14 +57,15 @@ def small_multiples(
         published: DrQ-v2's published curves by task.
         references: curves of other methods by task.
         kind: of image, svg or png.
+        columns: of panels; by default 3 to 5.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    columns = max(3, min(len(tasks), 5 if len(tasks) > 8 else 4))
+    columns = columns or max(3, min(len(tasks), 5 if len(tasks) > 8 else 4))
     rows = math.ceil(len(tasks) / columns)
     entries = len({group.setting for groups in tasks.values() for group in groups}) + 2
-    width, legend_columns = 2.4 * columns, max(2, columns - 1)
+    width, legend_columns = max(2.4 * columns, 3.4), max(1, columns - 1)
     height = 1.75 * rows + 0.17 * math.ceil(entries / legend_columns) + 0.4
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = list(figure.subplots(rows, columns, squeeze=False).ravel())
@@ -139,6 +141,7 @@ def _image(figure: Any, kind: str) -> bytes:
 
     out = io.BytesIO()
     options: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 120}
+    options["transparent"] = kind == "svg"  # for pages, which may be dark
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "report"}):  # text as text, a tenth of the size
         figure.savefig(out, format=kind, **options)
     return out.getvalue()
