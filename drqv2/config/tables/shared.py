@@ -232,7 +232,12 @@ RECORDS = (
         "Log to Weights & Biases, seeds in groups (pip install wandb; WANDB_MODE=offline without a server).",
     ),
     free("save_video", Bool(), "Film the first episode of each evaluation."),
-    free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
+    free(
+        "render_size",
+        EvenInt(16, LARGEST_RENDER),
+        "Side of the square videos, in which pictures keep their proportions.",
+        "pixels",
+    ),
     free(
         "video_fps",
         Float(0, above=True),
