@@ -24,9 +24,9 @@ def test_evaluations_over_the_published_range(tmp_path: Path, monkeypatch: pytes
     runpy.run_path(str(ROOT / "tools" / "plot_learning.py"), run_name="__main__")
     assert out.read_bytes().startswith(b"\x89PNG")
     sparse, walker = plt.gcf().axes
-    assert (sparse.get_title(), walker.get_title()) == ("cartpole_swingup_sparse", "walker_walk")
+    assert (sparse.get_title("left"), walker.get_title("left")) == ("cartpole_swingup_sparse", "walker_walk")
     mean, *own = walker.get_lines()
-    assert np.asarray(mean.get_xdata()).tolist() == [0, 20, 40]
+    assert np.asarray(mean.get_xdata()).tolist() == [0, 20_000, 40_000]
     assert np.asarray(mean.get_ydata())[2] == 64.7  # results/published
     assert [line.get_label() for line in own] == ["walker_walk_paper", "walker_walk_spq"]
     assert np.asarray(own[0].get_ydata()).tolist() == [200, 400]

@@ -6,6 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -23,10 +24,12 @@ def test_the_table_says_when_each_seed_was_solved(
     out = tmp_path / "out"
     argv = ["plot_seeds.py", str(tmp_path / "1"), str(tmp_path / "2"), "--out", str(out), "--solved", "475"]
     monkeypatch.setattr(sys, "argv", argv)
+    plt.close("all")
     runpy.run_path(str(ROOT / "tools" / "plot_seeds.py"), run_name="__main__")
     assert capsys.readouterr().out.splitlines() == [
         "| 1 | 10,000 | 1.5 | 480.0 | 470.0 at 20,000 |",
         "| 2 | never |  | 200.0 | 200.0 at 20,000 |",
     ]
     assert (out / "2.csv").read_text() == (tmp_path / "2" / "eval.csv").read_text()
+    assert plt.gcf().axes[0].get_title("left") == "out, seeds 1, 2"
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -16,6 +16,9 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from drqv2.report import style
+
+plt.rcParams.update(style.MATPLOTLIB)
 PUBLISHED = Path(__file__).resolve().parents[1] / "results" / "published" / "drqv2.csv"
 Rows = list[dict[str, str]]
 
@@ -38,14 +41,14 @@ def main() -> None:
     for axis, task in zip(axes[0], tasks, strict=True):
         own = {name: rows for name, rows in runs.items() if task_of[name] == task}
         end = max(float(row["frame"]) for rows in own.values() for row in rows)
-        band = [row for row in published[task] if float(row["frame"]) <= end]
-        frames = thousands(band)
-        axis.fill_between(frames, column(band, "min"), column(band, "max"), color="0.9", label="published, range")
-        axis.plot(frames, column(band, "mean"), color="0.5", label="published, mean")
+        rows = [row for row in published[task] if float(row["frame"]) <= end]
+        band = {name: column(rows, name) for name in ("frame", "min", "max", "mean")}
+        style.draw_published(axis, band, "published, mean", "published, range")
         for name, rows in own.items():
-            axis.plot(thousands(rows), column(rows, "episode_reward"), marker="o", label=name)
-        axis.set(title=task, xlabel="thousand frames")
-        axis.legend(fontsize=7, frameon=False)
+            axis.plot(column(rows, "frame"), column(rows, "episode_reward"), marker="o", label=name)
+        axis.set(title=task, xlabel="environment frames")
+        axis.xaxis.set_major_formatter(style.thousands)
+        axis.legend(fontsize=7)
     axes[0][0].set_ylabel("return")
     figure.savefig(args.out, dpi=110)
 
@@ -62,11 +65,6 @@ def by(rows: Rows, name: str) -> dict[str, Rows]:
     for row in rows:
         groups[row[name]].append(row)
     return dict(groups)
-
-
-def thousands(rows: Rows) -> list[float]:
-    """Return the rows' frames, in thousands."""
-    return [frame / 1000 for frame in column(rows, "frame")]
 
 
 def column(rows: Rows, name: str) -> list[float]:

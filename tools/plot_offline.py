@@ -23,8 +23,10 @@ from omegaconf import OmegaConf
 from drqv2.config.schema import CFGS
 from drqv2.datasets import formats
 from drqv2.datasets.options import ReadOptions
+from drqv2.report import style
 
-COLOURS = {"bc": "#8a94a1", "drqv2_bc": "#1f6feb", "drqv2": "#d9730d", "cql": "#2f9e6e"}
+plt.rcParams.update(style.MATPLOTLIB)
+COLOURS = {"bc": style.GREY, "drqv2_bc": style.colour(0), "drqv2": style.colour(1), "cql": style.colour(2)}
 Row = dict[str, Any]
 
 
@@ -115,7 +117,7 @@ def plot(rows: list[Row], agents: list[str], path: Path) -> None:
         found = sets([row for row in rows if row["task"] == task])
         for x, own in enumerate(found.values()):
             axes.hlines(
-                own[0]["of_data"], x - 0.45, x + 0.45, color="black", linewidth=1.2, label=None if x else "data"
+                own[0]["of_data"], x - 0.45, x + 0.45, color=style.INK, linewidth=1.2, label=None if x else "data"
             )
             for i, agent in enumerate(agents):
                 returns = [row["return"] for row in own if row["agent"] == agent] or [float("nan")]
@@ -124,15 +126,14 @@ def plot(rows: list[Row], agents: list[str], path: Path) -> None:
                     at,
                     np.mean(returns),
                     0.9 * width,
-                    color=COLOURS.get(agent, "#8250df"),
+                    color=COLOURS.get(agent, style.colour(3)),
                     alpha=0.55,
                     label=None if x else agent,
                 )
-                axes.plot([at] * len(returns), returns, "o", color=COLOURS.get(agent, "#8250df"), markersize=4)
+                axes.plot([at] * len(returns), returns, "o", color=COLOURS.get(agent, style.colour(3)), markersize=4)
         axes.set_xticks(range(len(found)), [name.replace("_", " ") for _, name in found], fontsize=8)
-        axes.set_title(task, fontsize=10)
+        axes.set_title(f"{task}, {style.seeds(int(row['seed']) for row in rows if row['task'] == task)}")
         axes.set_ylim(0, 1030)
-        axes.grid(alpha=0.3, axis="y")
     grid[0, 0].set_ylabel("return")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(agents) + 1)
     figure.savefig(path, dpi=90)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,11 +32,12 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-INK, SOFT, GRID = "#1c2430", "#68727f", "#e6e9ed"
-BLUE, GREY = "#1f6feb", "#8a94a1"
-OTHERS = ("#d9730d", "#2f9e6e", "#8250df")
+from drqv2.report import style
+from drqv2.report.style import INK, SOFT
+
+plt.rcParams.update(style.MATPLOTLIB)
 FRAMES_SHOWN = 6
-TILE, GAP, MARGIN, LABEL = 200, 6, 30, 184  # pixels in the strip: frame, gap, margin, width of the row labels
+TILE, GAP, MARGIN, LABEL = 200, 6, 30, 184  # pixels in the strip: longer side of a frame, gap, margin, row labels
 
 
 # --- data -------------------------------------------------------------------------------------------------------
@@ -55,8 +57,8 @@ def read_columns(path: Path, *names: str) -> list[np.ndarray]:
     return list(np.array(rows).T)
 
 
-def read_published(path: Path, task: str) -> tuple[list[np.ndarray], int]:
-    """Return (frame, mean, min, max) of a task's published curve, float64 [points] each, and the number of seeds.
+def read_published(path: Path, task: str) -> tuple[dict[str, np.ndarray], int]:
+    """Return frame, mean, min and max of a task's published curve, float64 [points] each, and the number of seeds.
 
     Args:
         path: CSV with the columns task, frame, mean, std, min, max, n_seeds.
@@ -69,12 +71,17 @@ def read_published(path: Path, task: str) -> tuple[list[np.ndarray], int]:
         table = [row for row in csv.DictReader(f) if row["task"] == task]
     if not table:
         raise ValueError(f"{path} has no task {task!r}")
-    columns = [np.array([float(row[name]) for row in table]) for name in ("frame", "mean", "min", "max")]
+    columns = {name: np.array([float(row[name]) for row in table]) for name in ("frame", "mean", "min", "max")}
     return columns, int(float(table[0]["n_seeds"]))
 
 
-def settings(run_dir: Path) -> tuple[str, str]:
-    """Return the run's task and, in one line, the settings needed to compare its curve."""
+def settings(run_dir: Path, labels: Sequence[str] = ()) -> tuple[str, str]:
+    """Return the run's task and, in one line, the settings needed to compare its curve.
+
+    Args:
+        run_dir: run directory.
+        labels: of all curves in the figure; those of other runs may name their seeds, such as "seed 2".
+    """
     path = run_dir / "config.yaml"
     cfg: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True) if path.exists() else {}
     agent, every = cfg.get("agent", {}), cfg.get("agent", {}).get("update_every_steps")
@@ -84,10 +91,14 @@ def settings(run_dir: Path) -> tuple[str, str]:
         "batch {}": cfg.get("batch_size"),
         "hidden {}": agent.get("hidden_dim"),
         "an update every {}": "step" if every == 1 else every and f"{every} steps",
-        "seed {}": cfg.get("seed"),
+        "{}": style.seeds([cfg["seed"], *_named_seeds(labels)]) if "seed" in cfg else None,
     }
     line = "  ·  ".join(text.format(value) for text, value in shown.items() if value is not None)
     return str(cfg.get("task_name", run_dir.name)), line
+
+
+def _named_seeds(labels: Sequence[str]) -> list[int]:
+    return [int(found[1]) for label in labels if (found := re.search(r"\bseed (\d+)", label))]
 
 
 # --- learning curve ---------------------------------------------------------------------------------------------
@@ -116,23 +127,23 @@ def draw_curve(
     frame, result = read_columns(out / "eval.csv", "frame", "episode_reward")
     end = frame[-1]
     figure, axes = plt.subplots(figsize=size)
-    handles: list[Any] = axes.plot(frame, result, "-o", c=BLUE, lw=2.4, ms=5, mec="white", label=label, zorder=4)
+    line: dict[str, Any] = {"lw": 2.4, "ms": 5, "mec": "white"}
+    handles: list[Any] = axes.plot(frame, result, "-o", label=label, zorder=4, **line)
     try:
         train_frame, train_result = read_columns(out / "train.csv", "frame", "episode_reward")
     except ValueError:
         pass  # no training episode has finished yet
     else:
         end = max(end, train_frame[-1])
-        handles += axes.plot(train_frame, train_result, "o", c=BLUE, alpha=0.3, ms=4, mew=0, label="training episode")
-    for (name, path), colour in zip((beside or {}).items(), OTHERS, strict=False):
+        colour = handles[0].get_color()
+        handles += axes.plot(train_frame, train_result, "o", c=colour, alpha=0.3, mew=0, label="training episode")
+    for i, (name, path) in enumerate((beside or {}).items(), 1):
         x, y = read_columns(path, "frame", "episode_reward")
         end = max(end, x[-1])
-        handles += axes.plot(x, y, "-o", c=colour, lw=2.4, ms=5, mec="white", label=name, zorder=3)
+        handles += axes.plot(x, y, "-o", c=style.colour(i), label=name, zorder=3, **line)
     if published is not None:
-        (x, mean, low, high), seeds = read_published(published, task)
-        axes.fill_between(x, low, high, color=GREY, alpha=0.15, lw=0, zorder=1)
-        label = f"published: mean and range of {seeds} seeds"
-        handles += axes.plot(x, mean, c=GREY, lw=1.8, label=label, zorder=2)
+        curve, seeds = read_published(published, task)
+        handles.append(style.draw_published(axes, curve, f"published: mean and range of {seeds} seeds"))
 
     _style(axes, end)
     axes.legend(
@@ -141,35 +152,23 @@ def draw_curve(
         bbox_to_anchor=(-0.012, 1.0),
         ncols=4,
         fontsize="medium" if len(handles) < 4 else "small",
-        frameon=False,
-        labelcolor=INK,
         handletextpad=0.5,
         handlelength=1.5,
         columnspacing=1.8,
     )
     figure.subplots_adjust(left=0.1, right=0.97, bottom=0.14, top=0.775)
-    title(figure, task, settings(run_dir)[1], left=0.1, height=size[1])
+    title(figure, task, settings(run_dir, [label, *(beside or {})])[1], left=0.1, height=size[1])
     save(figure, out / "curve.png")
 
 
 def _style(axes: Any, end: float) -> None:
     axes.set_xlim(-0.012 * end, max(end, 1) * 1.012)
     axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
-    axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
+    axes.xaxis.set_major_formatter(style.thousands)
     axes.yaxis.set_major_formatter("{x:,g}")
-    axes.set_xlabel("environment frames", color=SOFT, labelpad=8)
-    axes.set_ylabel("return", color=SOFT)
-    axes.grid(axis="y", color=GRID, lw=1)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, colors=SOFT, pad=6)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color("#c3c9d0")
-
-
-def thousands(value: float) -> str:
-    """Format a number of frames: 20000 as 20k, 1100000 as 1.1M."""
-    return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"
+    axes.set_xlabel("environment frames", labelpad=8)
+    axes.set_ylabel("return")
+    axes.tick_params(pad=6)
 
 
 # --- strip of frames --------------------------------------------------------------------------------------------
@@ -199,6 +198,13 @@ def read_frames(path: Path, count: int) -> tuple[list[np.ndarray], list[float]]:
     return [found[i].reshape(height, width, 3) for i in wanted], [float(i / meta["fps"]) for i in wanted]
 
 
+def tile_size(image: np.ndarray) -> tuple[int, int]:
+    """Return the width and height in pixels at which a frame [H, W, 3] is drawn, in its own proportions."""
+    height, width = image.shape[:2]
+    scale = TILE / max(height, width)
+    return round(width * scale), round(height * scale)
+
+
 def draw_strip(out: Path, run_dir: Path, task: str) -> None:
     """Draw frames of three evaluation videos, one per row, to `out/frames.png`.
 
@@ -221,21 +227,22 @@ def draw_strip(out: Path, run_dir: Path, task: str) -> None:
     rows = [rows[i] for i in choose([r[0] for r in rows], [r[1] for r in rows])]
     videos = [read_frames(path, FRAMES_SHOWN) for _, _, path in rows]
 
-    head, pitch = 128, TILE + GAP
-    width = LABEL + FRAMES_SHOWN * pitch - GAP + 2 * MARGIN
-    height = head + len(rows) * pitch - GAP + MARGIN
+    wide, tall = tile_size(videos[0][0][0])
+    head = 128
+    width = LABEL + FRAMES_SHOWN * (wide + GAP) - GAP + 2 * MARGIN
+    height = head + len(rows) * (tall + GAP) - GAP + MARGIN
     figure = plt.figure(figsize=(width / 100, height / 100), dpi=100)
     alike = len({round(times[-1], 1) for _, times in videos}) == 1
     for row, ((frame, result, _), (images, times)) in enumerate(zip(rows, videos, strict=True)):
-        bottom = height - head - row * pitch - TILE
-        middle = (bottom + TILE / 2) / height
+        bottom = height - head - row * (tall + GAP) - tall
+        middle = (bottom + tall / 2) / height
         figure.text(MARGIN / width, middle, f"return {result:,.0f}", size=16, weight="bold", color=INK, va="bottom")
         figure.text(MARGIN / width, middle - 0.006, f"{frame:,} frames", size=13, color=SOFT, va="top")
         for column, (image, seconds) in enumerate(zip(images, times, strict=True)):
-            left = MARGIN + LABEL + column * pitch
-            axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
+            left = MARGIN + LABEL + column * (wide + GAP)
+            axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height))
             axes.axis("off")
-            shown = axes.imshow(cv2.resize(image, (TILE, TILE), interpolation=cv2.INTER_AREA), interpolation="nearest")
+            shown = axes.imshow(cv2.resize(image, (wide, tall), interpolation=cv2.INTER_AREA), interpolation="nearest")
             corners = FancyBboxPatch((0, 0), 1, 1, "round,pad=0,rounding_size=0.05", transform=axes.transAxes)
             shown.set_clip_path(corners)
             if row == 0:

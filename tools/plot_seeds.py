@@ -21,6 +21,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from omegaconf import OmegaConf
 
+from drqv2.report import style
+
+plt.rcParams.update(style.MATPLOTLIB)
 PEERS = {"sb3": "--", "tianshou": ":"}  # how each side's curves are drawn; others: "-."
 
 
@@ -61,31 +64,36 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, help="run directories or SEED.csv")
     parser.add_argument("--out", type=Path, required=True, help="output directory")
     parser.add_argument("--solved", type=float, required=True, help="mean return at which the task counts as solved")
+    parser.add_argument("--title", help="the task (default: the name of --out)")
     parser.add_argument("--peers", nargs="*", type=Path, default=[], help="CSV files of other curves")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
+    seeds = []
     for run in args.runs:
         is_csv = run.suffix == ".csv"
         path = run if is_csv else run / "eval.csv"
         curve = read(path, int(run.stem if is_csv else OmegaConf.load(run / "config.yaml").seed))
         for axis, xs in zip(axes, (curve.frames, curve.seconds), strict=True):
             axis.plot(xs, curve.returns, marker=".", label=f"seed {curve.seed}")
+        seeds.append(curve.seed)
         keep(path, args.out / f"{curve.seed}.csv")
         print(table_row(curve, args.solved))
     for path in args.peers:
         side, _, seed = path.stem.partition("_")
         curve = read(path, int(seed))
         for axis, xs in zip(axes, (curve.frames, curve.seconds), strict=True):
-            axis.plot(xs, curve.returns, color="grey", linestyle=PEERS.get(side, "-."), label=f"{side}, seed {seed}")
+            axis.plot(
+                xs, curve.returns, color=style.GREY, linestyle=PEERS.get(side, "-."), label=f"{side}, seed {seed}"
+            )
         keep(path, args.out / path.name)
     for axis, label in zip(axes, ("environment frames", "seconds of training"), strict=True):
-        axis.axhline(args.solved, color="grey", linewidth=0.8, linestyle="--")
+        axis.axhline(args.solved, color=style.EDGE, linewidth=0.8, linestyle="--")
         axis.set_xlabel(label)
-        axis.grid(alpha=0.3)
+    axes[0].xaxis.set_major_formatter(style.thousands)
     axes[0].set_ylabel("mean return of an evaluation")
+    axes[0].set_title(f"{args.title or args.out.resolve().name}, {style.seeds(seeds)}")
     axes[0].legend(fontsize="x-small")
-    figure.tight_layout()
     figure.savefig(args.out / "curves.png", dpi=100)
 
 

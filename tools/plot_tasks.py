@@ -22,9 +22,11 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from drqv2.config.formatting import rewards_of
+from drqv2.report import style
 
-COLOURS = ("#8a94a1", "#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c")
+plt.rcParams.update(style.MATPLOTLIB)
 Columns = dict[str, np.ndarray]
+Settings = dict[str, dict[int, Columns]]  # the evaluations of each setting's seeds
 
 
 def read(path: Path) -> Columns:
@@ -34,8 +36,8 @@ def read(path: Path) -> Columns:
     return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
 
 
-def collect(argument: str, out: Path) -> tuple[str, Columns]:
-    """Return the name and the evaluations of NAME=RUN, and keep a copy of them; say which rewards its tasks have."""
+def collect(argument: str, out: Path) -> tuple[str, int, Columns]:
+    """Return name, seed and evaluations of NAME=RUN, and keep a copy of them; say which rewards its tasks have."""
     name, _, place = argument.partition("=")
     path = Path(place)
     if path.is_dir():
@@ -43,7 +45,7 @@ def collect(argument: str, out: Path) -> tuple[str, Columns]:
         if rewards := rewards_of(cfg.tasks):
             print(f"{name}: {rewards}")
         path = Path(shutil.copy(path / "eval.csv", out / f"{name}_{cfg.seed}.csv"))
-    return name, read(path)
+    return name, int(path.stem.rpartition("_")[2]), read(path)
 
 
 def main() -> None:
@@ -53,18 +55,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    settings: dict[str, list[Columns]] = {}
+    settings: Settings = {}
     for argument in args.runs:
-        name, columns = collect(argument, args.out)
-        settings.setdefault(name, []).append(columns)
-    first = next(iter(settings.values()))[0]
+        name, seed, columns = collect(argument, args.out)
+        settings.setdefault(name, {})[seed] = columns
+    first = next(iter(next(iter(settings.values())).values()))
     metric = "success" if "success" in first else "episode_reward"
     tasks = [name.removeprefix(f"{metric}_") for name in first if name.startswith(f"{metric}_")]
     plot(settings, metric, tasks, args.out / "curves.png")
     show(settings, metric, tasks)
 
 
-def plot(settings: dict[str, list[Columns]], metric: str, tasks: list[str], path: Path) -> None:
+def plot(settings: Settings, metric: str, tasks: list[str], path: Path) -> None:
     """Draw a panel for the mean and one for each task."""
     columns = min(len(tasks) + 1, 4)
     rows = math.ceil((len(tasks) + 1) / columns)
@@ -72,28 +74,30 @@ def plot(settings: dict[str, list[Columns]], metric: str, tasks: list[str], path
         rows, columns, figsize=(3 * columns, 2.2 * rows), sharex=True, squeeze=False, layout="constrained"
     )
     for axes, task in zip(grid.flat, [None, *tasks], strict=False):
-        for colour, (name, runs) in zip(COLOURS, settings.items(), strict=False):
-            for i, run in enumerate(runs):
+        for index, (name, runs) in enumerate(settings.items()):
+            label = f"{name}, {style.seeds(runs)}"
+            for i, run in enumerate(runs.values()):
                 values = run[metric if task is None else f"{metric}_{task}"]
-                axes.plot(run["frame"] / 1000, values, color=colour, label=None if i else name, linewidth=1.4)
-        axes.set_title(f"mean {metric.replace('episode_reward', 'return')}" if task is None else task, fontsize=9)
+                axes.plot(run["frame"], values, color=style.colour(index), label=None if i else label)
+        axes.set_title(f"mean {metric.replace('episode_reward', 'return')}" if task is None else task)
         axes.set_ylim(bottom=0, top=1.03 if metric == "success" else None)
-        axes.grid(alpha=0.3)
+        axes.xaxis.set_major_formatter(style.thousands)
     for axes in grid.flat[len(tasks) + 1 :]:
         axes.axis("off")
-    figure.supxlabel("environment frames of each task, thousands", fontsize=9)
+    figure.supxlabel("environment frames of each task", x=0.01, ha="left", color=style.SOFT, fontsize="medium")
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower right", ncols=len(settings))
     figure.savefig(path, dpi=90)
 
 
-def show(settings: dict[str, list[Columns]], metric: str, tasks: list[str]) -> None:
+def show(settings: Settings, metric: str, tasks: list[str]) -> None:
     """Print a table: each task's value at the last frame at which all runs were evaluated, mean over seeds."""
-    last = max(set.intersection(*(set(run["frame"]) for runs in settings.values() for run in runs)))
+    last = max(set.intersection(*(set(run["frame"]) for runs in settings.values() for run in runs.values())))
     print(f"| {metric.replace('episode_reward', 'return')} at {last:,.0f} frames | " + " | ".join(settings) + " |")
     print("|---|" + "---|" * len(settings))
     for task in [*tasks, None]:
         column = metric if task is None else f"{metric}_{task}"
-        cells = [np.mean([run[column][run["frame"] == last][0] for run in runs]) for runs in settings.values()]
+        every = [list(runs.values()) for runs in settings.values()]
+        cells = [np.mean([run[column][run["frame"] == last][0] for run in runs]) for runs in every]
         digits = 2 if metric == "success" else 0
         print(f"| {task or 'mean'} | " + " | ".join(f"{cell:.{digits}f}" for cell in cells) + " |")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -33,3 +35,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = [File(name, str(root), config.site_dir, config.use_directory_urls) for name in tracked]
     theme = [file for file in files if not file.is_documentation_page()]
     return Files([*pages, *theme])
+
+
+def on_page_content(html: str, **about: Any) -> str:
+    """Return a page whose tables may break long names after a dot or a comma, and so fit the screen."""
+
+    def breakable(cell: re.Match[str]) -> str:
+        return re.sub(r"(?<=[.,])(?=[A-Za-z_][^<>]*<)", "<wbr>", cell[0])  # in text, not in tags
+
+    return re.sub(r"(?<=</td>)\s*<td\b[^>]*>.*?</td>", breakable, html, flags=re.DOTALL)  # not a row's first cell

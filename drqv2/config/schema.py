@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -54,6 +55,14 @@ def keys(regime: str = FIRST_REGIME) -> Mapping[str, Key]:
 def every_key() -> Mapping[str, Key]:
     """Return the keys of all regimes by name; where regimes define a name differently, one of the definitions."""
     return {name: key for regime in GROUPS for name, key in keys(regime).items()}
+
+
+@cache
+def free_in_a_setting() -> frozenset[str]:
+    """Return the keys by dotted name that may differ between runs of the same setting: its seeds."""
+    free = {name for name, key in every_key().items() if key.resume == "free"}
+    learnt_from = {"init_from", "init_parts", "agent_dir"}
+    return frozenset(free - learnt_from | {"seed", "agent.obs_shape", "agent.action_shape"})
 
 
 def length(config: Mapping[str, Any]) -> int | None:

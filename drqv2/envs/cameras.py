@@ -97,7 +97,7 @@ class ObservationCamera:
         return fit(self._seen, *self.shape[:2])
 
     def render(self, height: int, width: int) -> np.ndarray:
-        return self._film.render(height, width) if self._film else fit(_rgb(self._seen), height, width)
+        return self._film.render(height, width) if self._film else within(_rgb(self._seen), height, width)
 
 
 class RenderCamera:
@@ -122,10 +122,10 @@ class RenderCamera:
         self._env = env
 
     def __call__(self, time_step: TimeStep) -> np.ndarray:
-        return self.render(*self.shape[:2])
+        return fit(_rgb(self._env.picture()), *self.shape[:2])
 
     def render(self, height: int, width: int) -> np.ndarray:
-        return fit(_rgb(self._env.picture()), height, width)
+        return within(_rgb(self._env.picture()), height, width)
 
 
 def check_camera(physics: Any, camera: int | str, task: str = "") -> None:
@@ -162,6 +162,19 @@ def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
         for part in np.split(image, range(4, image.shape[2], 4), axis=2)  # cv2 averages at most 4 channels at once
     ]
     return np.dstack(resized)  # cv2 drops a single channel
+
+
+def within(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return a picture, uint8 [height, width, C], of an image in its own proportions, between black bars if needed."""
+    scale = min(height / image.shape[0], width / image.shape[1])
+    resized = fit(image, *(max(1, round(side * scale)) for side in image.shape[:2]))
+    rows, columns = resized.shape[:2]
+    if (rows, columns) == (height, width):
+        return resized
+    picture = np.zeros((height, width, image.shape[2]), np.uint8)
+    top, left = (height - rows) // 2, (width - columns) // 2
+    picture[top : top + rows, left : left + columns] = resized
+    return picture
 
 
 def _rgb(image: np.ndarray) -> np.ndarray:

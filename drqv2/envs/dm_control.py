@@ -6,7 +6,9 @@ Importing this imports neither mujoco nor dm_control, since `choose_backend` has
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import dm_env
@@ -82,7 +84,8 @@ def _suite_task(
     limit = {"time_limit": float("inf")} if endless else {"time_limit": _LQR_SECONDS} if domain == "lqr" else {}
     given = limit | dict(options)
     try:
-        env: Any = make(random=seed, **given)
+        with _total_mass_accepted():
+            env: Any = make(random=seed, **given)
     except (TypeError, ValueError) as error:
         if not options:
             raise
@@ -93,6 +96,21 @@ def _suite_task(
         model = env.physics.model
         model.actuator_ctrllimited[:], model.actuator_ctrlrange[:] = True, (-_LQR_ACTION, _LQR_ACTION)
     return env, _CAMERAS.get(domain, 0)
+
+
+@contextmanager
+def _total_mass_accepted() -> Iterator[None]:
+    """Drop MuJoCo's warning about `settotalmass` in dm_control's cheetah.xml, which no user can change."""
+    logger = logging.getLogger("absl")  # to which dm_control passes MuJoCo's warnings
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return "'settotalmass' is deprecated" not in record.getMessage()
+
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
 
 
 def _check_options(name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:

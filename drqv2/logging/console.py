@@ -43,6 +43,7 @@ COLUMNS = {
     "train": _TRAIN,
     "eval": {name: value for name, value in _TRAIN.items() if name not in ("buffer_size", "fps")},
 }
+LETTERS = ", ".join(f"{label} {column}" for column, (label, _) in _TRAIN.items())
 _COLOURS = {"train": "\033[33m", "eval": "\033[32m"}
 
 
@@ -106,15 +107,21 @@ class Console:
 class PlainConsole(Console):
     """Prints a line for each row, and after an evaluation of several tasks one for each of them.
 
+    What the letters in the lines mean is said before the first.
+
     Args:
         tasks: their names, none for a single one.
     """
 
     def __init__(self, tasks: Sequence[str] = ()) -> None:
         self._tasks = TaskRows(tasks)
+        self._explained = False
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Print the row's known columns."""
+        if not self._explained:
+            print(f"columns: {LETTERS}", flush=True)
+            self._explained = True
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         name = f"{_COLOURS[ty]}{ty}\033[0m" if colour else ty
         pieces = [f"| {name}{' ' * (5 - len(ty))}"]

@@ -3,16 +3,18 @@
 (() => {
   const faint = (colour, alpha) => colour + Math.round(alpha * 255).toString(16).padStart(2, "0");
   const pressed = (button, on) => button.setAttribute("aria-pressed", on);
+  const HOVERS = matchMedia("(hover: hover)").matches; // without, as on a phone, plotly would always show its tools
   const HOVER = "<br>%{x:,.6~g}, %{y:,.5~g}<extra></extra>";
 
   function drawn(trace, entry, on) { // the traces of plotly that a curve consists of
     const {x, y, low, high, name, kind} = trace, visible = on ? true : "legendonly";
     const common = {x, visible, showlegend: false, mode: "lines", name: entry.name};
     const band = {...common, line: {width: 0}, hoverinfo: "skip"};
-    const thin = kind !== "curve";
+    const thin = kind !== "curve" && kind !== "steps";
     const line = {color: faint(entry.colour, kind === "seed" ? 0.35 : 1), width: thin ? 1.1 : 2.5};
     line.dash = {seed: "solid", beyond: "dot"}[kind] ?? entry.dash;
-    if (kind === "run") line.shape = "vh";
+    if (kind === "run") line.shape = "vh"; // a value holds since the one before
+    if (kind === "steps") line.shape = band.line.shape = "hv"; // a value holds until the next
     const curve = {...common, y, line, hovertemplate: name + HOVER};
     if (!low.length) return [curve];
     const fill = {fill: "tonexty", fillcolor: faint(entry.colour, 0.16)};
@@ -28,18 +30,18 @@
 
     function draw() {
       const fits = trace => Object.entries(trace.view).every(([key, name]) => !(key in chosen) || chosen[key] === name);
-      const order = {seed: 0, run: 1, beyond: 2, curve: 3};
+      const order = {seed: 0, run: 1, beyond: 2, curve: 3, steps: 3};
       const shown = chart.traces.filter(fits).sort((a, b) => order[a.kind] - order[b.kind]);
       const axis = title => ({title: {text: title}, gridcolor: "#e6e9ed", zerolinecolor: "#c9d0d8", rangemode: "tozero"});
       const layout = {
-        height: chart.height, margin: {l: 65, r: 20, t: 12, b: 48}, showlegend: false, hovermode: "closest",
-        paper_bgcolor: "#fff", plot_bgcolor: "#fff", font: {family: "system-ui, sans-serif", color: "#1c2430"},
+        height: chart.height, margin: {l: plot.clientWidth < 500 ? 58 : 65, r: 20, t: 12, b: 48}, showlegend: false, hovermode: "closest",
+        paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {family: "system-ui, sans-serif", color: "#1c2430"},
         hoverlabel: {align: "left"}, uirevision: Object.values(chosen).join(),
         xaxis: axis(chart.x_titles[chosen.x] ?? chart.x_titles[""]),
         yaxis: axis(chart.y_titles[chosen.metric] ?? chart.y_titles[""]),
       };
       const traces = shown.flatMap(trace => drawn(trace, chart.entries[trace.entry], on[trace.entry]));
-      Plotly.react(plot, traces, layout, {displaylogo: false, responsive: true});
+      Plotly.react(plot, traces, layout, {displaylogo: false, displayModeBar: HOVERS ? "hover" : false, responsive: true});
       entries.forEach((button, i) => {
         pressed(button, on[i]);
         button.disabled = !shown.some(trace => trace.entry === i);

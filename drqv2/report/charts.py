@@ -58,7 +58,7 @@ class Trace:
         low: [N], or empty without an interval.
         high: [N], or empty.
         kind: "curve", "beyond" (dotted: what not all seeds have reached), "seed" (thin), "run" (thin, each value holds
-            since the one before).
+            since the one before), "steps" (each value holds until the next).
     """
 
     entry: int
@@ -161,9 +161,9 @@ def medians(values: np.ndarray) -> np.ndarray:
     return np.array([np.median(window) for window in windows])
 
 
-def curve_traces(entry: int, name: str, view: dict[str, str], curve: Curve) -> list[Trace]:
+def curve_traces(entry: int, name: str, view: dict[str, str], curve: Curve, kind: str = "curve") -> list[Trace]:
     """Return a curve as traces: what all seeds have reached, and what lies beyond, if anything."""
-    made = Trace(entry, hover_text(name), view, _numbers(curve.x), _numbers(curve.y))
+    made = Trace(entry, hover_text(name), view, _numbers(curve.x), _numbers(curve.y), kind=kind)
     if curve.low is not None and curve.high is not None:
         made.low, made.high = _numbers(curve.low), _numbers(curve.high)
     x, y = curve.beyond

@@ -74,7 +74,7 @@ def compare(settings: Sequence[Scores], entries: Sequence[Entry]) -> Comparison 
         cells = [written(float(of(scores)), stratified_interval(scores, of), 2) for of in _STATISTICS]
         better = _improvement(scores, first) if i else ""
         rows.append(Row(one.group.short, one.group.label, one.described(), cells, better))
-        traces += charts.curve_traces(i, one.group.label, {}, _profile(scores))
+        traces += charts.curve_traces(i, one.group.label, {}, _profile(scores), "steps")
     titles = {"": "score τ"}, {"": "fraction of runs above τ"}
     return Comparison(common, Chart(list(entries), traces, {}, *titles, height=320), rows)
 

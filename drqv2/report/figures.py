@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec
 
 from drqv2.evaluation.statistics import mean
 from drqv2.report import style
@@ -14,9 +15,25 @@ from drqv2.report.groups import Group, seeds
 from drqv2.report.published import Published, Reference, within
 
 _PANEL_POINTS = 80  # per curve of a small panel
+P = ParamSpec("P")
 _NAMES = {"returns": "evaluation return", "success": "success rate"}
 
 
+def _styled(draw: Callable[P, bytes]) -> Callable[P, bytes]:
+    """Draw in the style of all static plots."""
+
+    @wraps(draw)
+    def styled(*args: P.args, **kwargs: P.kwargs) -> bytes:
+        from matplotlib import rc_context  # slow to import
+
+        # Text as text makes a picture a tenth of the size.
+        with rc_context(style.MATPLOTLIB | {"svg.fonttype": "none", "svg.hashsalt": "report"}):
+            return draw(*args, **kwargs)
+
+    return styled
+
+
+@_styled
 def static_figure(
     groups: Sequence[Group], published: Published | None, references: Sequence[Reference] = (), kind: str = "svg"
 ) -> bytes:
@@ -30,7 +47,7 @@ def static_figure(
         references: curves of other methods.
         kind: of image, svg or png.
     """
-    from matplotlib.figure import Figure  # slow to import
+    from matplotlib.figure import Figure
 
     rows = math.ceil(len(groups) / 2)
     figure = Figure(figsize=(8, 3.6 + 0.18 * rows), layout="constrained")
@@ -41,11 +58,13 @@ def static_figure(
     return _image(figure, kind)
 
 
+@_styled
 def small_multiples(
     tasks: Mapping[str, Sequence[Group]],
     published: Mapping[str, Published],
     references: Mapping[str, Sequence[Reference]],
     kind: str = "svg",
+    columns: int | None = None,
 ) -> bytes:
     """Return an image with a panel for each task and one legend: means over seeds and confidence intervals.
 
@@ -56,14 +75,14 @@ def small_multiples(
         published: DrQ-v2's published curves by task.
         references: curves of other methods by task.
         kind: of image, svg or png.
+        columns: of panels; by default 3 to 5.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter
 
-    columns = max(3, min(len(tasks), 5 if len(tasks) > 8 else 4))
+    columns = columns or max(3, min(len(tasks), 5 if len(tasks) > 8 else 4))
     rows = math.ceil(len(tasks) / columns)
     entries = len({group.setting for groups in tasks.values() for group in groups}) + 2
-    width, legend_columns = 2.4 * columns, max(2, columns - 1)
+    width, legend_columns = max(2.4 * columns, 3.4), max(1, columns - 1)
     height = 1.75 * rows + 0.17 * math.ceil(entries / legend_columns) + 0.4
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = list(figure.subplots(rows, columns, squeeze=False).ravel())
@@ -72,7 +91,6 @@ def small_multiples(
         if _metric(groups) == "success":
             axes.set_ylim(-0.03, 1.03)
         axes.set_title(task, fontsize=8, parse_math=False)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 100k
         axes.tick_params(labelsize=6.5)
         if i % columns == 0:
             axes.set_ylabel(_NAMES[_metric(groups)], fontsize=8)
@@ -95,9 +113,7 @@ def _panel(
     last = max((run.frames[-1] for group in groups for run in group.runs if len(run.frames)), default=0.0)
     if published is not None and metric == "returns":
         curve = within(published, last)
-        axes.fill_between(curve["frame"], curve["min"], curve["max"], color=style.GREY, alpha=0.2, linewidth=0)
-        label = "DrQ-v2, published: mean and range"
-        axes.plot(curve["frame"], curve["mean"], color=style.GREY, linestyle=":", linewidth=1.2, label=label)
+        style.draw_published(axes, curve, "DrQ-v2, published: mean and range")
     for reference in references if metric == "returns" else ():
         curve, colour = within(reference.curve, last), style.colour_of_method(reference.number)
         axes.plot(curve["frame"], curve["mean"], color=colour, linestyle=":", linewidth=1.2, label=reference.short)
@@ -114,8 +130,7 @@ def _panel(
         label = f"{group.short} ({seeds(group.runs)})" if seeds_too else group.short
         axes.plot(x, y, color=colour, linewidth=1.6, linestyle=line, label=label)
     axes.set_ylim(bottom=axes.get_ylim()[0] if axes.dataLim.y0 < 0 else 0)
-    axes.grid(color="#e6e9ed", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_formatter(style.thousands)
 
 
 def _metric(groups: Sequence[Group]) -> str:
@@ -128,17 +143,15 @@ def _legend(figure: Any, every: Sequence[Any], columns: int, title: str | None =
     for axes in every:
         handles, labels = axes.get_legend_handles_labels()
         found |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in found}
-    place = {"loc": "outside lower center", "ncols": columns, "fontsize": 6.5, "frameon": False, "title": title}
+    place = {"loc": "outside lower center", "ncols": columns, "fontsize": 6.5, "title": title}
     legend = figure.legend(found.values(), found.keys(), **place, title_fontsize=8, columnspacing=1.0)
     for text in legend.get_texts():
         text.set_parse_math(False)  # labels may contain dollar signs
 
 
 def _image(figure: Any, kind: str) -> bytes:
-    from matplotlib import rc_context
-
     out = io.BytesIO()
     options: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 120}
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "report"}):  # text as text, a tenth of the size
-        figure.savefig(out, format=kind, **options)
+    options["transparent"] = kind == "svg"  # for pages, which may be dark
+    figure.savefig(out, format=kind, **options)
     return out.getvalue()

@@ -83,7 +83,7 @@ def write(
         number=len(found),
         refresh=refresh,
         unreadable=omitted,
-        multiples=_multiples(tasks, others) if len(tasks) > 1 else "",
+        multiples=_multiples(tasks, others) if len(tasks) > 1 else None,
         aggregate=aggregate(tasks),
         wholes=[section(name, members, others, videos, out.parent, False) for name, members in wholes.items()],
         tasks=[section(name, members, others, videos, out.parent, static) for name, members in tasks.items()],
@@ -96,9 +96,14 @@ def write(
     return len(found), omitted
 
 
-def _multiples(tasks: Mapping[str, Sequence[Group]], others: Others) -> str:
+def _multiples(tasks: Mapping[str, Sequence[Group]], others: Others) -> dict[str, str]:
+    """Return the small multiples of all tasks for a wide page and, in one column, for a narrow one."""
     references = {task: others.static(task) for task in tasks}
-    return base64.b64encode(figures.small_multiples(tasks, others.published, references)).decode()
+    pictures = {
+        name: figures.small_multiples(tasks, others.published, references, columns=columns)
+        for name, columns in {"wide": None, "narrow": 1}.items()
+    }
+    return {name: base64.b64encode(picture).decode() for name, picture in pictures.items()}
 
 
 def _configurations(found: Sequence[Run]) -> dict[str, Any]:
@@ -122,7 +127,17 @@ def _history(path: Path, faults: list[str]) -> str:
         return ""
     figure = go.Figure()
     for name, points in series.items():
-        figure.add_scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines+markers", name=name)
-    yaxis = {"title": {"text": "times the baseline"}, "rangemode": "tozero"}
-    figure.update_layout(template="plotly_white", height=360, yaxis=yaxis)
-    return str(figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False}))
+        figure.add_scatter(x=[x[:10] for x, _ in points], y=[y for _, y in points], mode="lines+markers", name=name)
+    clear = "rgba(0,0,0,0)"
+    figure.update_layout(
+        template="plotly_white",
+        paper_bgcolor=clear,
+        plot_bgcolor=clear,
+        height=420,
+        margin={"l": 50, "r": 20, "t": 12, "b": 48},
+        xaxis={"type": "category"},
+        yaxis={"title": {"text": "times the baseline"}, "rangemode": "tozero"},
+        legend={"orientation": "h", "y": -0.15},
+    )
+    config = {"displaylogo": False, "responsive": True, "displayModeBar": False}
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, config=config))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from drqv2.config.formatting import column_name, rewards_of
 from drqv2.evaluation.statistics import interval, iqm, mean
-from drqv2.report import charts, figures
+from drqv2.report import charts, figures, films
 from drqv2.report.comparison import improvement, written
 from drqv2.report.curves import last_common, values_at
 from drqv2.report.groups import Group, has_interval, warnings
@@ -70,7 +68,9 @@ def section(
     for row in rows:
         row["cells"] = [row["cells"][i] for i in used]
     every = [run for group in groups for run in group.runs]
-    shown = [video for run in every for video in _videos(run, videos, folder)]  # first: it adds to the runs' faults
+    shown = [
+        video for run in every for video in films.videos(run, videos, folder)
+    ]  # first: it adds to the runs' faults
     image = base64.b64encode(figures.static_figure(groups, published, others.static(name))).decode() if static else ""
     return {
         "name": name,
@@ -175,21 +175,6 @@ def _returns(runs: Sequence[Run], frame: int) -> str:
     middle = f", IQM {iqm(values):.0f}" if len(values) > 3 else ""
     some = f" ({len(values)} of {len(runs)})" if len(values) < len(runs) else ""
     return _summary(values) + middle + some
-
-
-def _videos(run: Run, how: str, folder: Path) -> list[dict[str, str]]:
-    if how == "none" or not run.videos:
-        return []
-    path = run.videos[-1]
-    if how == "embed":
-        try:
-            source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
-        except OSError as e:  # just deleted, or not a file
-            run.faults.append(f"{path.name} is omitted ({e.strerror})")
-            return []
-    else:
-        source = quote(os.fsencode(os.path.relpath(path.resolve(), folder.resolve())))
-    return [{"source": source, "caption": f"{run.path.name}: seed {run.seed}, frame {path.stem}"}]
 
 
 def _state(run: Run) -> str:

@@ -13,15 +13,12 @@ from omegaconf import OmegaConf
 from drqv2.config.checks import leaves
 from drqv2.config.dm_control import every_task
 from drqv2.config.formatting import show
-from drqv2.config.schema import CFGS, defaults, every_key
+from drqv2.config.schema import CFGS, defaults, free_in_a_setting
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 from drqv2.report.runs import Run
 
-# Keys that may differ between runs of the same setting.
-_FREE = {name for name, key in every_key().items() if key.resume == "free"}
-_IGNORED = _FREE - {"init_from", "init_parts", "agent_dir"} | {"seed", "agent.obs_shape", "agent.action_shape"}
 _TASK = {"task_name", "env_id"}  # a setting is the same on all tasks
 _OF_TASK = "the task's default"
 _LONGEST, _LONGEST_VALUE = 44, 20  # characters of a short label, and of a value in it
@@ -65,7 +62,7 @@ def settings(runs: Sequence[Run]) -> dict[int, Setting]:
 
 def _values(run: Run) -> dict[str, str]:
     """Return the keys that affect learning, without those that only repeat another."""
-    own = {name: value for name, value in run.config.items() if name not in _IGNORED | _TASK}
+    own = {name: value for name, value in run.config.items() if name not in free_in_a_setting() | _TASK}
     shown = {}
     usual = {} if run.several else _task_defaults(run.task, str(run.config.get("regime", FIRST_REGIME)))
     for name, value in own.items():

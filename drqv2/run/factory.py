@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from drqv2 import envs, utils
 from drqv2.agents.acting import takes_task
 from drqv2.agents.loading import make_agent as agent_from
 from drqv2.config.checks import leaves
+from drqv2.config.schema import free_in_a_setting
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.vector import VectorEnv
 from drqv2.errors import UserError
@@ -151,8 +154,17 @@ def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:
     hparams: Any = OmegaConf.to_container(cfg, resolve=True)
     sinks: list[Sink] = []
     if cfg.use_wandb:
-        sinks.append(WeightsAndBiases(work_dir, hparams, f"{cfg.task_name}_{cfg.seed}_{work_dir.name}"))
+        name = f"{cfg.task_name}_{cfg.seed}_{work_dir.name}"
+        sinks.append(WeightsAndBiases(work_dir, hparams, name, group_of_seeds(hparams)))
     return Logger(work_dir, cfg.use_tb, leaves(hparams), sinks, console)
+
+
+def group_of_seeds(config: Mapping[str, Any]) -> str:
+    """Return a name that the seeds of a setting share: the task, and a digest of the keys that make a setting."""
+    free = free_in_a_setting()
+    setting = {name: value for name, value in leaves(config).items() if name not in free}
+    digest = hashlib.sha256(json.dumps(setting, sort_keys=True, default=str).encode()).hexdigest()
+    return f"{config['task_name']}_{digest[:8]}"
 
 
 def batches_for(agent: Any, batches: Iterator[Any], cfg: DictConfig) -> Iterator[Any]:

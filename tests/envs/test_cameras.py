@@ -15,7 +15,7 @@ from dm_control.mujoco import engine
 
 from drqv2.config.schema import tasks as names
 from drqv2.envs import make
-from drqv2.envs.cameras import PhysicsCamera
+from drqv2.envs.cameras import PhysicsCamera, RenderCamera
 from drqv2.envs.dm_control import load
 from drqv2.errors import UserError
 
@@ -197,6 +197,24 @@ def test_closed():
     assert gl.terminated
     assert physics._contexts is None
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "rows", "columns"),
+    [
+        ((40, 60), (30, 30), (5, 25), (0, 30)),
+        ((60, 20), (48, 48), (0, 48), (16, 32)),
+        ((8, 8), (32, 32), (0, 32), (0, 32)),
+    ],
+)
+def test_a_film_keeps_the_proportions_of_what_is_rendered(shape, size, rows, columns):
+    """The agent's own image fills its square; the film's stands between black bars."""
+    env = SimpleNamespace(render_mode="rgb_array", picture=lambda: np.full((*shape, 3), 200, np.uint8))
+    camera = RenderCamera(env, 16)
+    assert (camera(None) == 200).all()
+    expected = np.zeros((*size, 3), np.uint8)
+    expected[slice(*rows), slice(*columns)] = 200
+    assert np.array_equal(camera.render(*size), expected)
 
 
 def test_unknown_render():

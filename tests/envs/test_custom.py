@@ -57,7 +57,9 @@ def test_video_without_physics_shows_the_pixels():
     frame = env.render(32, 48)
     assert frame.shape == (32, 48, 3)
     assert frame.dtype == np.uint8
-    assert (frame == 2).all()
+    assert (frame[:, 8:40] == 2).all()  # a square picture in the middle
+    assert (frame[:, :8] == 0).all()
+    assert (frame[:, 40:] == 0).all()
 
 
 def test_factory_is_given_what_its_signature_names():

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console as Terminal
 
-from drqv2.logging.console import Console, Dashboard, Status
+from drqv2.logging.console import COLUMNS, Console, Dashboard, PlainConsole, Status
 from drqv2.logging.usage import TimeShares
 from tests.short_run import SHORT
 
@@ -164,6 +164,18 @@ def test_nothing_is_shown_when_off(capsys: pytest.CaptureFixture[str]) -> None:
     with Console() as console:
         console.show("eval", {"frame": 2, "episode_reward": 1.0})
     assert capsys.readouterr().out == ""
+
+
+def test_the_letters_are_explained_once_and_in_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    console = PlainConsole()
+    for frame in (2, 4):
+        console.show("eval", {"frame": frame, "episode_reward": 1.0})
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first.startswith("columns: F frame, S step, E episode, L episode_length, R episode_reward")
+    assert [row[:14] for row in rows] == ["| eval  | F: 2", "| eval  | F: 4"]
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    for column, (label, _) in COLUMNS["train"].items():
+        assert f"{label} `{column}`" in " ".join(page.split()), "docs/metrics.md explains the letters"
 
 
 @pytest.mark.slow

@@ -265,7 +265,7 @@ from drqv2.logging.logger import Logger
 from drqv2.logging.sinks.weights_and_biases import WeightsAndBiases
 
 folder, video, frame, state = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
-sink = WeightsAndBiases(folder, {"lr": 1e-4}, "run")
+sink = WeightsAndBiases(folder, {"lr": 1e-4}, "run", "walker_walk_12ab")
 logger = Logger(folder, use_tb=False, sinks=[sink])
 if state:
     sink.load_state_dict(state)
@@ -288,6 +288,9 @@ def test_weights_and_biases_offline(tmp_path: Path, mp4: Path) -> None:
         done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         assert "Weights & Biases" not in done.stderr  # neither dropped nor without the video
+        (place,) = [line for line in done.stdout.splitlines() if line.startswith("Weights & Biases: ")]
+        assert place.startswith(f"Weights & Biases: {tmp_path / 'wandb'}/offline-run-")
+        assert "group walker_walk_12ab; upload it with: wandb sync" in place
         state = json.loads(done.stdout.splitlines()[-1])
         ids.append(state["id"])
     assert ids[0]

@@ -119,6 +119,42 @@ def test_a_legend_of_many_entries_covers_nothing(browser: Any, tmp_path: Path, w
         browser.set_window_size(size["width"], size["height"])
 
 
+LOOK = """const style = getComputedStyle(document.body), picture = document.querySelector('img.multiples');
+    return {width: document.documentElement.scrollWidth, tall: picture.naturalHeight > picture.naturalWidth,
+        back: style.backgroundColor, ink: style.color, plot: getComputedStyle(document.querySelector('.plot')).filter,
+        tools: [...document.querySelectorAll('.modebar')].filter(bar => !bar.matches('.modebar--hover')).length}"""
+WHITE, DARK = "rgb(255, 255, 255)", "rgb(18, 22, 28)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("width", "scheme", "back"), [(1400, "light", WHITE), (400, "light", WHITE), (400, "dark", DARK)]
+)
+def test_narrow_and_dark_pages(browser: Any, tmp_path: Path, width: int, scheme: str, back: str) -> None:
+    """At 400 pixels nothing is wider than the page, panels of tasks are one column; dark pages have dark charts."""
+    for i, task in enumerate(("walker_walk", "cheetah_run", "a_task_with_a_long_name" * 4)):
+        make_run(tmp_path / task, [0, i, 800], task_name=task)
+    report.main([str(tmp_path)])
+    metrics = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        show(browser, tmp_path / "report.html")
+        until(lambda: browser.execute_script("return document.querySelector('img.multiples').complete"))
+        found = browser.execute_script(LOOK)
+        assert found["width"] <= width
+        assert found["tall"] == (width == 400)
+        assert found["back"] == back
+        assert (found["plot"] == "none") == (scheme == "light")
+        assert found["tools"] == 0
+        shapes = "return [...document.querySelectorAll('.js-plotly-plot')].map(p => p._fullData[0].line.shape)"
+        assert browser.execute_script(shapes)[:2] == ["linear", "hv"]  # scores over frames, their profile
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
 @pytest.mark.slow
 def test_curves_of_other_methods_are_drawn_on_a_click(browser: Any, tmp_path: Path) -> None:
     make_run(tmp_path / "run", [1, 2, 3], every=200_000, task_name="walker_walk")

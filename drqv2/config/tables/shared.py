@@ -228,17 +228,26 @@ RECORDS = (
     free(
         "console",
         Choice("auto", "rich", "plain", "off"),
-        "A dashboard (rich), a line for each row of the logs (plain), or neither (off); auto: a dashboard on a "
-        "terminal, lines elsewhere.",
+        "A dashboard (rich), a line for each row of the logs (plain; docs/metrics.md explains its letters), or neither "
+        "(off); auto: a dashboard on a terminal, lines elsewhere.",
     ),
     free("use_tb", Bool(), "Write TensorBoard events."),
-    free("use_wandb", Bool(), "Log to Weights & Biases (pip install wandb; WANDB_MODE=offline without a server)."),
+    free(
+        "use_wandb",
+        Bool(),
+        "Log to Weights & Biases, seeds in groups (pip install wandb; WANDB_MODE=offline without a server).",
+    ),
     free(
         "save_video",
         Choice(True, False, "last"),
         "Film the first episode of each evaluation; last: only when the run has all its frames.",
     ),
-    free("render_size", EvenInt(16, LARGEST_RENDER), "Side of the square videos.", "pixels"),
+    free(
+        "render_size",
+        EvenInt(16, LARGEST_RENDER),
+        "Side of the square videos, in which pictures keep their proportions.",
+        "pixels",
+    ),
     free(
         "video_fps",
         Float(0, above=True),
