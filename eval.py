@@ -86,6 +86,9 @@ def run(sources: Sequence[str], values: dict[str, Any]) -> None:
     cfg, weights, frame = trained.read(path)
     if not args.trust and not (source.is_dir() and path.resolve().is_relative_to(source.resolve())):
         trained.reject_foreign_code(cfg, path)
+    another = args.task is not None and cfg.get("tasks") is None
+    if args.export and (another or args.seed is not None or args.max_episode_steps):
+        raise UserError("export: describes the run as it was trained; leave out task, seed and max_episode_steps")
     _override(cfg, args)
     names = task_names(cfg)
     tasks = [_index(args.task, names)] if args.task and len(names) > 1 else list(range(len(names)))

@@ -1,4 +1,4 @@
-"""Data sets of episodes: look at them, check them, make others of them. No source is ever changed.
+"""Data sets of episodes: look at them, check them, convert them. No source is ever changed.
 
 python -m drqv2.datasets list DIR ...                   # a line for each: episodes, transitions, returns
 python -m drqv2.datasets card DIR                       # all of its numbers, with a histogram of the returns

@@ -172,7 +172,7 @@ def folder_of(place: str) -> Path:
     """Return the directory of a data set that is to be written.
 
     Raises:
-        UserError: its name is none that Minari takes, or Minari is not installed.
+        UserError: Minari rejects its name, or Minari is not installed.
     """
     try:
         from minari.dataset.minari_dataset import parse_dataset_id

@@ -147,7 +147,7 @@ def libraries() -> Iterator[Finding]:
                 seconds, found = measure.cartpole()
                 yield Finding("ok", name, f"{version}; {run} took {seconds:.0f} s and returned {found:.0f} of 500")
             except UserError as error:
-                yield Finding("warn", name, f"{version}; {run} {error}", f'{_PIP} --upgrade "drqv2-workspace[envpool]"')
+                yield Finding("warn", name, f"{version}; {run} {error}", f"{_PIP} --upgrade envpool")
 
 
 def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:

@@ -92,9 +92,12 @@ def cartpole() -> tuple[float, float]:
         except subprocess.CalledProcessError as error:
             raise UserError(f"fails: {(error.stderr.strip().splitlines() or ['no message'])[-1]}") from None
         seconds = time.perf_counter() - begin
-        with open(f"{folder}/run/eval.csv", newline="") as table:
-            *_, last = csv.DictReader(table)
-    return seconds, float(last["episode_reward"])
+        try:
+            with open(f"{folder}/run/eval.csv", newline="") as table:
+                *_, last = csv.DictReader(table)
+            return seconds, float(last["episode_reward"])
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"leaves no returns ({error})") from None
 
 
 def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:

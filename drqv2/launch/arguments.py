@@ -37,7 +37,7 @@ def run_tool(
 def start_tool(
     module: str, head: str | None, keys: Mapping[Key, Any], check: Callable[[Sequence[str]], Any]
 ) -> NoReturn:
-    """Be the program whose `run` is in a module, which is imported once its command line is found right, and end.
+    """Run the program whose `run` is in a module, and exit; the module is imported after its command line is checked.
 
     See `run_tool`. `run` gets the positional arguments, for which `check` raises UserError if they are wrong, and the
     values.

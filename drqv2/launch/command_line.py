@@ -63,7 +63,7 @@ class ByName:
 
 
 def start(module: str, config_dir: str) -> NoReturn:
-    """Be the program whose `main` is in a module, and end: `launch`, without importing it before the first job.
+    """Run the program whose `main` is in a module, and exit: `launch`, importing the module at the first job.
 
     So help and messages about mistakes do not wait for torch.
     """

@@ -86,7 +86,8 @@ def without_dashes(argv: Sequence[str], options: Sequence[str]) -> list[str]:
             continue
         if name not in {*keys, *CHOSEN, "resume"} and not re.match(r"hydra[./]", name):
             raise UserError(f"{option}: there is no such key or option{did_you_mean(name, keys)} (see --help)")
-        follows = bool(words) and not words[0].startswith("--") and not re.match(r"[+~]{0,2}[a-z_][\w./@]*=", words[0])
+        another = r"--|-[a-zA-Z]|[+~]{0,2}[a-z_][\w./@]*="  # a key or an option, and no value
+        follows = bool(words) and not re.match(another, words[0])
         if not equals and not follows:
             if name not in keys or "true" not in keys[name].allowed:
                 raise UserError(f"{option}: a value is missing; write {name}=VALUE")

@@ -107,7 +107,7 @@ class Console:
 class PlainConsole(Console):
     """Prints a line for each row, and after an evaluation of several tasks one for each of them.
 
-    What the letters in the lines mean is said before the first.
+    A line before the first explains the letters.
 
     Args:
         tasks: their names, none for a single one.

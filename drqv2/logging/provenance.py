@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from drqv2.programs import ROOT
+from drqv2.programs import INSTALLED, ROOT
 from drqv2.system.files import Appender
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,9 @@ _PACKAGES = ("torch", "numpy", "mujoco", "dm-control", "hydra-core")
 
 
 def git_commit(folder: Path = ROOT) -> tuple[str | None, bool | None]:
-    """Return the commit checked out in `folder` and whether tracked files are modified; (None, None) without git."""
+    """Return the commit checked out in `folder` and whether tracked files are modified; without git (None, None)."""
+    if INSTALLED and folder == ROOT:  # a repository there would be somebody else's
+        return None, None
     git = shutil.which("git") or "git"
     try:
         commit, changes = (

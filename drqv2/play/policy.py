@@ -36,7 +36,7 @@ class Policy:
         world: what it acts in.
 
     Raises:
-        UserError: the file is none of an exported policy, has several tasks, or onnxruntime is not installed.
+        UserError: it is not an exported policy, has several tasks, or onnxruntime is not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -66,7 +66,7 @@ class Policy:
         wanted = self.world.observation
         if list(obs.shape) != wanted["shape"] or str(obs.dtype) != wanted["dtype"]:
             shown = f"{obs.dtype} {list(obs.shape)}; the policy's are {wanted['dtype']} {wanted['shape']}"
-            raise UserError(f"{self._path}: observation of another world: {shown}")
+            raise UserError(f"{self._path}: observation from a different environment: {shown}")
         action, *state = self._session.run(None, {"obs": obs[None], **self._state})
         self._state = dict(zip(self._state, state, strict=True))
         chosen: np.ndarray = action[0]
@@ -102,4 +102,4 @@ def _session(path: str | Path) -> Any:
     try:
         return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own kinds
-        raise UserError(f"{path}: no ONNX file that can be run ({' '.join(str(error).split())[:150]})") from error
+        raise UserError(f"{path}: not a runnable ONNX file ({' '.join(str(error).split())[:150]})") from error

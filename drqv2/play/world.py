@@ -6,6 +6,7 @@ An ONNX file has every attribute of a `World` in its metadata, by name: `environ
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import warnings
 from collections.abc import Mapping
@@ -58,18 +59,24 @@ class World:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> World:
-        """Return the world that the metadata of a file describe.
+        """Return the world that a file's metadata describe.
 
         Raises:
-            UserError: they describe none.
+            UserError: some are missing or damaged.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         if missing := [name for name in names if name not in given]:
             raise UserError(f"its metadata lack {', '.join(missing)}: export the policy again, by eval.py export=FILE")
         try:
-            return cls(given[names[0]], *(json.loads(given[name]) for name in names[1:]))
+            parts = {name: json.loads(given[name]) for name in names[1:]}
         except ValueError as error:
             raise UserError(f"its metadata are damaged ({error})") from error
+        needed = {"observation": {"shape", "dtype"}, "action": {"shape", "dtype", "minimum", "maximum"}}
+        needed |= {"training": {"task"}, "returns": {"mean", "episodes"}}
+        for name, part in parts.items():
+            if not isinstance(part, dict) or not needed.get(name, set()) <= part.keys():
+                raise UserError(f"its metadata are damaged ({name}: {given[name][:80]})")
+        return cls(given[names[0]], **parts)
 
     def make(self, **more: Any) -> Any:
         """Return the environment, a gymnasium.Env; warn if it is another version's.
@@ -78,7 +85,7 @@ class World:
             more: arguments of `gymnasium.make` in addition, such as `render_mode`.
 
         Raises:
-            UserError: it cannot be rebuilt, or has become another one.
+            UserError: it cannot be rebuilt, or differs from the one of the training.
         """
         own_code = "make its environment yourself, then call require(env)"
         if not self.environment:
@@ -94,7 +101,11 @@ class World:
             env: Any = gymnasium.make(self.environment, disable_env_checker=True, **self.arguments, **more)
         except (gymnasium.error.Error, TypeError) as error:
             raise UserError(f"its environment cannot be made here: {' '.join(str(error).split())[:200]}") from error
-        self.require(env)
+        try:
+            self.require(env)
+        except UserError:
+            env.close()
+            raise
         return env
 
     def _warn_of_versions(self) -> None:
@@ -108,11 +119,14 @@ class World:
         """Check that a gymnasium.Env is of this world.
 
         Raises:
-            UserError: it observes, acts or was made otherwise.
+            UserError: its observations, actions or arguments differ.
         """
         made = getattr(env.unwrapped, "arguments", None)
         if made is not None:
-            _require_equal("", self.arguments, {name: made.get(name) for name in self.arguments})
+            parameters = inspect.signature(type(env.unwrapped)).parameters
+            wanted = {name: parameters[name].default for name in made}
+            wanted["task"] = self.environment.removeprefix(ENVIRONMENTS).rpartition("-v")[0]
+            _require_equal("", wanted | self.arguments, made)
         observed, acted = env.observation_space, env.action_space
         _require_equal(
             "observation's ", self.observation, {"shape": list(observed.shape), "dtype": str(observed.dtype)}

@@ -142,6 +142,22 @@ def test_a_broken_ffmpeg_is_a_warning(tmp_path, monkeypatch, script, words):
     assert line.advice == "unset IMAGEIO_FFMPEG_EXE"
 
 
+@pytest.mark.slow
+def test_cartpole_is_trained():
+    pytest.importorskip("envpool")
+    seconds, found = measure.cartpole()
+    assert seconds > 0
+    assert found > 450
+
+
+def test_a_cartpole_that_fails_is_no_obstacle(monkeypatch):
+    pytest.importorskip("envpool")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    _, line, *_ = doctor.libraries()
+    assert line.status == "warn"
+    assert line.text.endswith("preset=cartpole fails: no message")
+
+
 def test_libraries_are_optional_and_ppo_is_measured(monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda name: None)
     missing = list(doctor.libraries())
@@ -150,6 +166,7 @@ def test_libraries_are_optional_and_ppo_is_measured(monkeypatch):
     monkeypatch.undo()
     if find_spec("envpool") is None:
         pytest.skip("EnvPool is not installed")
+    monkeypatch.setattr(measure, "cartpole", lambda: (12.3, 500.0))
     _, pool, *_ = doctor.libraries()
     assert re.search(r"preset=cartpole took [1-9]\d* s and returned (4[5-9]\d|500) of 500$", pool.text)
 

@@ -375,6 +375,8 @@ def test_process_that_is_interrupted(tmp_path):
         (["--seed", "3"], ["seed=3"]),
         (["--seed=3", "task=walker_walk"], ["seed=3", "task=walker_walk"]),
         (["--save-video", "--batch_size", "12"], ["save_video=true", "batch_size=12"]),
+        (["--use_tb", "-m", "task=a,b"], ["use_tb=true", "-m", "task=a,b"]),
+        (["--lr", "-1"], ["lr=-1"]),
         (["--save_video", "seed=3"], ["save_video=true", "seed=3"]),
         (["--stddev-schedule", "linear(1.0,0.1,100)"], ["stddev_schedule=linear(1.0,0.1,100)"]),
         (["--agent.hidden_dim=64", "-m", "--lr", "1e-3,1e-4"], ["agent.hidden_dim=64", "-m", "lr=1e-3,1e-4"]),

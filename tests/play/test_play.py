@@ -70,7 +70,7 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_policy(tmp_path: Path, changed: Changed, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.onnx").write_text("text")
-    assert "text.onnx: no ONNX file that can be run" in complaint(capsys, tmp_path / "text.onnx")
+    assert "text.onnx: not a runnable ONNX file" in complaint(capsys, tmp_path / "text.onnx")
     assert "its metadata lack environment" in complaint(capsys, changed(environment=None))
     assert "its metadata are damaged" in complaint(capsys, changed(arguments="{"))
     assert "give one policy" in complaint(capsys)
@@ -90,6 +90,8 @@ def test_the_name_of_the_film(capsys: pytest.CaptureFixture[str]) -> None:
         ({"arguments": {"task": "gymnasium:CartPole-v1", "gravity": 1}}, "its environment cannot be made here"),
         ({"observation": {"shape": [9, 84, 84], "dtype": "uint8"}}, "its metadata are those of another policy"),
         ({"action": {"shape": [], "dtype": "int64", "minimum": 0, "maximum": 2}}, "action's maximum is 1; the"),
+        ({"returns": {}}, "its metadata are damaged (returns: {})"),
+        ({"observation": []}, "its metadata are damaged (observation: [])"),
         ({"environment": ""}, "no id rebuilds gymnasium:CartPole-v1: make its environment yourself"),
         ({"environment": "os:CartPole-v1"}, "its metadata name code to run, os:CartPole-v1"),
         ({"arguments": {"task": "gymnasium:os:CartPole-v1"}}, "its metadata name code to run"),
@@ -122,8 +124,24 @@ def test_an_environment_of_ones_own_is_compared() -> None:
         world.require(
             gymnasium.make("drqv2.envs.as_gymnasium:drqv2/env-v0", task="gymnasium:CartPole-v1", obs_type="state")
         )
-    with pytest.raises(UserError, match=r"cartpole.onnx: observation of another world: float64 \[4\]"):
+    with pytest.raises(UserError, match=r"cartpole.onnx: observation from a different environment: float64 \[4\]"):
         Policy(CARTPOLE).act(np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "said"),
+    [
+        ("walker_run", {}, "task is walker_run; the policy's is walker_walk"),
+        ("walker_walk", {"camera": 1}, "camera is 1; the policy's is None"),
+        ("walker_walk", {"options": {"time_limit": 5}}, "options is {'time_limit': 5}; the policy's is None"),
+    ],
+)
+def test_environments_that_look_alike_are_told_apart(task: str, more: dict[str, Any], said: str) -> None:
+    world = Policy(CARTPOLE.with_name("walker_walk.onnx")).world
+    env = gymnasium.make(f"drqv2.envs.as_gymnasium:drqv2/{task}-v0", **world.arguments, **more)
+    with pytest.raises(UserError, match=re.escape(said)):
+        world.require(env)
+    env.close()
 
 
 def test_the_world_that_is_written_is_read() -> None:

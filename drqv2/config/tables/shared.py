@@ -240,7 +240,8 @@ RECORDS = (
     free(
         "save_video",
         Choice(True, False, "last"),
-        "Film the first episode of each evaluation; last: only when the run has all its frames.",
+        "Film the first episode of each evaluation; last: only at the run's last frame, so not where "
+        "stop_return ends it earlier.",
     ),
     free(
         "render_size",

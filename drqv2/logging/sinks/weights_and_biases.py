@@ -13,13 +13,13 @@ class WeightsAndBiases:
     """Logs to the W&B server, or to disk with WANDB_MODE=offline. A resumed run keeps its id.
 
     The x-axis is the metric `frame`, not W&B's own step, so that points logged again after a resume coincide. W&B's
-    own files go to `run_dir/wandb`. Where the run is, is printed when it opens.
+    own files go to `run_dir/wandb`. Opening the run prints its location.
 
     Args:
         run_dir: the run's directory.
         config: shown with the run.
         name: of the run.
-        group: under which W&B shows it together with other seeds; WANDB_RUN_GROUP goes before it.
+        group: under which W&B shows it together with other seeds; WANDB_RUN_GROUP overrides it.
     """
 
     name = "Weights & Biases"
