@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import runpy
 import sys
-from importlib.metadata import version
 
+import drqv2
 from drqv2.config.formatting import did_you_mean
 from drqv2.programs import ROOT
 
@@ -32,7 +32,7 @@ def main() -> None:
     if command in ("-h", "--help", "help"):
         print((__doc__ or "").strip())
     elif command == "--version":
-        print(f"drqv2 {version('drqv2-workspace')}")
+        print(f"drqv2 {drqv2.__version__}")
     elif command in _SCRIPTS:
         sys.argv = [f"drqv2 {command}", *words]  # which messages show
         sys.path.insert(0, str(ROOT))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from drqv2 import __version__
 from tests.short_run import SHORT
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +25,7 @@ def drqv2(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     [
         ((), 0, "drqv2 train task=walker_walk"),
         (("--help",), 0, "drqv2 eval RUN_DIR"),
-        (("--version",), 0, "drqv2 0.1.0"),
+        (("--version",), 0, f"drqv2 {__version__}"),
         (("trian",), 2, "error: trian: there is no such command; nearest: train; see drqv2 --help"),
         (("train", "sede=3"), 2, "error: sede=3: there is no such key; nearest: seed"),
         (("eval", "nowhere"), 2, "error: nowhere: no such run directory or file"),
@@ -55,7 +56,7 @@ def test_a_wheel_has_the_programs_and_their_data_in_the_package_alone(tmp_path: 
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {name.split("/")[0] for name in names} == {"drqv2", "drqv2_workspace-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"drqv2", f"drqv2_workspace-{__version__}.dist-info"}
     scripts = {f"drqv2/program/{path.name}" for path in ROOT.glob("*.py")} - {"drqv2/program/setup.py"}
     cfgs = {f"drqv2/program/{path.relative_to(ROOT)}" for path in ROOT.glob("cfgs/**/*.yaml")}
     published = {f"drqv2/program/{path.relative_to(ROOT)}" for path in ROOT.glob("results/published/*.csv")}

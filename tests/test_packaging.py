@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from drqv2 import __version__
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK = {
@@ -194,3 +196,14 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_files_of_github_and_of_citations_are_right() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == __version__
+    forms = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+    assert len(forms) >= 3
+    for form in forms:
+        for part in yaml.safe_load(form.read_text()).get("body", []):
+            assert part.keys() <= {"type", "id", "attributes", "validations"}
+            assert part["attributes"].keys() <= {"label", "description", "placeholder", "render", "value", "options"}
