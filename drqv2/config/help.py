@@ -21,7 +21,7 @@ _HEAD = """\
 Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/tables/` and `cfgs/`.
 
 Later wins: `cfgs/config.yaml`, then the agent (`agent=spq`, in some regimes), the regime (`regime=drqv2`), the task
-(`task=cheetah_run`), the preset (`preset=cpu`), what a regime sets whatever these are (`cfgs/last/`), and last the
+(`task=cheetah_run`), the preset (`preset=cpu`), settings that a regime always forces (`cfgs/last/`), and last the
 command line (`batch_size=512`). A run writes the result to `config.yaml` in its directory.
 
 A heading names the regimes that have the keys below it; without names, all regimes have them. Where regimes have

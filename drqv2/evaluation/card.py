@@ -84,7 +84,7 @@ def model_card(
         "environment": f"`{_made(world)}`" if world.environment else "no id rebuilds it",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "commit": world.training["commit"],
-        "checked": f"actions differ from the agent's by at most {difference:.1g} on the observations tried",
+        "checked": f"actions {_compared(difference)} on the observations tried",
     }
     lines = [f"# {path.name}", "", "A policy without exploration, exported by `eval.py`.", ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]
@@ -130,6 +130,10 @@ def _observed(cfg: DictConfig, shape: Sequence[int]) -> str:
     )
 
 
+def _compared(difference: float) -> str:
+    return f"differ from the agent's by at most {difference:.1g}" if difference else "are the agent's"
+
+
 def _acted(spec: specs.BoundedArray) -> str:
     """Return in words what the environment takes, and what the policy's actions are."""
     low, high = (np.broadcast_to(bound, spec.shape).ravel() for bound in (spec.minimum, spec.maximum))
@@ -137,7 +141,8 @@ def _acted(spec: specs.BoundedArray) -> str:
     if np.issubdtype(spec.dtype, np.integer):
         shown = "discrete, numbered from 0" if not low.any() else "discrete; the policy's are numbered from 0"
         return f"{shown}; the environment's own: {spec.dtype} {list(spec.shape)}, {bounds}"
-    return f"{spec.shape[0]} numbers in [-1, 1]; the environment's own: {spec.dtype} {list(spec.shape)}, {bounds}"
+    count = spec.shape[0]
+    return f"{count} number{'s' * (count > 1)} in [-1, 1]; the environment's own: {spec.dtype} {list(spec.shape)}, {bounds}"
 
 
 def _mapping(spec: specs.BoundedArray) -> str:
