@@ -141,8 +141,8 @@ def _acted(spec: specs.BoundedArray) -> str:
     if np.issubdtype(spec.dtype, np.integer):
         shown = "discrete, numbered from 0" if not low.any() else "discrete; the policy's are numbered from 0"
         return f"{shown}; the environment's own: {spec.dtype} {list(spec.shape)}, {bounds}"
-    count = spec.shape[0]
-    return f"{count} number{'s' * (count > 1)} in [-1, 1]; the environment's own: {spec.dtype} {list(spec.shape)}, {bounds}"
+    number = f"{spec.shape[0]} number{'s' * (spec.shape[0] > 1)}"
+    return f"{number} in [-1, 1]; the environment's own: {spec.dtype} {list(spec.shape)}, {bounds}"
 
 
 def _mapping(spec: specs.BoundedArray) -> str:
