@@ -14,7 +14,9 @@ torch=$(sed -n 's/^torch==\([^ ;]*\).*/\1/p' "$root/requirements.lock")
 say "building the wheel"
 "$python" -m venv "$place/env"
 pip() { "$place/env/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
-pip wheel --no-deps --wheel-dir "$place/wheel" "$root"
+mkdir "$place/source"
+git -C "$root" archive HEAD | tar -x -C "$place/source" # what is committed, without what an earlier build has left
+pip wheel --no-deps --wheel-dir "$place/wheel" "$place/source"
 "$python" -m zipfile --list "$place"/wheel/*.whl | awk '{print $1}' | grep -v -e '\.py$' -e '^File'
 top=$("$python" -m zipfile --list "$place"/wheel/*.whl | awk 'NR > 1 {print $1}' | cut -d/ -f1 | sort -u | grep -v dist-info)
 [ "$top" = drqv2 ] || { echo "error: the wheel has more than the package: $top" >&2; exit 1; }
