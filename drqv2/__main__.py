@@ -15,6 +15,7 @@ drqv2 --version
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 
@@ -33,12 +34,10 @@ def main() -> None:
         print((__doc__ or "").strip())
     elif command == "--version":
         print(f"drqv2 {drqv2.__version__}")
+    elif command == "-sc":
+        _complete(words)
     elif command in _SCRIPTS:
-        sys.argv = [f"drqv2 {command}", *words]  # which messages show
-        sys.path.insert(0, str(ROOT))
-        script = ROOT / f"{command}.py"
-        # A file of this project; not by runpy.run_path, which would put its path into sys.argv and so into messages.
-        exec(compile(script.read_text(), script, "exec"), {"__name__": "__main__", "__file__": str(script)})  # nosec B102
+        _run_script(command, f"drqv2 {command}", words)
     elif command in _TOOLS:
         sys.argv = [f"drqv2 {command}", *words]
         runpy.run_module(f"drqv2.{command}", run_name="__main__")
@@ -46,6 +45,27 @@ def main() -> None:
         near = did_you_mean(command, (*_SCRIPTS, *_TOOLS))
         print(f"error: {command}: there is no such command{near}; see drqv2 --help", file=sys.stderr)
         sys.exit(2)
+
+
+def _run_script(name: str, shown: str, words: list[str]) -> None:
+    """Run a script of this project; `shown` is its name in messages."""
+    sys.argv = [shown, *words]
+    sys.path.insert(0, str(ROOT))
+    script = ROOT / f"{name}.py"
+    # Not by runpy.run_path, which would put the script's path into sys.argv and so into messages.
+    exec(compile(script.read_text(), script, "exec"), {"__name__": "__main__", "__file__": str(script)})  # nosec B102
+
+
+def _complete(words: list[str]) -> None:
+    """Do what Hydra's Tab completion asks for: commands after `drqv2`, then the keys of `drqv2 train`."""
+    program, *typed = os.environ.get("COMP_LINE", "").split(" ")
+    if not words[:1] or not words[0].startswith("query="):  # install or uninstall
+        _run_script("train", "drqv2", ["-sc", *words])
+    elif len(typed) < 2:
+        print(" ".join((*_SCRIPTS, *_TOOLS)))
+    elif typed[0] == "train":
+        os.environ["COMP_LINE"] = " ".join([program, *typed[1:]])
+        _run_script("train", "drqv2", ["-sc", *words])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +15,25 @@ _HERE = Path(__file__).resolve().parent
 IN_WHEEL = "program"  # folder of the package that a wheel has in place of the repository
 INSTALLED = (_HERE / IN_WHEEL).is_dir()
 ROOT = _HERE / IN_WHEEL if INSTALLED else _HERE.parent
+
+
+def as_here(text: str) -> str:
+    """Return a message or a help text with the commands that work where it is read.
+
+    They are written as in the repository, `python train.py` and `pip install -e ".[EXTRA]"`. For users of a wheel and
+    of the command `drqv2`, they become `drqv2 train` and `pip install` with the packages of that extra.
+    """
+    if INSTALLED:
+        text = re.sub(r"pip install -e ([\"'])\.\[(\w+)\]\1", lambda found: f"pip install {_packages(found[2])}", text)
+    if INSTALLED or sys.argv[0].startswith("drqv2 "):
+        text = re.sub(r"python (train|eval|report)\.py", r"drqv2 \1", text)
+    return text
+
+
+def _packages(extra: str) -> str:
+    """Return the packages of an extra as arguments for pip."""
+    lines = [line.partition(";") for line in importlib.metadata.requires("drqv2-workspace") or []]
+    return " ".join(f'"{name}"' for name, _, when in lines if when.split() == ["extra", "==", f'"{extra}"'])
 
 
 def load(name: str) -> ModuleType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from drqv2 import __version__
+from drqv2 import __version__, programs
 from tests.short_run import SHORT
 
 ROOT = Path(__file__).parents[1]
 
 
-def drqv2(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def drqv2(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "drqv2", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,13 @@ def drqv2(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (("--version",), 0, f"drqv2 {__version__}"),
         (("trian",), 2, "error: trian: there is no such command; nearest: train; see drqv2 --help"),
         (("train", "sede=3"), 2, "error: sede=3: there is no such key; nearest: seed"),
+        (("train", "--help"), 0, "usage: drqv2 train [regime=NAME]"),
+        (("eval",), 2, "give one run directory or one file of weights: drqv2 eval RUN_DIR"),
+        (("eval", "--help"), 0, "drqv2 eval RUN_DIR episodes=20"),
         (("eval", "nowhere"), 2, "error: nowhere: no such run directory or file"),
+        (("datasets", "lsit"), 2, "error: lsit: must be list, card, check, convert"),
+        (("datasets", "card"), 2, "error: card takes 1 places, got 0"),
+        (("snapshot", "export", "run"), 2, "error: 0 files to write to"),
         (("config",), 0, "# Configuration"),
     ],
 )
@@ -37,6 +45,33 @@ def test_commands(tmp_path: Path, words: tuple[str, ...], code: int, said: str) 
     assert done.returncode == code, done.stderr
     assert said in done.stdout + done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("drqv2 ", "train eval report config datasets doctor play snapshot"),
+        ("drqv2 train task=walker_w", "task=walker_walk"),
+        ("drqv2 eval task=walker_w", ""),
+    ],
+)
+def test_tab_completes(tmp_path: Path, line: str, offered: str) -> None:
+    assert drqv2(tmp_path, "-sc", "query=bash", COMP_LINE=line).stdout.strip() == offered
+
+
+def test_the_shell_is_told_what_to_complete(tmp_path: Path) -> None:
+    assert drqv2(tmp_path, "-sc", "install=bash").stdout.endswith("-F hydra_bash_completion drqv2\n")
+
+
+MESSAGE = """EnvPool is missing: pip install -e ".[envpool]", then python train.py, or pip install -e '.[nothing]'"""
+
+
+def test_messages_fit_the_place_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert programs.as_here(MESSAGE) == MESSAGE
+    monkeypatch.setattr(programs, "INSTALLED", True)
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: ["torch>=2", 'envpool<2,>=1; extra == "envpool"'])
+    said = programs.as_here(MESSAGE)
+    assert 'missing: pip install "envpool<2,>=1", then drqv2 train' in said
 
 
 @pytest.mark.slow
@@ -51,14 +86,21 @@ def test_a_run_from_another_folder(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_wheel_has_the_programs_and_their_data_in_the_package_alone(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT]
+    source = tmp_path / "source"  # without what an earlier build has left
+    others = shutil.ignore_patterns(
+        "build", "tests", "docs", "exp_local", "policies", "__pycache__", "*.egg-info", ".*"
+    )
+    shutil.copytree(ROOT, source, ignore=others)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, source]
     subprocess.run([*map(str, command)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    assert {name.split("/")[0] for name in names} == {"drqv2", f"drqv2_workspace-{__version__}.dist-info"}
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+    about = f"drqv2_workspace-{__version__}.dist-info"
+    files = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
     scripts = {f"drqv2/program/{path.name}" for path in ROOT.glob("*.py")} - {"drqv2/program/setup.py"}
     cfgs = {f"drqv2/program/{path.relative_to(ROOT)}" for path in ROOT.glob("cfgs/**/*.yaml")}
     published = {f"drqv2/program/{path.relative_to(ROOT)}" for path in ROOT.glob("results/published/*.csv")}
-    modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("drqv2/**/*") if path.suffix in (".py", ".cpp", ".js")}
-    assert names >= scripts | cfgs | published | modules | {"drqv2/py.typed", "drqv2/report/page.html"}
+    suffixes = (".py", ".cpp", ".js", ".html", ".typed")
+    package = {str(path.relative_to(ROOT)) for path in ROOT.glob("drqv2/**/*") if path.suffix in suffixes}
+    assert names == {f"{about}/{name}" for name in files} | scripts | cfgs | published | package

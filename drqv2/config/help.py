@@ -55,14 +55,14 @@ no time limit and its actions no bounds; here they are 30 s (1000 frames) and [-
 `+env.fully_observable=false` of `manipulator` and `stacker`; its manipulation tasks take none."""
 
 
-def help_text(program: str = "train.py", regime: str = FIRST_REGIME) -> str:
+def help_text(regime: str = FIRST_REGIME) -> str:
     """Return what `--help` prints: usage, tasks, presets and the keys of a regime; raises as `groups`."""
     values = _shown_defaults(regime)
     others = "".join(f", {name} ({about})" for name, about in REGIMES.items() if name != regime)
     lines = [
-        f"usage: python {program} [regime=NAME] [task=NAME] [preset=NAME] [key=value ...]",
-        f"       python {program} resume=RUN_DIR|latest [key=value ...]   resume a run in its own directory",
-        f"       python {program} -m seed=1,2,3 [key=value ...]           one run after another",
+        "usage: python train.py [regime=NAME] [task=NAME] [preset=NAME] [key=value ...]",
+        "       python train.py resume=RUN_DIR|latest [key=value ...]   resume a run in its own directory",
+        "       python train.py -m seed=1,2,3 [key=value ...]           one run after another",
         "With -m: hydra/launcher=joblib|slurm|ray (in parallel, or on a cluster), hydra/sweeper=search (Optuna); see",
         "docs/deployment.md.",
         "",

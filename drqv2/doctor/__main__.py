@@ -11,6 +11,7 @@ from typing import Any
 
 from drqv2.doctor.checks import run_checks
 from drqv2.launch.exits import clean_exit
+from drqv2.programs import as_here
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,11 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with clean_exit():
         for status, name, text, advice in run_checks(args.task, args.dir, cfgs):
             failed |= status == "fail"
-            print(f"{status:<5} {name:<15} {text}", flush=True)
+            print(f"{status:<5} {name:<15} {as_here(text)}", flush=True)
             if advice:
-                print(f"{'':<21} -> {advice}", flush=True)
+                print(f"{'':<21} -> {as_here(advice)}", flush=True)
         ready = f"Ready: python train.py task={args.task} preset={cfgs[-1]['preset']}" if not failed else ""
-        print(f"\n{ready or 'Not ready: see the failed checks above.'}", flush=True)
+        print(f"\n{as_here(ready) or 'Not ready: see the failed checks above.'}", flush=True)
     return int(failed)
 
 

@@ -20,9 +20,9 @@ from drqv2.programs import INSTALLED, ROOT
 from drqv2.system import machine
 
 _SHOWN = ("torch", "mujoco", "dm-control", "hydra-core", "numpy")
-_INSTALL = "make setup    (or: pip install -e .)"
 _DOCTOR = "python -m drqv2.doctor"
 _PIP = f"{sys.executable} -m pip install"
+_INSTALL = f"{_PIP} --force-reinstall WHEEL" if INSTALLED else "make setup    (or: pip install -e .)"
 _MAX_HOURS = 24.0  # warn about longer runs
 _EPISODE_FRAMES = 1000  # of dm_control's tasks
 _OTHER_FILES = 2e9  # bytes of a run's snapshots, videos and logs

@@ -55,12 +55,10 @@ def unknown(wanted: str, names: list[str]) -> UserError:
     library, name = split(wanted)
     names = [each.removeprefix(f"{library}:") for each in names]
     if not names:
-        return UserError(
-            f"{wanted}: the EnvPool installed here has no Meta-World; run .venv/bin/pip install -e '.[metaworld]'"
-        )
+        return UserError(f"{wanted}: the EnvPool installed here has no Meta-World; run pip install -e '.[metaworld]'")
     if library == "gymnasium" and name.startswith("ALE/"):
         return UserError(
-            f"{wanted}: it comes with the package ale-py: .venv/bin/pip install ale-py, then "
+            f"{wanted}: it comes with the package ale-py: pip install ale-py, then "
             f"gymnasium:ale_py:{name}\nEnvPool has Atari's games, too: envpool:{name.removeprefix('ALE/')}"
         )
     near = nearest(name, names)

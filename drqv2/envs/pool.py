@@ -301,7 +301,9 @@ class PoolEnvironment(dm_env.Environment):
             UserError: MuJoCo would draw it, and there is no OpenGL.
         """
         if "mujoco" in type(self._pool).__mro__[1].__module__ and not _load_opengl():
-            raise UserError(f"EnvPool cannot draw here: none of {', '.join(_OPENGL)} is there; try make setup")
+            raise UserError(
+                f"EnvPool cannot draw here: none of {', '.join(_OPENGL)} is there; apt-get install libegl1 gives it one"
+            )
         frame: np.ndarray = self._pool.render()[0]
         return frame
 

@@ -58,9 +58,14 @@ def world_of(
 
 def _packages(task: str) -> tuple[str, ...]:
     """Return the packages, other than Gymnasium, on which the episodes of a task depend."""
-    if ":" in task:
-        return ("envpool",) if uses_envpool(task) else ()
-    return "mujoco", "dm-control"
+    if ":" not in task:
+        return "mujoco", "dm-control"
+    if uses_envpool(task):
+        return ("envpool",)
+    import gymnasium
+
+    library = str(gymnasium.spec(task.rpartition(":")[2]).entry_point)  # which has been imported to evaluate the policy
+    return tuple(name for name in ("mujoco", "ale-py") if name.replace("-", "_") in library)
 
 
 def _rebuilt(cfg: DictConfig, task: str) -> tuple[str, dict[str, Any]]:

@@ -28,7 +28,7 @@ def run_tool(
     """
     with clean_exit():
         if {"-h", "--help"} & set(argv):
-            print((head or "").strip() + "\n")
+            print(programs.as_here((head or "").strip()) + "\n")
             print("\n".join(key_text(key, show(default), 16) for key, default in keys.items()))
         else:
             run(*_parse(argv, keys))

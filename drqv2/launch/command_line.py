@@ -96,11 +96,11 @@ def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) 
         if args.help:
             _, regime, _ = take_resume(args.overrides, args.multirun)
             with suppress(BrokenPipeError):  # `| head`
-                print(help_text(Path(sys.argv[0]).name, regime), flush=True)
+                print(programs.as_here(help_text(regime)), flush=True)
             return
         _launch(run, args, config_dir)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(programs.as_here(f"error: {error}"), file=sys.stderr)
         sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)

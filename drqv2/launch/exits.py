@@ -11,6 +11,7 @@ from typing import Any
 
 from drqv2.errors import UserError
 from drqv2.launch.agent_errors import explain_agent
+from drqv2.programs import as_here
 from drqv2.system import files
 
 
@@ -28,7 +29,7 @@ def clean_exit() -> Iterator[None]:
             yield
         sys.stdout.flush()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(as_here(f"error: {error}"), file=sys.stderr)
         sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -44,7 +45,7 @@ def clean_exit() -> Iterator[None]:
         told = explain_agent(error)
         if told is None:
             raise
-        print(f"error: {told}", file=sys.stderr)
+        print(as_here(f"error: {told}"), file=sys.stderr)
         sys.exit(told.code)
 
 

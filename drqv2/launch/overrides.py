@@ -105,7 +105,7 @@ def check_plugins(overrides: Sequence[str], single: bool) -> None:
         try:
             importlib.metadata.distribution(package)
         except importlib.metadata.PackageNotFoundError:
-            raise UserError(f"{override}: not installed; run .venv/bin/pip install -e '.[{extra}]'") from None
+            raise UserError(f"{override}: not installed; run pip install -e '.[{extra}]'") from None
         if single:
             raise UserError(f"{override}: launchers and sweepers apply only to several runs; add -m")
 

@@ -90,7 +90,8 @@ class World:
         own_code = "make its environment yourself, then call require(env)"
         if not self.environment:
             raise UserError(f"no id rebuilds {self.training['task']}: {own_code}")
-        if not self.environment.startswith(ENVIRONMENTS) or str(self.arguments.get("task")).count(":") > 1:
+        module = str(self.arguments.get("task")).split(":")[1:-1]  # of gymnasium:MODULE:NAME, which is imported
+        if not self.environment.startswith(ENVIRONMENTS) or module not in ([], ["ale_py"]):
             raise UserError(f"its metadata name code to run, {self.environment} {self.arguments}: {own_code}")
         try:
             import gymnasium

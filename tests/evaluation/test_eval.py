@@ -22,7 +22,7 @@ from drqv2.errors import UserError
 from drqv2.evaluation import overlay
 from drqv2.run import environments, factory
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot.__main__ import export
+from drqv2.snapshot.transfer import export
 from drqv2.system import machine
 
 SMALL = ("render_size=32",)

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot.__main__ import fingerprint
+from drqv2.snapshot.inspection import fingerprint
 from tests.short_run import IMPALA, IN_TURN, OFFLINE, PPO, is_time, stored
 from tests.task_run import ALL, TASKS
 

@@ -13,9 +13,9 @@ from dm_env import specs
 import train
 from drqv2.launch.command_line import launch
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot.__main__ import export
 from drqv2.snapshot.agent_weights import weights
 from drqv2.snapshot.checkpoints import Checkpoints
+from drqv2.snapshot.transfer import export
 from tests.dot_env import Dot
 from tests.short_run import ROOT, resume, run
 

@@ -16,7 +16,8 @@ import train
 from drqv2.launch.command_line import launch
 from drqv2.nn.networks import Actor, Critic, Encoder
 from drqv2.snapshot import file as snapshot
-from drqv2.snapshot.__main__ import fingerprint, main
+from drqv2.snapshot.__main__ import main
+from drqv2.snapshot.inspection import fingerprint
 from tests.short_run import SHORT, run
 
 
