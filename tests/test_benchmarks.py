@@ -54,10 +54,9 @@ class TestAlternate:
         assert len(set(found["a"])) == len(set(found["b"])) == 1
         assert set(found["a"]) != set(found["b"])
 
-    def test_a_side_that_fails_is_named(self, capfd: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(RuntimeError, match="second"):
+    def test_a_side_that_fails_is_named(self) -> None:
+        with pytest.raises(RuntimeError, match=r"second: (.|\n)*no number"):
             alternate({"first": partial(count, 1), "second": partial(map, int, ["1", "no number"])}, 0.0)
-        assert "no number" in capfd.readouterr().err
 
 
 def test_ratios_are_taken_round_by_round() -> None:

@@ -106,7 +106,10 @@ def test_ray(tmp_path, undisturbed):
     """The runs of a lost node resume on the other one."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    from tests.rollout.ray_cluster import CONFIG
+
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": CONFIG}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
         argv = [f"hydra.launcher.ray.remote.{name}={value}" for name, value in RESOURCES.items()]

@@ -10,7 +10,7 @@ from typing import Any
 from ray.cluster_utils import Cluster
 
 STORE_BYTES = 100 * 2**20  # of a node's object store
-_CONFIG = {
+CONFIG = {
     "health_check_period_ms": 500,  # with the next, how soon it is seen that a node is dead
     "health_check_failure_threshold": 3,
     "worker_niceness": 0,  # with Ray's 15, actors hardly run beside other tests
@@ -29,7 +29,7 @@ def add_node(cluster: Cluster) -> Any:
 @contextmanager
 def ray_cluster() -> Iterator[Cluster]:
     """A cluster of two nodes with room for one actor each, and one for the learner."""
-    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES, "_system_config": _CONFIG}
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES, "_system_config": CONFIG}
     before = signal.getsignal(signal.SIGTERM)
     cluster = Cluster(initialize_head=True, head_node_args=head)
     signal.signal(signal.SIGTERM, before)
