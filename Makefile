@@ -31,8 +31,9 @@ train: $(READY) ## train on cartpole_balance_sparse; ARGS="task=cheetah_run seed
 test: $(READY) ## run the fast tests
 	$(PYTEST) -m "not slow" $(ARGS)
 
+# Many of these wait for other processes: one worker more than there are cores.
 slow: $(READY) ## run the slow tests
-	$(PYTEST) -m slow $(ARGS)
+	PYTEST_XDIST_AUTO_NUM_WORKERS=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) $(PYTEST) -m slow $(ARGS)
 
 lint: $(READY) ## check style, types, spelling, documentation, security, installed packages
 	$(PY) -m ruff check .
