@@ -34,17 +34,17 @@ mkdir "$place/one" "$place/two"
 say "training, evaluating and resuming, each from another folder"
 cd "$place/one"
 drqv2 --version
-drqv2 train preset=debug task=cartpole_balance num_train_frames=2000 hydra.run.dir=run console=off
+drqv2 train preset=debug task=cartpole_balance num_train_frames=1000 hydra.run.dir=run console=off
 cd "$place/two"
-drqv2 eval ../one/run episodes=2
-drqv2 train resume=../one/run num_train_frames=3000 console=off
+drqv2 eval ../one/run episodes=1
+drqv2 train resume=../one/run num_train_frames=1504 console=off
 drqv2 snapshot ../one/run | tail -2
 drqv2 report ../one out=report.html
 drqv2 config | head -1
 python - <<'CHECK'
 import drqv2
 
-cfg = drqv2.compose(preset="debug", task="cartpole_balance", num_train_frames=1504, console="off")
+cfg = drqv2.compose(preset="debug", task="cartpole_balance", num_train_frames=504, console="off")
 with drqv2.make_workspace(cfg, "program") as workspace:
     print(workspace.run())
 CHECK
