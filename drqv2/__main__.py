@@ -34,8 +34,8 @@ def main() -> None:
         print((__doc__ or "").strip())
     elif command == "--version":
         print(f"drqv2 {drqv2.__version__}")
-    elif command == "-sc":
-        _complete(words)
+    elif command == "-sc" and words:
+        _complete(words[0])
     elif command in _SCRIPTS:
         _run_script(command, f"drqv2 {command}", words)
     elif command in _TOOLS:
@@ -56,16 +56,16 @@ def _run_script(name: str, shown: str, words: list[str]) -> None:
     exec(compile(script.read_text(), script, "exec"), {"__name__": "__main__", "__file__": str(script)})  # nosec B102
 
 
-def _complete(words: list[str]) -> None:
+def _complete(wanted: str) -> None:
     """Do what Hydra's Tab completion asks for: commands after `drqv2`, then the keys of `drqv2 train`."""
     program, *typed = os.environ.get("COMP_LINE", "").split(" ")
-    if not words[:1] or not words[0].startswith("query="):  # install or uninstall
-        _run_script("train", "drqv2", ["-sc", *words])
+    if not wanted.startswith("query="):  # install or uninstall
+        _run_script("train", "drqv2", ["-sc", wanted])
     elif len(typed) < 2:
         print(" ".join((*_SCRIPTS, *_TOOLS)))
     elif typed[0] == "train":
         os.environ["COMP_LINE"] = " ".join([program, *typed[1:]])
-        _run_script("train", "drqv2", ["-sc", *words])
+        _run_script("train", "drqv2", ["-sc", wanted])
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ ROOT = _HERE / IN_WHEEL if INSTALLED else _HERE.parent
 def as_here(text: str) -> str:
     """Return a message or a help text with the commands that work where it is read.
 
-    They are written as in the repository, `python train.py` and `pip install -e ".[EXTRA]"`. For users of a wheel and
-    of the command `drqv2`, they become `drqv2 train` and `pip install` with the packages of that extra.
+    They are written as in the repository, `python train.py`, `python -m drqv2.play`, `pip install -e ".[EXTRA]"`. For
+    users of a wheel and of the command `drqv2`, they become `drqv2 train`, `drqv2 play` and `pip install` with the
+    packages of that extra.
     """
     if INSTALLED:
         text = re.sub(r"pip install -e ([\"'])\.\[(\w+)\]\1", lambda found: f"pip install {_packages(found[2])}", text)
     if INSTALLED or sys.argv[0].startswith("drqv2 "):
-        text = re.sub(r"python (train|eval|report)\.py", r"drqv2 \1", text)
+        text = re.sub(r"python (?:(train|eval|report)\.py|-m drqv2\.(\w+))", r"drqv2 \1\2", text)
     return text
 
 

@@ -42,7 +42,7 @@ SHORT_PPO = (
 NEEDS_A_RUN = ("resume=", "init_from=", "agent_dir=", "env._target_=")
 # Programs not written by this project; and ours that other tests run: doctor/, report/ (--watch), config/, play/.
 ELSEWHERE = (
-    *(".", "pip", "conda", "docker", "ray", "git", "apt-get", "srun", "pre-commit", "pip-audit"),
+    *(".", "eval", "pip", "conda", "docker", "ray", "git", "apt-get", "srun", "pre-commit", "pip-audit"),
     *("sbatch", "tensorboard", "mkdocs"),
 )
 MODULES_ELSEWHERE = ("drqv2.doctor", "drqv2.config", "drqv2.datasets", "drqv2.play")
@@ -100,13 +100,16 @@ def test_each_command_is_tried_by_one_of_these_tests() -> None:
     assert len(COMMANDS) > 40
     scripts = ("train.py", "eval.py", "report.py", "tools/plot_run.py")
     for command, (program, *rest) in COMMANDS.items():
-        if program == "python" and rest[0] == "-m":
+        if program == "python" and rest[0] == "-c":
+            done = subprocess.run([sys.executable, *rest], cwd=ROOT, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, command + done.stderr
+        elif program == "python" and rest[0] == "-m" and rest[1] != "build":  # which is not this project's
             assert rest[1].startswith(("benchmarks", "drqv2.snapshot", *MODULES_ELSEWHERE)), command
             assert find_spec(rest[1]), command
-        elif program == "python":
+        elif program == "python" and rest[0] != "-m":
             assert rest[0] in scripts, command
         else:
-            assert program in ("make", *ELSEWHERE), command
+            assert program in ("make", "python", *ELSEWHERE), command
 
 
 def test_make_knows_its_targets() -> None:

@@ -90,7 +90,7 @@ MAY_USE: dict[str, set[str]] = {
     "__main__": {"config"},
     "system": set(),
     "config": set(),
-    "config/__main__": set(),
+    "config/__main__": {"launch"},
     "nn": set(),
     "envs": {"system"},
     "envs/as_gymnasium": {"config"},

@@ -200,12 +200,12 @@ def check_agent(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     given = {name: value for name, value in kwargs.items() if not re.fullmatch(r"_\w+_", name)}
     who = getattr(factory, "__qualname__", str(factory))
-    for name, value in given.items():
-        if name not in named and not takes_any:
-            raise UserError(
-                f"agent.{name}={show(value)}: {who} takes no argument {name}{did_you_mean(name, named)}; "
-                f"remove it with ~agent.{name}\n{who} takes: {', '.join(named)}"
-            )
+    if unknown := [name for name in given if name not in named and not takes_any]:
+        name, removed = unknown[0], " ".join(f"~agent.{each}" for each in unknown)
+        raise UserError(
+            f"agent.{name}={show(given[name])}: {who} takes no argument {name}{did_you_mean(name, named)}; "
+            f"remove what it does not take with {removed}\n{who} takes: {', '.join(named)}"
+        )
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in given:
             raise UserError(

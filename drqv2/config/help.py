@@ -75,7 +75,7 @@ def help_text(regime: str = FIRST_REGIME) -> str:
             "manipulation tasks (fish_swim, dog_run, stack_2_bricks; docs/configuration.md lists them)",
             2,
         ),
-        "preset: paper (the task's own values), " + ", ".join(name for name in presets() if name != "paper"),
+        _fill("preset: paper (the task's own values), " + ", ".join(name for name in presets() if name != "paper"), 2),
     ]
     for title, group in groups(regime).items():
         lines += ["", title, *(key_text(key, values[key.name], 27) for key in group)]

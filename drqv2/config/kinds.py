@@ -137,7 +137,8 @@ class EnvId(Kind):
     def check(self, value: Any) -> str:
         found = isinstance(value, str) and re.fullmatch(r"(gymnasium|envpool|metaworld):.+", value)
         if not found and re.fullmatch(r"[\w/-]+-v\d+", str(value)):
-            raise ValueError(f"the library is missing; for Gymnasium's write gymnasium:{value}")
+            module = "ale_py:" if str(value).startswith("ALE/") else ""  # which registers them
+            raise ValueError(f"the library is missing; for Gymnasium's write gymnasium:{module}{value}")
         _require(bool(found))
         return str(value)
 

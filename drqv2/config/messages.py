@@ -33,8 +33,10 @@ def explain(error: Exception, regime: str = FIRST_REGIME) -> str:
 def _unreadable(override: str, known: Mapping[str, Key]) -> str:
     name, equals, _ = override.partition("=")
     key = known.get(name.lstrip("+~"))
-    if key is None or not equals:
+    if key is None:
         return f"{override}: cannot be read; write key=value{did_you_mean(name, known)}"
+    if not equals:
+        return f"{override}: a value is missing; write {name}=VALUE"
     quotes = f"\nPut quotes around special characters: \"{name}='...'\"" if key.kind.is_text else ""
     return f"{override}: cannot be read; must be {key.allowed}{quotes}"
 

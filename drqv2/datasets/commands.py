@@ -43,7 +43,8 @@ def _check(places: list[str], values: dict[str, Any]) -> None:
         findings = Findings()
         episodes = learnable(place, findings, options=ReadOptions.of(values), announce=_note)
         try:
-            print(f"{place}: {summarize(episodes).line()}")
+            found = summarize(episodes).line()
+            print(f"{place}: {found}{'' if findings.lines else '; no problems'}")
         except UserError as error:  # what ends a run's start at once; the other places are checked as well
             bad.append(str(error))
         bad += findings.lines

@@ -35,8 +35,13 @@ def episode_of(
     Raises:
         Unusable: columns are missing or differ in length, or the file holds several episodes.
     """
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        raise ValueError("no .npz file, or one of pickled objects, which could run code and are not read") from error
     image = "image" if "image" in arrays else "observation"
     ends = [name for name in ("discount", "is_terminal") if name in arrays]
     needed = (image, "action", "reward", ends[0] if ends else "discount")

@@ -17,7 +17,7 @@ from drqv2.programs import as_here
 def main(argv: Sequence[str] | None = None) -> int:
     """Check the machine; return the exit code."""
     description = "Check that this machine can train, and measure how fast."
-    parser = argparse.ArgumentParser(prog="python -m drqv2.doctor", description=description)
+    parser = argparse.ArgumentParser(prog=as_here("python -m drqv2.doctor"), description=description)
     parser.add_argument("--task", default="cartpole_balance_sparse", help="task to train on (%(default)s)")
     parser.add_argument("--dir", type=Path, default=Path("exp_local"), help="where runs will be stored (%(default)s)")
     words = sys.argv[1:] if argv is None else argv

@@ -211,7 +211,8 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {cfg['image_size']} pixels)"
     hours = hours_of_a_run(cfg, found["ms"], ms)
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-    command = "make train" if cfg["preset"] == ("paper" if machine.has_nvidia() else "cpu") else "a run"
+    made = not INSTALLED and cfg["preset"] == ("paper" if machine.has_nvidia() else "cpu")
+    command = "make train" if made else "a run"
     text += f": {command} ({cfg['num_train_frames']:,} frames) takes about {duration}"
     if hours <= _MAX_HOURS:
         yield Finding("ok", "update", text)

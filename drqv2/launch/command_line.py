@@ -23,6 +23,7 @@ from hydra.version import setbase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import drqv2
 from drqv2 import programs
 from drqv2.config.checks import check_overrides, validate
 from drqv2.config.dm_control import offer_tasks
@@ -159,9 +160,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = get_args_parser()
 
     def error(message: str) -> NoReturn:
-        raise UserError(f"{message}\nusage: [task=NAME] [preset=NAME] [key=value ...] [-m]; see --help")
+        raise UserError(f"{message}\nusage: python train.py [task=NAME] [preset=NAME] [key=value ...] [-m]; see --help")
 
     parser.error = error  # type: ignore[method-assign]
+    if "--version" in argv:
+        print(f"drqv2 {drqv2.__version__}")
+        sys.exit()
     args = parser.parse_intermixed_args(without_dashes(argv, list(parser._option_string_actions)))
     if args.experimental_rerun is not None:
         raise UserError("--experimental-rerun is not supported; resume a run with resume=RUN_DIR")

@@ -19,6 +19,7 @@ from drqv2.config.checks import label, validate
 from drqv2.errors import DiskError, Stopped, UserError
 from drqv2.launch.agent_errors import agent_frames, explain_agent, in_agent
 from drqv2.launch.exits import plain_warnings
+from drqv2.programs import as_here
 from drqv2.system import files
 from drqv2.system.signals import resume_hint
 
@@ -80,7 +81,7 @@ class Job:
                 raise
             message, code = (f"error: {told}", told.code) if told else (traceback.format_exc(), 1)
         # Outside the handlers, so that the exception does not keep alive what the job held in memory.
-        print(message, file=sys.stderr, flush=True)
+        print(as_here(message), file=sys.stderr, flush=True)
         if code == UserError.code:
             files.remove_unbegun(work_dir)
         if sweep:

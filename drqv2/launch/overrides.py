@@ -54,6 +54,8 @@ def readable(override: str, multirun: bool) -> str:
             processes may start in another directory.
     """
     name, equals, value = override.partition("=")
+    if name in ("hydra.run.dir", "hydra.sweep.dir") and not _unquote(value).strip():
+        raise UserError(f"{override}: a directory is missing; write {name}=DIRECTORY")
     key = every_key().get(name.lstrip("+~"))
     if key is not None and isinstance(key.kind, Schedule):
         value = _SCHEDULE.sub(lambda match: quote(match[0]), value)
@@ -173,7 +175,7 @@ def take_resume(overrides: Sequence[str], multirun: bool) -> tuple[Path | None, 
 
 def _stored_regime(run_dir: Path, wanted: str) -> str:
     if not (run_dir / STORED).is_file():
-        raise UserError(f"resume={wanted}: there is no {STORED} in it; give the directory of a run")
+        raise UserError(f"resume={wanted}: there is no {STORED} in it; give the directory of a run, or resume=latest")
     try:
         stored = OmegaConf.load(run_dir / STORED)
         if not isinstance(stored, DictConfig):

@@ -93,13 +93,16 @@ class Policy:
 
 
 def _session(path: str | Path) -> Any:
+    if not Path(path).is_file():
+        raise UserError(f"{path}: {'a directory; give one of its files' if Path(path).is_dir() else 'no such file'}")
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
         raise UserError(not_installed("onnxruntime", "export")) from error
-    if not Path(path).is_file():
-        raise UserError(f"{path}: no such file")
     try:
         return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own kinds
-        raise UserError(f"{path}: not a runnable ONNX file ({' '.join(str(error).split())[:150]})") from error
+        raise UserError(
+            f"{path}: not a runnable ONNX file ({' '.join(str(error).split())[:150]})"
+            "\nGive a file that python eval.py RUN_DIR export=NAME.onnx has written."
+        ) from error

@@ -82,14 +82,14 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
         UserError: the configuration does not fit the machine, the environment or the files there.
         Stopped: the process was asked to stop, and a snapshot holds the run.
     """
-    if cfg.save_snapshot:
-        print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
     with StopSignals(work_dir) as stop:
         try:
             run = open_workspace(workspace, cfg, work_dir, stop)
         except RunFinished as finished:
             print(finished)
             return finished.objective
+        if cfg.save_snapshot:
+            print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
         with run:
             try:
                 run.train()

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from drqv2.errors import UserError
 from drqv2.launch.exits import clean_exit
+from drqv2.programs import as_here
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line that is described at the head of this module."""
-    parser = argparse.ArgumentParser("python -m drqv2.snapshot", description=__doc__)
+    parser = argparse.ArgumentParser(as_here("python -m drqv2.snapshot"), description=as_here(__doc__ or ""))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(metavar="COMMAND")
     for name, arguments, about in (

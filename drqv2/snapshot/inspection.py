@@ -41,7 +41,7 @@ def inspect(run_dir: Path) -> None:
         if progress := state.get("progress"):
             print(
                 f"  episode {progress['episode']}, {datetime.timedelta(seconds=round(state['timer']))} of training, "
-                f"{progress['evaluations']} evaluations, best return {progress['best_return']:.1f}\n"
+                f"{_evaluations(progress)}\n"
                 f"  agent with optimizers and generators sha256 {fingerprint(state['agent'])}"
             )
             newest = newest or state
@@ -50,6 +50,11 @@ def inspect(run_dir: Path) -> None:
         _inspect_logs(run_dir, newest["logger"])
     if aside := sorted(path.name for path in run_dir.glob("quarantine/*")):
         print(f"quarantine: {', '.join(aside)}")
+
+
+def _evaluations(progress: dict[str, Any]) -> str:
+    number = progress["evaluations"]
+    return f"{number} evaluations, best return {progress['best_return']:.1f}" if number else "no evaluation"
 
 
 def _inspect_replay(folder: Path, replay: dict[str, Any]) -> None:

@@ -111,7 +111,7 @@ def test_schedules_need_no_quotes():
         ("+task=cheetah_run", "write task=NAME, without the plus"),
         ("~batchsize", "~batchsize: there is no such key; nearest: batch_size"),
         ("~seed", "seed is missing"),
-        ("batch_size", "write key=value; nearest: batch_size"),
+        ("batch_size", "a value is missing; write batch_size=VALUE"),
         ("batch_size=[1", "batch_size=[1: cannot be read; must be a whole number"),
         ("experiment=a=b", "Put quotes around special characters: \"experiment='...'\""),
         ("seed=1,2", "seed=1,2: one value is expected; use -m"),
