@@ -24,7 +24,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -196,6 +196,8 @@ def _start(entry: Entry) -> Running:
 
 def _as_child() -> None:
     os.nice(_NICENESS)
+    with suppress(OSError):  # Linux may share processors among sessions first: then niceness counts only within one
+        Path("/proc/self/autogroup").write_text(str(_NICENESS))
     end_with_parent()
 
 

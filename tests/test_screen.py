@@ -247,6 +247,14 @@ def test_failed_runs_are_continued_with_retry_alone(plan: Plan) -> None:
     assert list(screen.Queue(plan, 1, retry=True).waiting()) == [first, second, third]
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this system has no groups of sessions")
+def test_runs_leave_the_processors_to_other_sessions() -> None:
+    script = "import os; print(os.nice(0), open('/proc/self/autogroup').read())"
+    options: dict[str, Any] = {"start_new_session": True, "preexec_fn": screen._as_child, "text": True}
+    found = subprocess.check_output([sys.executable, "-c", script], **options)
+    assert re.fullmatch(rf"{min(19, os.nice(0) + 10)} /autogroup-\d+ nice 10\s*", found)
+
+
 def test_changed_overrides_are_not_continued(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     plan.path.write_text(plan.path.read_text().replace("lr=1e-3", "lr=2e-3"))
     with pytest.raises(SystemExit) as ended:
