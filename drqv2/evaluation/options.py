@@ -44,6 +44,8 @@ def source_of(words: Sequence[str]) -> Path:
     """
     if len(words) != 1:
         raise UserError("give one run directory or one file of weights: python eval.py RUN_DIR [key=value ...]")
+    if words[0].endswith(".onnx"):
+        raise UserError(f"{words[0]}: an exported policy; python -m drqv2.play {words[0]} plays it")
     if not Path(words[0]).exists():
         raise UserError(f"{words[0]}: no such run directory or file")
     return Path(words[0])

@@ -45,6 +45,8 @@ def open_workspace(
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
+    if _too_large_for_cpu(cfg):
+        print("without a GPU, these sizes take hours for each 100,000 frames; preset=cpu has smaller ones")
     with ExitStack() as acquired:
         acquired.enter_context(files.locked(work_dir))
         files.remove_leftovers(work_dir)
@@ -61,6 +63,14 @@ def open_workspace(
         provenance.record_start(work_dir, run.global_frame, run.device)
         acquired.pop_all()
     return run
+
+
+def _too_large_for_cpu(cfg: DictConfig) -> bool:
+    """Return whether a long run from pixels has the paper's sizes, or nearly, on a CPU."""
+    if cfg.device != "cpu" or cfg.regime not in ("drqv2", "multitask") or cfg.obs_type != "pixels":
+        return False
+    sizes = cfg.batch_size * cfg.agent.get("hidden_dim", 0)
+    return bool(sizes >= 128 * 512 and cfg.num_train_frames >= 50_000)
 
 
 def current_regime(cfg: DictConfig, work_dir: Path) -> str:

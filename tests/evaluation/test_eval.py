@@ -316,6 +316,7 @@ def test_label_and_grid() -> None:
     [
         ([], "give one run directory"),
         (["nowhere"], "no such run directory"),
+        (["policy.onnx"], "an exported policy; python -m drqv2.play policy.onnx plays it"),
         (["RUN", "episode=3"], "nearest: episodes"),
         (["RUN", "episodes=0"], "episodes=0: must be"),
         (["RUN", "episodes=1e30"], "100000"),
