@@ -7,10 +7,10 @@ export PYTHON
 
 PY := .venv/bin/python
 READY := .venv/.ready
-# One thread per worker: otherwise parallel workers compete for the cores. One worker more than there are cores, since
-# many tests wait for other processes.
-WORKERS = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
-PYTEST = OMP_NUM_THREADS=1 PYTEST_XDIST_AUTO_NUM_WORKERS=$(WORKERS) $(PY) -m pytest -n auto --maxprocesses 8 --dist worksteal
+# One thread per worker: otherwise parallel workers compete for the cores.
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 8 --dist worksteal
+# Many of the slow tests wait for other processes: one worker more than there are cores.
+slow: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
 # Without a GPU, use the cpu preset, unless ARGS chooses a preset or resumes a run, which has its own.
 CHOSEN = $(or $(findstring preset=,$(ARGS)),$(findstring resume=,$(ARGS)),$(filter --help -h,$(ARGS)))

@@ -189,7 +189,7 @@ def test_eval_py_writes_the_policy_and_a_model_card(
         "| frame | episode_reward |",
         "uint8 [batch, 9, ",
         "the last 3 images of 32x32, newest last, with 3 channels each: the environment's own, in its order |",
-        "1 numbers in [-1, 1]; the environment's own: float64 [1], -1 to 1",
+        "1 number in [-1, 1]; the environment's own: float64 [1], -1 to 1",
     ):
         assert words in card, words
     example = card.partition("```python\n")[2].partition("```")[0]
