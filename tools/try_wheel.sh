@@ -38,9 +38,10 @@ drqv2 train preset=debug task=cartpole_balance num_train_frames=1000 hydra.run.d
 cd "$place/two"
 drqv2 eval ../one/run episodes=1
 drqv2 train resume=../one/run num_train_frames=1504 console=off
-drqv2 snapshot ../one/run | tail -2
+drqv2 snapshot ../one/run
 drqv2 report ../one out=report.html
-drqv2 config | head -1
+drqv2 config >configuration.md
+head -1 configuration.md
 python - <<'CHECK'
 import drqv2
 
