@@ -104,7 +104,7 @@ def _serve(side: Side, pipe: Connection) -> None:
             pipe.send(next(figures, None))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         pass  # the benchmark is over
-    except Exception:
+    except Exception:  # any: the main process raises it with this traceback
         pipe.send(_Failure(traceback.format_exc()))
     finally:
         if isinstance(figures, Generator):

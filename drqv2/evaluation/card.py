@@ -135,7 +135,7 @@ def _compared(difference: float) -> str:
 
 
 def _acted(spec: specs.BoundedArray) -> str:
-    """Return in words what the environment takes, and what the policy's actions are."""
+    """Return a description of the policy's actions and of those that the environment takes."""
     low, high = (np.broadcast_to(bound, spec.shape).ravel() for bound in (spec.minimum, spec.maximum))
     bounds = ", ".join(dict.fromkeys(f"{a:g} to {b:g}" for a, b in zip(low, high, strict=True)))
     if np.issubdtype(spec.dtype, np.integer):

@@ -151,7 +151,7 @@ def _write_onnx(program: torch.export.ExportedProgram, inputs: Arrays, path: Pat
 
 
 def _loaded(path: Path) -> Callable[[Arrays], list[np.ndarray]]:
-    """Return what runs a file: inputs by name to outputs in order."""
+    """Return a function that runs the file: inputs by name to outputs in order."""
     if path.suffix == ".pt2":
         module = torch.export.load(path).module()
 

@@ -26,7 +26,7 @@ _PACKAGES = ("torch", "numpy", "mujoco", "dm-control", "hydra-core")
 
 def git_commit(folder: Path = ROOT) -> tuple[str | None, bool | None]:
     """Return the commit checked out in `folder` and whether tracked files are modified; without git (None, None)."""
-    if INSTALLED and folder == ROOT:  # a repository there would be somebody else's
+    if INSTALLED and folder == ROOT:  # a repository around a wheel is not this project's
         return None, None
     git = shutil.which("git") or "git"
     try:
