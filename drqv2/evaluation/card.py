@@ -67,7 +67,7 @@ def model_card(
         path: of the policy's file.
         cfg: the run's configuration.
         run_dir: its directory, for the curve; None if the weights come from elsewhere.
-        world: what the file says of the policy.
+        world: the world that the file describes.
         inputs: an example of the policy's inputs, for one observation.
         table: lines of eval.py's table.
         difference: greatest difference between its actions and the agent's.

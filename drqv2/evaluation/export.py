@@ -70,7 +70,7 @@ def export(
         path: ends in .onnx or .pt2.
         time_steps: consecutive ones of episodes, from their first on.
         action_shape: of an action.
-        metadata: what an ONNX file says of the policy; a program of torch.export says nothing.
+        metadata: stored in an ONNX file; a program of torch.export has none.
 
     Returns:
         The greatest difference between the actions, and inputs for one observation at the start of an episode.
