@@ -27,7 +27,17 @@ from drqv2.nn import pixels
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.nn.deterministic import MeanAction
-from drqv2.nn.networks import ENCODERS, TRUNK_GAINS, Actor, Critic, Encoder, StateEncoder, gives_maps, takes_maps
+from drqv2.nn.networks import (
+    ENCODERS,
+    TRUNK_GAINS,
+    Actor,
+    Critic,
+    Encoder,
+    StateEncoder,
+    gives_maps,
+    takes_maps,
+    takes_ready,
+)
 
 Metrics = dict[str, Tensor]
 
@@ -323,8 +333,7 @@ class DrQV2Agent:
     def _pixels_ready(self) -> bool:
         """Whether one kernel shifts, centres and rounds a batch's images."""
         own = self.precision == "bf16" and type(self.aug) is RandomShiftsAug and self._maps
-        convnet: Any = self.encoder.convnet if own else [None]
-        return type(convnet[0]) is torch.nn.Conv2d and pixels.has_kernel(str(self.device))
+        return own and takes_ready(self.encoder) and pixels.has_kernel(str(self.device))
 
     @property
     def _graphs(self) -> bool:

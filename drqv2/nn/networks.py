@@ -9,6 +9,7 @@ import cv2
 import torch
 from torch import Tensor, nn
 
+from drqv2.nn.conv_relu import conv_relu
 from drqv2.utils import TruncatedNormal, weight_init
 
 # (kernel size, stride) of each convolution, by the name of the encoder. The strided one multiplies an eighth as often
@@ -49,12 +50,10 @@ class Encoder(nn.Module):
         images are those that `drqv2.nn.pixels` returns.
         """
         if ready:
-            first: Any
-            first, *others = self.convnet
-            added = obs.shape[1] - first.in_channels
-            h = first._conv_forward(obs, nn.functional.pad(first.weight, (0, 0, 0, 0, 0, added)), first.bias)
-            for module in others:
-                h = module(h)
+            h = obs
+            layer: Any
+            for layer in list(self.convnet)[::2]:
+                h = conv_relu(h, layer)
         else:
             h = self.convnet(centred(obs))  # [B, 32, 35, 35] for 84x84
         return h if as_maps else h.flatten(1)
@@ -114,6 +113,13 @@ class MapsLinear(nn.Linear):
 def gives_maps(encoder: nn.Module) -> bool:
     """Return whether an encoder can leave its features as maps."""
     return type(encoder) is Encoder
+
+
+def takes_ready(encoder: Any) -> bool:
+    """Return whether an `Encoder` takes images that are ready: not if its layers were replaced by others."""
+    layers = list(encoder.convnet)
+    plain = all(type(layer) is nn.Conv2d and not any(layer.padding) for layer in layers[::2])
+    return plain and all(type(layer) is nn.ReLU for layer in layers[1::2])
 
 
 def takes_maps(head: nn.Module) -> bool:
