@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from drqv2.system.files import has_snapshot
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _SECONDS = 8.0  # to reach the safe point and write the snapshot there
 _MESSAGE_SECONDS = 0.5  # to print the last message
+_CALLS = 5  # that the last message names
 _FORK_SECONDS = 12  # that a forked process outlives a SIGTERM: longer than the run that needs it for its last step
 
 
@@ -99,7 +101,8 @@ class StopSignals:
             try:
                 received = self._read.recv(1)
             except TimeoutError:
-                self._exit(f"no safe point within {_SECONDS:.0f} s: stopped without a new snapshot")
+                busy = f"the main thread was at {_place()}"
+                self._exit(f"no safe point within {_SECONDS:.0f} s, {busy}: stopped without a new snapshot")
             if not received:
                 return
             number = received[0]
@@ -120,6 +123,13 @@ class StopSignals:
                 os.write(1, b"\033[?25h")  # show the cursor, which the dashboard hides
         finally:  # the reader of the pipe may be gone
             os._exit(self._code)
+
+
+def _place() -> str:
+    """Return where the main thread is, innermost first."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    calls = reversed(traceback.extract_stack(frame)[-_CALLS:])
+    return " < ".join(f"{Path(call.filename).name}:{call.lineno} ({call.name})" for call in calls)
 
 
 def exit_on_signal_before_run() -> None:
