@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
+import inspect
 import warnings
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -136,6 +137,8 @@ def choose(agent: Any) -> Kernels:
         return Kernels.TORCH
     trials = copy.deepcopy(agent), copy.deepcopy(agent)
     trials[1].kernels = Kernels.TORCH
+    (adam,) = trials[1].optimizers  # without its wrappers: they import torch._dynamo, which takes a second
+    adam.step = functools.partial(torch.no_grad()(inspect.unwrap(torch.optim.Adam.step)), adam)
     if _agree(trials):
         return Kernels.CPP
     warnings.warn("ppo_mlp.cpp differs from ppo.py or policies.py, so it is not used: slower", stacklevel=3)

@@ -21,12 +21,25 @@ def make_optimizers(
     parameters = list(policy.parameters())
     matrices = [p for p in parameters if p.ndim == 2] if name == "muon" else []
     others = [p for p in parameters if name != "muon" or p.ndim != 2]
+    _spare_an_import()
     made: list[torch.optim.Optimizer] = []
     if matrices:
         made.append(torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.0))
     if others:
         made.append(torch.optim.Adam(others, lr=lr if adam_lr is None else adam_lr, betas=betas, eps=eps, fused=True))
     return made
+
+
+def _spare_an_import() -> None:
+    """Keep torch from importing torch._dynamo, which takes a second, when optimizers are made, saved and restored.
+
+    It does so at the first call of these methods, only to keep torch.compile out of them, and then remembers with each
+    what to call. `step` imports it all the same; PPO's update in C++ does without.
+    """
+    for name in ("add_param_group", "state_dict", "load_state_dict", "zero_grad"):
+        function = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if function is not None and not hasattr(function, "__dynamo_disable"):
+            function.__dynamo_disable = function
 
 
 def minimise(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
