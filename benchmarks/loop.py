@@ -106,15 +106,16 @@ class Paced(Workspace):
     pipe: Connection
     _block_start: float | None = None
 
-    def save_snapshot_if_due(self, now: bool = False) -> None:
-        """Wait, at the head of the loop, until the next steps may be taken; save nothing."""
-        if now or self.seed_until_step(self.global_step) or self.global_step % (STEPS * self.round_steps):
-            return
+    def pause(self, evaluate: bool, save: bool = False) -> bool:
+        """Wait until the next steps may be taken; evaluate and save nothing."""
+        if self.seed_until_step(self.global_step) or self.global_step % (STEPS * self.round_steps):
+            return False
         if self._block_start is not None:
             self.pipe.send(time.perf_counter() - self._block_start)
         with self.timer.paused():
             self.pipe.recv()
         self._block_start = time.perf_counter()
+        return False
 
 
 def _train(overrides: Sequence[str], folder: str, pipe: Connection) -> None:

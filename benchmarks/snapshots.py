@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -17,7 +17,8 @@ from benchmarks.common import Row, main, quartiles
 from benchmarks.loop import ROOT, WORKERS
 from drqv2.launch.command_line import launch
 from drqv2.run import factory
-from drqv2.run.stats import EpochStats
+from drqv2.run.hooks import Hooks
+from drqv2.run.stats import RunSummary
 from train import Workspace
 
 ABOUT = "20 agent steps, paper settings; lost: ms per snapshot; share: relative to the default snapshot_every_seconds"
@@ -34,23 +35,24 @@ class Timed(Workspace):
 
     steps = 20
 
-    def loop(self) -> Iterator[EpochStats]:
+    def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Train."""
         self.blocks: list[float] = []
         self._block_start = float("nan")
-        return super().loop()
+        return super().train(hooks, epochs)
 
-    def save_snapshot_if_due(self, now: bool = False) -> None:
-        """Save before every second block."""
+    def pause(self, evaluate: bool, save: bool = False) -> bool:
+        """Save before every second block, and nothing else."""
         first = self.cfg.num_seed_frames // REPEAT + self.steps  # the first block of updates warms up
-        if now or self.global_step < first or self.global_step % self.steps:
-            return
+        if self.global_step < first or self.global_step % self.steps:
+            return False
         end = time.perf_counter()
         if self.global_step > first:
             self.blocks.append(end - self._block_start)
         self._block_start = end
         if len(self.blocks) % 2:
             self.save_snapshot()
+        return False
 
 
 def measure(quick: bool = False) -> list[Row]:

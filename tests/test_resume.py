@@ -63,15 +63,16 @@ def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_sam
     class Interrupted(Exception):
         pass
 
-    save = train.Workspace.save_snapshot_if_due
+    pause = train.Workspace.pause
 
-    def save_and_break(self: train.Workspace, now: bool = False) -> None:
-        save(self, now=now or self.global_step == 119)  # updates come at even steps, a diagnosis at step 120
+    def save_and_break(self: train.Workspace, evaluate: bool, save: bool = False) -> bool:
+        pause(self, evaluate, save=self.global_step == 119)  # updates come at even steps, a diagnosis at step 120
         if self.global_step == 119:
             raise Interrupted
+        return False
 
     with monkeypatch.context() as m:
-        m.setattr(train.Workspace, "save_snapshot_if_due", save_and_break)
+        m.setattr(train.Workspace, "pause", save_and_break)
         with pytest.raises(Interrupted):
             run(tmp_path / "run")
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 238

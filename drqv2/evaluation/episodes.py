@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
+from omegaconf import DictConfig
 
-from drqv2.agents.acting import Act
+from drqv2.agents.acting import Act, batch_policy
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.info import Sums, add
+from drqv2.envs.info import metrics as info_metrics
 from drqv2.evaluation.films import FirstEpisode, FirstEpisodes
+from drqv2.logging.logger import Logger
+from drqv2.logging.usage import TimeShares
 from drqv2.logging.video import VideoRecorder
+from drqv2.run.progress import Progress
 from drqv2.run.stats import EvalStats, eval_stats
-from drqv2.run.workspace import BaseWorkspace
-from drqv2.utils import eval_mode
+from drqv2.system.signals import StopSignals
+from drqv2.utils import Timer, eval_mode
 
 
 class EpisodeResult(NamedTuple):
@@ -40,6 +47,37 @@ class EpisodeResult(NamedTuple):
         if time_step.info:
             add(sums := {} if sums is None else sums, time_step.info)
         return EpisodeResult(self.total + time_step.reward, self.steps + 1, success, sums)
+
+    def metrics(self, action_repeat: int) -> dict[str, float]:
+        """Return return, length in environment frames, success where there is one, and numbers in `info`, by name."""
+        found = {"episode_reward": self.total, "episode_length": self.steps * action_repeat, "success": self.success}
+        found |= info_metrics(self.info or {})
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+
+class Run(Protocol):
+    """What an evaluation needs of a run; `BaseWorkspace` says what these are."""
+
+    cfg: DictConfig
+    work_dir: Path
+    tasks: list[str]
+    agent: Any
+    progress: Progress
+    stop: StopSignals
+    timer: Timer
+    time_shares: TimeShares
+    logger: Logger
+
+    @property
+    def global_step(self) -> int: ...  # noqa: D102
+    @property
+    def global_frame(self) -> int: ...  # noqa: D102
+    @property
+    def global_episode(self) -> int: ...  # noqa: D102
+    @property
+    def num_frames(self) -> int: ...  # noqa: D102
+    def require_finite(self, parameters: bool) -> None: ...  # noqa: D102
+    def evaluation_metrics(self, results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]: ...  # noqa: D102
 
 
 def play(
@@ -109,20 +147,22 @@ def singly(act: Callable[[Any, int], np.ndarray]) -> Act:
     return lambda time_steps, episodes: list(map(act, time_steps, episodes))
 
 
-def evaluate(
-    run: BaseWorkspace, envs: Sequence[EnvHandle], recorder: VideoRecorder, act: Act, together: bool = False
-) -> EvalStats:
+def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder) -> EvalStats:
     """Play num_eval_episodes of each task of a run without exploration; log their returns and film the first.
 
-    Arguments are those of `play`.
-
-    Returns:
-        Statistics of the evaluation.
+    Args:
+        run: the run.
+        envs: handles on environments: as many of each task, task by task.
+        recorder: films the first episode of each task.
 
     Raises:
         Stopped: the process was asked to stop.
         EnvError: an environment returned something else than it declared.
+        NotFiniteError: a loss or a parameter is NaN or infinite.
     """
+    run.require_finite(parameters=True)
+    act = batch_policy(run.agent, envs[0].action_spec().shape, run.global_step)
+    together = hasattr(run.agent, "act_from")  # these agents act on batches
     video, episodes = run.work_dir / "eval_video" / f"{run.global_frame}.mp4", run.cfg.num_eval_episodes
     film = FirstEpisodes(recorder, video.name, run.tasks) if len(run.tasks) > 1 else FirstEpisode(recorder, video.name)
 
@@ -134,7 +174,7 @@ def evaluate(
             film.add(episode // episodes, env, time_step)
 
     began = time.perf_counter()
-    with run.timer.paused(), run.time_shares.spent_on("evaluation"), eval_mode(run.agent):
+    with run.timer.paused(), run.time_shares.spent_on("evaluation"), eval_mode(run.agent), torch.no_grad():
         results = play(envs, run.progress.evaluations, episodes, act, watch, len(run.tasks), together)
     run.progress.evaluations += 1
     stats = _log(run, results, time.perf_counter() - began)
@@ -144,7 +184,7 @@ def evaluate(
     return stats
 
 
-def _log(run: BaseWorkspace, results: Sequence[EpisodeResult], seconds: float) -> EvalStats:
+def _log(run: Run, results: Sequence[EpisodeResult], seconds: float) -> EvalStats:
     """Write the row of an evaluation and of the seconds it took."""
     progress, metrics = run.progress, run.evaluation_metrics(results, seconds)
     progress.last_eval_step = run.global_step

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from drqv2.envs.info import metrics as info_metrics
 from drqv2.evaluation.episodes import EpisodeResult
 
 
@@ -31,11 +30,8 @@ def metrics(
     """
     own: dict[int, dict[str, list[float]]] = {task: {} for task in sorted(set(played))}
     for task, one in zip(played, results, strict=True):
-        values = {"episode_reward": one.total, "episode_length": one.steps * repeats[task], "success": one.success}
-        values |= info_metrics(one.info or {})
-        for metric, value in values.items():
-            if value is not None:
-                own[task].setdefault(metric, []).append(float(value))
+        for metric, value in one.metrics(repeats[task]).items():
+            own[task].setdefault(metric, []).append(value)
     means = {task: {name: float(np.mean(values)) for name, values in found.items()} for task, found in own.items()}
     return with_means(means, suffixes, not_learnt)
 

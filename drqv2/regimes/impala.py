@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import math
 from dataclasses import asdict
 from functools import cached_property, partial
 from operator import attrgetter
@@ -17,7 +17,7 @@ from drqv2 import utils
 from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError, not_installed
-from drqv2.regimes.evaluation import evaluate_policy
+from drqv2.logging.video import VideoRecorder
 from drqv2.rollout.actor import ActorSetup, ActorTask, beats_layout
 from drqv2.rollout.actors import ActorProcesses
 from drqv2.rollout.batches import Batches, BatchesInTurn, Statistics
@@ -26,8 +26,8 @@ from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout
 from drqv2.run import factory
 from drqv2.run.environments import make_actor_vector, make_envs
-from drqv2.run.hooks import transformed
-from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
+from drqv2.run.hooks import Hooks, transformed
+from drqv2.run.stats import EpisodeStats, RunSummary
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.system import machine
 
@@ -47,9 +47,9 @@ class ImpalaWorkspace(BaseWorkspace):
         self.torch_threads = torch.get_num_threads()  # of the process, in which other runs may follow
         self.vector = make_actor_vector(cfg, 0, 0, 0)  # the only actor's, or for the specs
         self.resources.callback(self.close_actors)
-        self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
-        self.owns(*self.eval_envs)
-        self.video_recorder, _ = factory.make_recorders(cfg, self.eval_envs[0], self.work_dir)
+        self.eval_envs = self.owned(make_envs(cfg, utils.EVAL_ENV))
+        filmed = self.work_dir if cfg.save_video else None
+        self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, self.eval_envs[0]))
         self.owns(self.video_recorder)
         self.agent = factory.make_agent(cfg, self.vector, self.device)
         self.require_actor_policy()
@@ -61,7 +61,7 @@ class ImpalaWorkspace(BaseWorkspace):
             self.vector.close()  # only its specs are needed
         self.weights: Any = None  # SharedWeights or RayActors: what actors get the learner's weights from
         self.train_until_step = utils.Until(cfg.total_timesteps)
-        self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
+        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
         self.policy_lag = self.actors_waiting = self.waited = 0.0  # of that row; `waited`: seconds until it
 
@@ -142,37 +142,33 @@ class ImpalaWorkspace(BaseWorkspace):
         self.weights = actors
         return actors
 
-    def loop(self) -> Iterator[EpochStats]:
-        """Learn until total_timesteps; yield each epoch's statistics, evaluation included."""
+    def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
+        """Learn until total_timesteps, or for so many epochs; see `BaseWorkspace.train`."""
         assert self.batches is not None
-        while self.train_until_step(self.global_step):
-            # try to end the epoch: save a snapshot, evaluate
-            if self.epoch.ends():
-                yield self.epoch.end()
-                continue
+        with self.training(hooks, epochs):
+            while self.train_until_step(self.global_step):
+                # try to evaluate, try to save a snapshot, stop here if asked to
+                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                    break
 
-            # try to save a snapshot; stop here if asked to
-            self.epoch.call("on_step", self.global_step)
-            self.save_snapshot_if_due()
-            self.stop.raise_if_requested()
+                # wait for a batch of rollouts and learn from it
+                with self.time_shares.spent_on("actors"):
+                    batch = self.batches.take(stop=lambda: self.stop.requested)
+                if batch is None:
+                    continue  # to save a snapshot and stop
+                with self.time_shares.spent_on("learn"):
+                    metrics = self.agent.update(iter([self.with_rewards(batch)]), self.global_step)
+                self.progress.step += self.round_steps
+                self.progress.gradient_step += 1
 
-            # wait for a batch of rollouts and learn from it
-            with self.time_shares.spent_on("actors"):
-                batch = self.batches.take(stop=lambda: self.stop.requested)
-            if batch is None:
-                continue  # to save a snapshot and stop
-            with self.time_shares.spent_on("learn"):
-                metrics = self.agent.update(iter([self.with_rewards(batch)]), self.global_step)
-            self.progress.step += self.round_steps
-            self.progress.gradient_step += 1
+                # give the actors the new weights
+                if not self.cfg.deterministic:
+                    with self.time_shares.spent_on("weights"):
+                        self.weights.publish(self.agent.policy)
 
-            # give the actors the new weights
-            if not self.cfg.deterministic:
-                with self.time_shares.spent_on("weights"):
-                    self.weights.publish(self.agent.policy)
-
-            # try to log
-            self.log(metrics)
+                # try to log
+                self.log(metrics)
+        return self.epoch.summary()
 
     def with_rewards(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return a batch with the rewards that the hook `transform_reward` makes of its own."""
@@ -181,10 +177,6 @@ class ImpalaWorkspace(BaseWorkspace):
             return batch
         rewards = transformed(transform, batch["rewards"].cpu().numpy())
         return batch | {"rewards": torch.from_numpy(rewards).to(self.policy_device)}
-
-    def eval(self) -> EvalStats:
-        """Play num_eval_episodes with the most probable actions; log their returns and film the first."""
-        return evaluate_policy(self)
 
     def log(self, metrics: dict[str, float]) -> None:
         """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
@@ -261,16 +253,16 @@ class ImpalaWorkspace(BaseWorkspace):
         """Agent steps of an update."""
         return int(self.cfg.batch_size * self.cfg.unroll_length)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the only actor's state, with deterministic=true; rollouts in flight are lost otherwise."""
+    def save_snapshot(self) -> None:
+        """Copy what the run needs to continue; without deterministic=true, rollouts in flight are lost."""
         assert self.batches is not None
-        known = asdict(self.batches.statistics)
-        if not isinstance(self.batches, BatchesInTurn):
-            return {"actor": None, "statistics": known}
-        envs = self.vector.state() if isinstance(self.vector, HandleVector) else None
-        return {"actor": {"envs": envs, "unroller": self.batches.unroller.state_dict()}, "statistics": known}
+        actor = None
+        if isinstance(self.batches, BatchesInTurn):
+            envs = self.vector.state() if isinstance(self.vector, HandleVector) else None
+            actor = {"envs": envs, "unroller": self.batches.unroller.state_dict()}
+        self.snapshots.save(actor=actor, statistics=asdict(self.batches.statistics))
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
+    def load_snapshot(self, saved: dict[str, Any]) -> None:
         """Restore the only actor, with deterministic=true; otherwise the actors begin new episodes."""
         self.rows_at, self.progress.last_row_step = saved["timer"], self.global_step
         actor = saved["actor"]

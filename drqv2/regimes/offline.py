@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.origin import require_fit
 from drqv2.errors import UserError
 from drqv2.logging.diagnostics import diagnose
-from drqv2.regimes.evaluation import evaluate_policy
+from drqv2.logging.video import VideoRecorder
+from drqv2.replay.loader import make_replay_loader
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.environments import make_envs
-from drqv2.run.stats import EpochStats, EvalStats
+from drqv2.run.hooks import Hooks
+from drqv2.run.stats import RunSummary
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.system import files
 from drqv2.system.files import REPLAY
@@ -58,7 +60,8 @@ class OfflineWorkspace(BaseWorkspace):
         env: Any = self.eval_envs[0] if self.eval_envs else self.specs_of_data()
         self.shapes = _stored_shapes(env, cfg.frame_stack)
         if self.eval_envs:
-            self.video_recorder, _ = factory.make_recorders(cfg, env, self.work_dir)
+            filmed = self.work_dir if cfg.save_video else None
+            self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, env))
             self.owns(self.video_recorder)
         self.agent = factory.make_agent(cfg, env, self.device)
         self.specs = env
@@ -66,9 +69,9 @@ class OfflineWorkspace(BaseWorkspace):
             self.make_replay()
 
         self.train_until_step = utils.Until(self.num_frames, cfg.action_repeat)
-        self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
-        self.log_every_step = utils.Every(cfg.log_every_frames, cfg.action_repeat)
-        self.diagnose_every_step = utils.Every(cfg.diagnostics_every_frames, cfg.action_repeat)
+        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
+        self.log_every_step = self.every("log_every_step", cfg.log_every_frames)
+        self.diagnose_every_step = self.every("diagnose_every_step", cfg.diagnostics_every_frames)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
     def fit_image_size(self) -> None:
@@ -99,10 +102,14 @@ class OfflineWorkspace(BaseWorkspace):
 
     def make_replay(self) -> None:
         """Make the replay and the iterator over its batches; its size is known by now."""
-        cfg, specs, agent = self.cfg, self.specs, self.agent
-        self.replay_storage, self.replay_loader = factory.make_replay(cfg, specs, agent, self.work_dir, self.device)
+        cfg, specs = self.cfg, self.specs
+        self.replay_storage = ReplayBufferStorage(
+            factory.data_specs(cfg, specs), self.work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack
+        )
+        settings = factory.loader_settings(cfg, specs, self.agent, self.replay_storage, self.device)
+        self.replay_loader = make_replay_loader(**settings)
         self.owns(self.replay_loader)
-        batches = factory.batches_for(agent, iter(self.replay_loader), cfg)
+        batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
 
     def specs_of_data(self) -> DataSpecs:
@@ -143,36 +150,32 @@ class OfflineWorkspace(BaseWorkspace):
         super().require_beginning()
         self.first_episode(self.cfg.data)
 
-    def loop(self) -> Iterator[EpochStats]:
-        """Learn until the end; yield each epoch's statistics, evaluation included."""
-        while self.train_until_step(self.global_step):
-            # try to end the epoch: save a snapshot, evaluate
-            if self.epoch.ends():
-                yield self.epoch.end()
-                continue
+    def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
+        """Learn until the end, or for so many epochs; see `BaseWorkspace.train`."""
+        with self.training(hooks, epochs):
+            while self.train_until_step(self.global_step):
+                # try to evaluate, try to save a snapshot, stop here if asked to
+                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                    break
 
-            # try to save a snapshot; stop here if asked to
-            self.epoch.call("on_step", self.global_step)
-            self.save_snapshot_if_due()
-            self.stop.raise_if_requested()
+                # update the agent
+                with self.time_shares.spent_on("update"):
+                    metrics = self.agent.update(self.replay_iter, self.global_step)
+                self.logger.log_metrics(metrics, self.global_frame, ty="train")
+                self.progress.step += 1
+                self.progress.gradient_step += 1
+                self.progress.updated_step = self.global_step
 
-            # update the agent
-            with self.time_shares.spent_on("update"):
-                metrics = self.agent.update(self.replay_iter, self.global_step)
-            self.logger.log_metrics(metrics, self.global_frame, ty="train")
-            self.progress.step += 1
-            self.progress.gradient_step += 1
-            self.progress.updated_step = self.global_step
-
-            # try to log
-            if self.log_every_step(self.global_step):
-                self.log()
+                # try to log
+                if self.log_every_step(self.global_step):
+                    self.log()
+        return self.epoch.summary()
 
     def log(self) -> None:
         """Write a row of train.csv."""
         self.require_finite()
         if self.diagnose_every_step(self.global_step):
-            self.logger.log_metrics(self.diagnostics() | self.gradient_norms(), self.global_frame, ty="train")
+            self.logger.log_metrics(self.diagnostics(), self.global_frame, ty="train")
         total_time = self.timer.total_time()
         speed = (self.global_step - self.progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
         self.rows_at, self.progress.last_row_step = total_time, self.global_step
@@ -183,13 +186,10 @@ class OfflineWorkspace(BaseWorkspace):
             log("step", self.global_step)
 
     def diagnostics(self) -> dict[str, float]:
-        """Return diagnostics of the learner on the newest episode."""
+        """Return diagnostics of the learner on the newest episode, and its gradient norms."""
         episode = self.replay_storage.load_episode(max(self.replay_storage.newest_of_tasks().values()))
-        return diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
-
-    def eval(self) -> EvalStats:
-        """Play num_eval_episodes without exploration; log their returns and film the first."""
-        return evaluate_policy(self)
+        found = diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
+        return found | self.snapshots.norms()
 
     @cached_property
     def num_frames(self) -> int:
@@ -201,15 +201,15 @@ class OfflineWorkspace(BaseWorkspace):
         """Updates from one point of the loop at which a snapshot can be saved to the next."""
         return 1
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the replay; `needs` is the oldest episode it refers to."""
-        return {
-            "needs": self.replay_storage.first_needed,
-            "replay_storage": self.replay_storage.state_dict(),
-            "replay_loader": self.replay_loader.state_dict(),
-        }
+    def save_snapshot(self) -> None:
+        """Copy everything that the run needs to continue from this step; a thread writes it."""
+        self.snapshots.save(
+            needs=self.replay_storage.first_needed,
+            replay_storage=self.replay_storage.state_dict(),
+            replay_loader=self.replay_loader.state_dict(),
+        )
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
+    def load_snapshot(self, saved: dict[str, Any]) -> None:
         """Restore the replay."""
         self.rows_at, self.progress.last_row_step = saved["timer"], self.global_step
         self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)

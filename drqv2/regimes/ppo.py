@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,12 +14,12 @@ from drqv2.config.rules import default_minibatch
 from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError
-from drqv2.regimes.evaluation import evaluate_policy
+from drqv2.logging.video import VideoRecorder
 from drqv2.rollout.collector import Collector
 from drqv2.run import factory, objective
 from drqv2.run.environments import make_envs, make_vector
-from drqv2.run.hooks import transformed
-from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
+from drqv2.run.hooks import Hooks, transformed
+from drqv2.run.stats import EpisodeStats, RunSummary
 from drqv2.run.workspace import BaseWorkspace
 
 
@@ -43,9 +42,9 @@ class PPOWorkspace(BaseWorkspace):
 
         self.vector = make_vector(cfg, 0)
         self.resources.callback(lambda: self.vector.close())  # on a resume there may be another
-        self.eval_envs = make_envs(cfg, utils.EVAL_ENV)
-        self.owns(*self.eval_envs)
-        self.video_recorder, _ = factory.make_recorders(cfg, self.eval_envs[0], self.work_dir)
+        self.eval_envs = self.owned(make_envs(cfg, utils.EVAL_ENV))
+        filmed = self.work_dir if cfg.save_video else None
+        self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, self.eval_envs[0]))
         self.owns(self.video_recorder)
         self.agent = factory.make_agent(cfg, self.vector, self.device)
         self.require_on_policy()
@@ -57,10 +56,11 @@ class PPOWorkspace(BaseWorkspace):
             f"{', in C++' if getattr(self.agent, 'kernels', None) is Kernels.CPP else ''}"
         )
         self.train_until_step = utils.Until(cfg.total_timesteps)
-        self.eval_every_step = utils.Every(cfg.epoch_frames or cfg.eval_every_frames, cfg.action_repeat)
+        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
         minibatches = int(cfg.agent.get("update_epochs", 1) * self.round_steps / cfg.minibatch_size)
         self.gradient_steps = math.ceil(minibatches / cfg.agent.get("accumulate_minibatches", 1))  # of an update
-        self.save_every_step = utils.Every(cfg.snapshot_every_epochs * self.round_steps)
+        frames = cfg.snapshot_every_epochs * self.round_steps * self.action_repeat
+        self.save_every_step = self.every("save_every_step", frames)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
     def require_on_policy(self) -> None:
@@ -83,33 +83,26 @@ class PPOWorkspace(BaseWorkspace):
         """Start the first episodes."""
         self.segments.start(self.vector.reset())
 
-    def loop(self) -> Iterator[EpochStats]:
-        """Collect and learn until total_timesteps; yield each epoch's statistics, evaluation included."""
-        transform = self.epoch.hooks.transform_reward
-        self.segments.transform_reward = None if transform is None else partial(transformed, transform)
-        while self.train_until_step(self.global_step):
-            # try to end the epoch: save a snapshot, evaluate
-            if self.epoch.ends():
-                yield self.epoch.end()
-                continue
+    def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
+        """Collect and learn until total_timesteps, or for so many epochs; see `BaseWorkspace.train`."""
+        with self.training(hooks, epochs):
+            transform = self.epoch.hooks.transform_reward
+            self.segments.transform_reward = None if transform is None else partial(transformed, transform)
+            while self.train_until_step(self.global_step):
+                # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
+                save = self.save_every_step(self.global_step) and self.global_step > 0
+                if self.pause(evaluate=self.eval_every_step(self.global_step), save=save):
+                    break
 
-            # try to save a snapshot: no environment is stepping; stop here if asked to
-            self.epoch.call("on_step", self.global_step)
-            self.save_snapshot_if_due(now=self.save_every_step(self.global_step) and self.global_step > 0)
-            self.stop.raise_if_requested()
+                # collect a batch of segments and learn from it
+                with self.time_shares.spent_on("learn"):
+                    metrics = self.agent.update(self.segments, self.global_step)
+                self.progress.step += self.round_steps
+                self.progress.gradient_step += int(metrics.get("gradient_steps", self.gradient_steps)) if metrics else 0
 
-            # collect a batch of segments and learn from it
-            with self.time_shares.spent_on("learn"):
-                metrics = self.agent.update(self.segments, self.global_step)
-            self.progress.step += self.round_steps
-            self.progress.gradient_step += int(metrics.get("gradient_steps", self.gradient_steps)) if metrics else 0
-
-            # try to log
-            self.log(metrics)
-
-    def eval(self) -> EvalStats:
-        """Play num_eval_episodes with the most probable actions; log their returns and film the first."""
-        return evaluate_policy(self)
+                # try to log
+                self.log(metrics)
+        return self.epoch.summary()
 
     def log(self, metrics: dict[str, float]) -> None:
         """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
@@ -171,12 +164,12 @@ class PPOWorkspace(BaseWorkspace):
             )
             return self.progress.last_return
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the environments, as far as it can be restored, and of the collector."""
+    def save_snapshot(self) -> None:
+        """Copy everything that the run needs to continue from this step, as far as environments can be restored."""
         envs = self.vector.state() if isinstance(self.vector, HandleVector) else None
-        return {"train_envs": envs, "collector": self.segments.state_dict()}
+        self.snapshots.save(train_envs=envs, collector=self.segments.state_dict())
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
+    def load_snapshot(self, saved: dict[str, Any]) -> None:
         """Restore environments and collector; where the environments cannot be restored, start new episodes."""
         self.rows_at, self.progress.last_row_step = saved["timer"], self.global_step
         if saved["train_envs"] is not None and isinstance(self.vector, HandleVector):

@@ -4,15 +4,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+from omegaconf import DictConfig
 
 from drqv2.errors import UserError
+from drqv2.logging.logger import Logger
+from drqv2.logging.usage import TimeShares
 from drqv2.run import objective
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
+from drqv2.run.snapshots import Snapshots
 from drqv2.run.stats import CollectStats, EpisodeStats, EpochStats, EvalStats, RunSummary, TrainStats, eval_stats
+from drqv2.system.signals import StopSignals
+from drqv2.utils import Timer, Until
+
+
+class Run(Protocol):
+    """What the epochs of a run need of it; `BaseWorkspace` says what these are."""
+
+    cfg: DictConfig
+    work_dir: Path
+    progress: Progress
+    stop: StopSignals
+    timer: Timer
+    time_shares: TimeShares
+    epoch_seconds: dict[str, float]
+    logger: Logger
+    snapshots: Snapshots
+    train_until_step: Until
+    length_key: str
+    collect_phases: tuple[str, ...]
+    update_phases: tuple[str, ...]
+
+    @property
+    def global_frame(self) -> int: ...  # noqa: D102
+    @property
+    def global_episode(self) -> int: ...  # noqa: D102
+    @property
+    def frames_per_step(self) -> int: ...  # noqa: D102
+    def eval(self) -> EvalStats: ...  # noqa: D102
+    def save_best(self) -> None: ...  # noqa: D102
+    def save_snapshot(self) -> None: ...  # noqa: D102
+    def next_part(self) -> str: ...  # noqa: D102
 
 
 class Epochs:
@@ -22,25 +58,28 @@ class Epochs:
     evaluation; and at the end of the run.
 
     Args:
-        run: a `BaseWorkspace`.
+        run: the run.
 
     Attributes:
         hooks: those of the current loop.
+        last: statistics of the newest epoch that has ended in the current loop.
         stopped: whether an evaluation was good enough to end the run.
-        seconds: what the run had spent on each activity when the epoch began.
+        paused: whether the loop was left between two epochs.
     """
 
-    def __init__(self, run: Any) -> None:
-        self.run, self.hooks, self.stopped = run, Hooks(), False
-        self.seconds: dict[str, float] = {}
+    def __init__(self, run: Run) -> None:
+        self.run, self.hooks, self.stopped, self.paused = run, Hooks(), False, False
+        self.last: EpochStats | None = None
+        self._over = False  # whether there was nothing to do
+        self._left = math.inf  # epochs until the loop is left
         self._objective_checked = False  # whether the logs have the column that `objective` names
         self._evaluated = False  # whether the evaluation at this step is done, and the epoch has not ended yet
         cfg = run.cfg
         self._interval = None if cfg.eval_every_frames is None else cfg.eval_every_frames // cfg.action_repeat
         self._stop_return: float | None = cfg.stop_return
 
-    def start(self, hooks: Hooks) -> bool:
-        """Start or resume with these hooks; evaluate at the start of a run. Return whether there is anything to do.
+    def start(self, hooks: Hooks, epochs: float = math.inf) -> None:
+        """Start or resume with these hooks, for so many epochs; evaluate at the start of a run.
 
         Raises:
             UserError: hooks or keys would have no effect, or a hook has raised after an evaluation.
@@ -50,21 +89,65 @@ class Epochs:
             raise UserError(
                 f"a hook raised after the evaluation at frame {run.global_frame}; open the run again to repeat it"
             )
-        self.hooks, self.stopped = hooks, False
+        self.hooks, self.stopped, self.paused, self.last, self._left = hooks, False, False, None, epochs
         self._require_sense()
+        good_enough = reached(p, self._stop_return)
+        self._over = good_enough or not run.train_until_step(p.step)
         if not run.train_until_step(p.step):
             reason = f"{run.length_key}={run.cfg[run.length_key]} reached; increase it to continue"
             if part := run.next_part():
                 reason = f"{part}: make_workspace(compose(resume={str(run.work_dir)!r}))"
             print(f"nothing left to do: {reason}")
-        elif reached(p, self._stop_return):
+        elif good_enough:
             print(f"nothing left to do: stop_return={self._stop_return} reached; set another, or null, to continue")
         elif p.step == 0 and p.last_eval_step < 0 and self._interval is not None and run.cfg.eval_at_start:
-            run.save_snapshot_if_due(now=True)
+            run.snapshots.save_if_due(now=True)
             run.stop.raise_if_requested()
             self._evaluate(0)
             self._evaluated = False
-        return bool(run.train_until_step(p.step)) and not reached(p, self._stop_return)
+        if not self._over:
+            self.call("on_epoch_start", p.epoch + 1, p.step)
+
+    def pause(self, evaluate: bool, save: bool = False) -> bool:
+        """Do what is due between two rounds of a loop, when no environment is stepping.
+
+        An epoch may end: a snapshot, an evaluation, hooks. Then a snapshot may be due.
+
+        Args:
+            evaluate: whether the epoch ends here; it does, too, where a training return calls for an evaluation.
+            save: whether a snapshot is due in any case.
+
+        Returns:
+            Whether to leave the loop.
+
+        Raises:
+            Stopped: the process was asked to stop, and a snapshot holds the run.
+        """
+        run, p = self.run, self.run.progress
+        if self._over:
+            return True
+        p.epoch_due |= evaluate and p.step not in (p.epoch_step, p.last_eval_step)
+        if (p.epoch_due or p.eval_wanted) and p.step not in (p.epoch_step, p.last_eval_step):
+            self.last = self.end()
+            self._left -= 1
+            if self.stopped or self._left <= 0:
+                return True
+            self.call("on_epoch_start", p.epoch + 1, p.step)
+        self.call("on_step", p.step)
+        run.snapshots.save_if_due(now=save)
+        run.stop.raise_if_requested()
+        return False
+
+    def finish(self) -> None:
+        """End the last epoch of a run and save it, unless the loop was left between two epochs."""
+        run, p = self.run, self.run.progress
+        self.paused = run.train_until_step(p.step) and not self.stopped and not self._over
+        if self.paused:
+            return
+        if self.unfinished():
+            self.last = self.end()
+        run.snapshots.save_if_due(now=True)
+        run.snapshots.finish()
 
     def _require_sense(self) -> None:
         """Raise UserError if hooks or keys would have no effect."""
@@ -79,14 +162,6 @@ class Epochs:
                 if getattr(self.hooks, name) is not None:
                     raise UserError(f"the hook {name} is never called with {setting}")
 
-    def ends(self) -> bool:
-        """Return whether the epoch ends here."""
-        run, p = self.run, self.run.progress
-        ends = p.step not in (p.epoch_step, p.last_eval_step) and (run.eval_every_step.due(p.step) or p.eval_wanted)
-        if not ends:
-            run.eval_every_step(p.step)
-        return ends
-
     def unfinished(self) -> bool:
         """Return whether anything has happened since the last epoch ended, at the end of a run."""
         p = self.run.progress
@@ -100,10 +175,10 @@ class Epochs:
         """
         run, p = self.run, self.run.progress
         evaluates = self._evaluation_due()
-        run.save_snapshot_if_due(now=evaluates)  # a run stopped during an evaluation repeats all of it
+        run.snapshots.save_if_due(now=evaluates)  # a run stopped during an evaluation repeats all of it
         checkpoint = self.call("save_checkpoint", p.epoch + 1, p.step, p.gradient_step)
         if run.stop.requested:  # meanwhile
-            run.save_snapshot_if_due()
+            run.snapshots.save_if_due()
         run.stop.raise_if_requested()
         found = self._evaluate(p.epoch + 1) if evaluates else None
         evaluation, score, improved = found or (None, None, False)
@@ -129,7 +204,7 @@ class Epochs:
         if self.stopped and evaluation is not None:
             print(f"stopped at frame {run.global_frame}: the evaluation's return is {evaluation.return_mean:.1f}")
         p.begin_epoch()
-        self.seconds = run.time_shares.seconds()
+        run.epoch_seconds = run.time_shares.seconds()
         return stats
 
     def _evaluation_due(self) -> bool:
@@ -215,7 +290,7 @@ class Epochs:
                     self.run.cfg.save_snapshot and not self._evaluated
                 ):  # the run resumes before the evaluation and repeats it
                     self.run.save_snapshot()
-                self.run.finish_snapshots()
+                self.run.snapshots.finish()
             except UserError as other:
                 error.add_note(f"There is no snapshot of this step: {other}")
             raise
@@ -228,8 +303,8 @@ class Epochs:
     def _collected(self) -> CollectStats:
         run, p = self.run, self.run.progress
         steps, n = p.step - p.epoch_step, p.epoch_episodes
-        seconds = self._spent(run.collect_phases, self.seconds)
-        both = seconds + self._spent(run.update_phases, self.seconds)
+        seconds = self._spent(run.collect_phases, self.run.epoch_seconds)
+        both = seconds + self._spent(run.update_phases, self.run.epoch_seconds)
         return CollectStats(
             env_steps=steps if run.collect_phases else 0,
             episodes=n,
@@ -241,7 +316,7 @@ class Epochs:
 
     def _trained(self) -> TrainStats:
         run, p = self.run, self.run.progress
-        seconds = self._spent(run.update_phases, self.seconds)
+        seconds = self._spent(run.update_phases, self.run.epoch_seconds)
         means, nonfinite = run.logger.recent()
         steps = p.gradient_step - p.epoch_gradient_step
         return TrainStats(

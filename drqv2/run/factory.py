@@ -32,13 +32,10 @@ from drqv2.logging.logger import Logger
 from drqv2.logging.sinks import Sink
 from drqv2.logging.sinks.weights_and_biases import WeightsAndBiases
 from drqv2.logging.usage import Usage
-from drqv2.logging.video import TrainVideoRecorder, VideoRecorder
 from drqv2.replay.device import choose_replay_device, needed_bytes
-from drqv2.replay.loader import ReplayLoader, make_replay_loader
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run.environments import discounts, task_names, task_suffixes
 from drqv2.system import machine
-from drqv2.system.files import REPLAY
 
 
 def prepare_machine(cfg: DictConfig) -> None:
@@ -121,24 +118,22 @@ def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:
         return make_agent(cpu, env, torch.device("cpu")).policy
 
 
-def make_recorders(cfg: DictConfig, env: EnvHandle, work_dir: Path) -> tuple[VideoRecorder, TrainVideoRecorder]:
-    """Return the recorders for evaluation and training; a disabled one does nothing.
-
-    Args:
-        cfg: the run's configuration.
-        env: one of the run's environments, for its frame rate and channels.
-        work_dir: the run's directory.
-    """
-    fps = 1 / env.step_seconds if env.step_seconds else 20.0
-    shape: tuple[int, ...] = getattr(env.observation_spec(), "shape", ())  # of a dict there is none
-    pixels = len(shape) == 3
-    channels = shape[0] // cfg.frame_stack if pixels else 3
-    film = work_dir if cfg.get("save_train_video") else None
+def film_settings(cfg: DictConfig, env: Any) -> dict[str, Any]:
+    """Return the size of films of an environment, their frames per second, and every how many steps one is taken."""
+    fps = _fps(env)
     every = max(1, round(fps / cfg.video_fps)) if cfg.video_fps else 1
-    return (
-        VideoRecorder(work_dir if cfg.save_video else None, cfg.render_size, fps / every, every),
-        TrainVideoRecorder(film, cfg.render_size, fps, channels, None if pixels else env),
-    )
+    return {"render_size": cfg.render_size, "fps": fps / every, "every": every}
+
+
+def train_film_settings(cfg: DictConfig, env: Any) -> dict[str, Any]:
+    """Return the settings of films of training, which show what the agent sees, or else the environment."""
+    shape: tuple[int, ...] = getattr(env.observation_spec(), "shape", ())  # of a dict there is none
+    own = {"frame_channels": shape[0] // cfg.frame_stack} if len(shape) == 3 else {"env": env}
+    return {"render_size": cfg.render_size, "fps": _fps(env), **own}
+
+
+def _fps(env: Any) -> float:
+    return 1 / env.step_seconds if env.step_seconds else 20.0
 
 
 def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
@@ -180,48 +175,50 @@ def batches_for(agent: Any, batches: Iterator[Any], cfg: DictConfig) -> Iterator
     return batches
 
 
-def make_replay(
-    cfg: DictConfig, env: Any, agent: Any, work_dir: Path, device: torch.device
-) -> tuple[ReplayBufferStorage, ReplayLoader]:
-    """Return the storage of episodes in `work_dir/buffer`, and the loader of batches from it; say where those are.
+def data_specs(cfg: DictConfig, env: Any) -> tuple[Any, ...]:
+    """Return the specs of what a replay stores of each time step."""
+    numbers = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
+    if cfg.regime == "multitask":
+        numbers.append(specs.Array((1,), np.int64, "task"))
+    return env.observation_spec(), env.action_spec(), *numbers
+
+
+def loader_settings(
+    cfg: DictConfig, env: Any, agent: Any, storage: ReplayBufferStorage, device: torch.device
+) -> dict[str, Any]:
+    """Return the arguments of `make_replay_loader` for a run; say where its replay is.
 
     Args:
         cfg: the run's configuration, in which `replay_device` is resolved.
         env: one of the run's environments, for its specs.
         agent: gets segments of as many transitions as its attribute `segment` says, if it has one.
-        work_dir: the run's directory.
+        storage: of the episodes.
         device: the learner's.
     """
-    observation, action = env.observation_spec(), env.action_spec()
-    numbers = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
-    tasks = task_names(cfg)
-    if cfg.regime == "multitask":
-        numbers.append(specs.Array((1,), np.int64, "task"))
-    data_specs = (observation, action, *numbers)
-    storage = ReplayBufferStorage(data_specs, work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack)
+    observation, tasks = env.observation_spec(), task_names(cfg)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
     needed = needed_bytes(cfg.replay_buffer_size, observation, cfg.frame_stack)
     cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)
     transitions = min(cfg.replay_buffer_size, len(tasks) * cfg.num_train_frames // cfg.action_repeat)
     most = needed_bytes(transitions, observation, cfg.frame_stack)
-    room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {shutil.disk_usage(work_dir).free / 1e9:.0f} GB free"
+    left = shutil.disk_usage(storage.replay_dir.parent).free
+    room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {left / 1e9:.0f} GB free"
     print(f"replay: {cfg.replay_device} ({why}); {room}")
-    loader = make_replay_loader(
-        work_dir / REPLAY,
-        cfg.replay_buffer_size,
-        cfg.batch_size,
-        cfg.replay_buffer_num_workers,
-        cfg.save_snapshot,
-        cfg.nstep,
-        discounts(cfg) if cfg.regime == "multitask" else cfg.discount,
-        storage=storage,
-        seed=utils.spawn_seed(cfg.seed, utils.REPLAY),
-        frame_stack=cfg.frame_stack,
-        pin_memory=device.type == "cuda",
-        replay_device=cfg.replay_device,
-        device=device,
-        balanced=len(tasks) > 1 and cfg.task_sampling == "uniform",
-        segment=getattr(agent, "segment", None),
-        fading=cfg.get("replay_fading"),
-    )
-    return storage, loader
+    return {
+        "replay_dir": storage.replay_dir,
+        "max_size": cfg.replay_buffer_size,
+        "batch_size": cfg.batch_size,
+        "num_workers": cfg.replay_buffer_num_workers,
+        "save_snapshot": cfg.save_snapshot,
+        "nstep": cfg.nstep,
+        "discount": discounts(cfg) if cfg.regime == "multitask" else cfg.discount,
+        "storage": storage,
+        "seed": utils.spawn_seed(cfg.seed, utils.REPLAY),
+        "frame_stack": cfg.frame_stack,
+        "pin_memory": device.type == "cuda",
+        "replay_device": cfg.replay_device,
+        "device": device,
+        "balanced": len(tasks) > 1 and cfg.task_sampling == "uniform",
+        "segment": getattr(agent, "segment", None),
+        "fading": cfg.get("replay_fading"),
+    }

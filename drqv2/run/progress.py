@@ -39,6 +39,7 @@ class Progress:
     epoch_episodes: int = 0  # training episodes that were logged since
     epoch_return_sum: float = 0.0  # of their returns
     epoch_length_sum: int = 0  # of their lengths, environment frames
+    epoch_due: bool = False  # whether the current one ends here
     eval_wanted: bool = False  # whether a training return calls for an evaluation
 
     @classmethod
@@ -54,4 +55,4 @@ class Progress:
         """Reset the counters of the epoch."""
         self.epoch_step, self.epoch_gradient_step = self.step, self.gradient_step
         self.epoch_episodes, self.epoch_return_sum, self.epoch_length_sum = 0, 0.0, 0
-        self.eval_wanted = False
+        self.epoch_due = self.eval_wanted = False

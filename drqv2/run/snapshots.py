@@ -4,36 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import utils
 from drqv2.errors import UserError
+from drqv2.logging.diagnostics import gradient_norms
+from drqv2.logging.logger import Logger
+from drqv2.logging.usage import TimeShares
+from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run.progress import Progress
+from drqv2.run.turns import Turns
 from drqv2.snapshot import agent_state, agent_weights, rng
+from drqv2.snapshot.checkpoints import Checkpoints
 from drqv2.snapshot.resume import changed_keys
 from drqv2.system import files
+from drqv2.system.signals import StopSignals
+
+
+class Run(Protocol):
+    """What the snapshots of a run need of it; `BaseWorkspace` says what these are."""
+
+    cfg: DictConfig
+    work_dir: Path
+    progress: Progress
+    stop: StopSignals
+    timer: utils.Timer
+    time_shares: TimeShares
+    logger: Logger
+    checkpoints: Checkpoints
+    turns: Turns
+    predicates: dict[str, utils.Every]
+    epoch_seconds: dict[str, float]
+    agent: Any
+    replay_storage: ReplayBufferStorage | None
+    action_repeat: int
+
+    @property
+    def global_step(self) -> int: ...  # noqa: D102
+    @property
+    def global_frame(self) -> int: ...  # noqa: D102
+    @property
+    def num_frames(self) -> int: ...  # noqa: D102
+    @property
+    def round_steps(self) -> int: ...  # noqa: D102
+    def require_finite(self) -> None: ...  # noqa: D102
+    def save_snapshot(self) -> None: ...  # noqa: D102
+    def load_snapshot(self, saved: dict[str, Any]) -> None: ...  # noqa: D102
 
 
 class Snapshots:
     """Saves a run and restores it.
 
     Args:
-        run: a `BaseWorkspace`.
+        run: the run.
 
     Attributes:
         gradient_norms: those of the last update before a resume.
         step: agent step of the newest snapshot that this process has saved or restored; -1 before it.
     """
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Run) -> None:
         self.run, cfg = run, run.cfg
         self._saves, self._save_every, self._keep = cfg.save_snapshot, cfg.snapshot_every_seconds, cfg.snapshot_keep
         self.gradient_norms: dict[str, float] = {}
         self.step = -1
         self._saved_at = float("-inf")  # seconds of training at the newest snapshot
         self._milestone_step = -1  # agent step of the newest milestone that this process has saved
+        self._milestone = False  # whether the next `save` keeps the weights, too
+        self._outdated: Sequence[int] = ()  # frames of those that it deletes
 
     def save_if_due(self, now: bool = False) -> None:
         """Save if the interval has passed, at a milestone, when asked to stop, or `now`.
@@ -47,9 +88,10 @@ class Snapshots:
         kept = milestone or (now and run.cfg.snapshot_keep_last != 0)
         kept &= self._milestone_step != step  # it may come before and after an evaluation
         if self._saves and (now or kept or due or run.stop.requested):
-            self.save(kept, self._outdated() if kept and not milestone and step else ())
+            self._milestone, self._outdated = kept, self._count_outdated() if kept and not milestone and step else ()
+            run.save_snapshot()
 
-    def _outdated(self) -> list[int]:
+    def _count_outdated(self) -> list[int]:
         """Count the weights of this step among those of evaluations; return the frames of the oldest, now too many."""
         frames, last = self.run.progress.evaluated_weights, self.run.cfg.snapshot_keep_last
         if self.run.global_frame not in frames:  # a run that was stopped during the evaluation has counted them
@@ -67,15 +109,18 @@ class Snapshots:
 
         return passed(step) > passed(step - self.run.round_steps)
 
-    def save(self, milestone: bool = False, outdated: Sequence[int] = ()) -> None:
+    def save(self, needs: int = 0, **own: Any) -> None:
         """Copy everything that the run needs to continue from this step; a thread writes it.
 
-        At a `milestone` the weights are also kept, and those of the frames in `outdated` are deleted.
+        Args:
+            needs: the oldest episode of the replay that the regime's own state refers to.
+            own: that state: tensors, numbers, strings, None and containers of them.
 
         Raises:
             NotFiniteError: a loss or a parameter is NaN or infinite; nothing is written.
         """
-        run = self.run
+        run, milestone, outdated = self.run, self._milestone, self._outdated
+        self._milestone, self._outdated = False, ()
         with run.time_shares.spent_on("snapshot"):
             run.require_finite()
             self._saved_at, self.step, self._epoch = run.timer.total_time(), run.global_step, run.progress.epoch
@@ -83,19 +128,23 @@ class Snapshots:
                 "frame": run.global_frame,
                 "config": OmegaConf.to_container(run.cfg, resolve=True),
                 "progress": asdict(run.progress),
-                "last_steps": {name: predicate.last_step for name, predicate in self._predicates().items()},
+                "last_steps": {name: predicate.last_step for name, predicate in run.predicates.items()},
                 "timer": run.timer.total_time(),
-                "seconds": {"run": run.time_shares.seconds(), "epoch": run.epoch.seconds},
+                "seconds": {"run": run.time_shares.seconds(), "epoch": run.epoch_seconds},
                 "agent": agent_state.capture(run.agent),
                 "rng": run.turns.rng_state or rng.rng_state(),
                 "logger": run.logger.state_dict(),
-                "gradient_norms": run.gradient_norms(),
-                "needs": 0,  # no replay, unless the regime's own state says otherwise
-                **run.state_dict(),
+                "gradient_norms": self.norms(),
+                "needs": needs,
+                **own,
             }
             run.checkpoints.save(state, milestone, outdated)
             self._milestone_step = run.global_step if milestone else self._milestone_step
             self._pin_replay()
+
+    def norms(self) -> dict[str, float]:
+        """Return the gradient norms of the last update; a snapshot keeps them, though not the gradients."""
+        return self.gradient_norms | {name: float(norm) for name, norm in gradient_norms(self.run.agent).items()}
 
     def is_current(self) -> bool:
         """Return whether the newest snapshot is up to date, the end of the last epoch included."""
@@ -113,9 +162,6 @@ class Snapshots:
     def _pin_replay(self) -> None:
         if self.run.replay_storage is not None:
             self.run.replay_storage.pin("snapshots", self.run.checkpoints.needed)
-
-    def _predicates(self) -> dict[str, utils.Every]:
-        return {name: value for name, value in vars(self.run).items() if isinstance(value, utils.Every)}
 
     def store_config(self, resume_force: bool = False) -> None:
         """Write the configuration that `resume=` composes from."""
@@ -136,11 +182,11 @@ class Snapshots:
         run.progress = Progress.restored(saved["progress"])
         if "seconds" in saved:
             run.time_shares.add(saved["seconds"]["run"])
-            run.epoch.seconds = saved["seconds"]["epoch"]
-        for name, predicate in self._predicates().items():
+            run.epoch_seconds = saved["seconds"]["epoch"]
+        for name, predicate in run.predicates.items():
             predicate.last_step = saved["last_steps"].get(name)
         try:
-            run.load_state_dict(saved)
+            run.load_snapshot(saved)
         except FileNotFoundError as e:
             raise UserError(f"{e}: the run cannot be resumed") from e
         run.logger.load_state_dict(saved["logger"])

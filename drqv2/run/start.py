@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from drqv2.config.formatting import show
 from drqv2.errors import EnvError, NotFiniteError, UserError
+from drqv2.launch.compose import new_run_dir
 from drqv2.logging import provenance
+from drqv2.regimes.registry import workspace_of
 from drqv2.run import factory, objective
 from drqv2.run.environments import require_renderer, resolve_obs_type
 from drqv2.run.epochs import reached
@@ -20,13 +23,11 @@ from drqv2.system import files
 from drqv2.system.signals import StopSignals, resume_hint
 
 
-def open_workspace(
-    workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None
-) -> BaseWorkspace:
+def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None) -> BaseWorkspace:
     """Open the run in `work_dir`, new or resumed, before its loop begins; leaving the context unlocks the directory.
 
     Args:
-        workspace: the Workspace of the regime.
+        regime: its regime, which may be that of its second part, see `parts`.
         cfg: the checked configuration; `auto` values are resolved in place.
         work_dir: the run's directory; locked until then.
         stop: tells whether the process was asked to stop; by default, only while the run trains.
@@ -34,6 +35,7 @@ def open_workspace(
     Raises:
         UserError: the configuration does not fit the machine, the environment or the files there.
     """
+    workspace = workspace_of(regime)
     factory.prepare_machine(cfg)
     for name in ("agent_dir", "init_from"):
         if cfg[name]:
@@ -73,20 +75,42 @@ def _too_large_for_cpu(cfg: DictConfig) -> bool:
     return bool(sizes >= 128 * 512 and cfg.num_train_frames >= 50_000)
 
 
-def current_regime(cfg: DictConfig, work_dir: Path) -> str:
-    """Return a run's current regime: regime=offline may continue with another (`then`)."""
-    if cfg.get("then") is not None and files.has_snapshot(work_dir):
-        found = newest_readable(work_dir)
-        if found is not None:
-            made, end = found[1]["progress"], cfg.offline_frames // cfg.action_repeat
-            # At the end of the first part its last evaluation may still be due.
-            if made["step"] > end or (made["step"] == end and made["epoch_step"] == end):
-                return str(cfg.then)
-    return str(cfg.regime)
+def make_workspace(cfg: DictConfig, work_dir: str | Path | None = None) -> BaseWorkspace:
+    """Open a run, new or resumed. Use it as a context manager, which closes it.
+
+    Args:
+        cfg: what `compose` returned.
+        work_dir: the run's directory; by default a new one below exp_local/, or that of `resume`. If it holds a
+            snapshot, the run is resumed from it.
+
+    Raises:
+        UserError: the configuration does not fit the machine, the environment or the files there.
+    """
+    run_dir = (new_run_dir(cfg) if work_dir is None else Path(work_dir)).resolve()
+    if cfg.resume and run_dir != Path(cfg.resume).resolve():
+        raise UserError(f"resume={cfg.resume} and another directory, {run_dir}: give only one of them")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return open_workspace(parts(cfg, run_dir)[0], cfg.copy(), run_dir)
 
 
-def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Path) -> float:
-    """Start or resume the run in `work_dir`, train, and return what a sweep maximizes.
+def parts(cfg: DictConfig, work_dir: Path) -> list[str]:
+    """Return the regimes that a run has before it: one, or with regime=offline and `then` two."""
+    if cfg.get("then") is None:
+        return [cfg.regime]
+    found = newest_readable(work_dir) if files.has_snapshot(work_dir) else None
+    if found is not None:
+        made, end = found[1]["progress"], cfg.offline_frames // cfg.action_repeat
+        # At the end of the first part its last evaluation may still be due.
+        if made["step"] > end or (made["step"] == end and made["epoch_step"] == end):
+            return [cfg.then]
+    return [cfg.regime, cfg.then]
+
+
+@contextmanager
+def open_run(regime: str, cfg: DictConfig, work_dir: Path) -> Iterator[BaseWorkspace | RunFinished]:
+    """Open the run in `work_dir`, new or resumed, to be trained; then print its summary.
+
+    A run of which nothing is left to do, and whose replay is deleted, is a `RunFinished`.
 
     Raises:
         UserError: the configuration does not fit the machine, the environment or the files there.
@@ -94,15 +118,15 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
     """
     with StopSignals(work_dir) as stop:
         try:
-            run = open_workspace(workspace, cfg, work_dir, stop)
+            run = open_workspace(regime, cfg, work_dir, stop)
         except RunFinished as finished:
-            print(finished)
-            return finished.objective
+            yield finished
+            return
         if cfg.save_snapshot:
             print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
         with run:
             try:
-                run.train()
+                yield run
             except EnvError as e:
                 then = f"then {resume_hint(work_dir)}" if files.has_snapshot(work_dir) else "and start again"
                 raise type(e)(f"{e}\nFix the environment, {then}") from e
@@ -114,7 +138,6 @@ def run_workspace(workspace: type[BaseWorkspace], cfg: DictConfig, work_dir: Pat
                 print(part)
             else:
                 conclude(run)
-        return run.objective()
 
 
 def conclude(run: BaseWorkspace) -> None:
@@ -154,11 +177,22 @@ def why_unlearnt(run: BaseWorkspace) -> str:
 class RunFinished(UserError):
     """The run has finished and its replay is gone; a scheduler may have restarted it.
 
-    Attributes:
-        objective: what it returns to a sweep.
+    Args:
+        reason: for the user.
+        value: what it returns to a sweep.
     """
 
-    objective = float("nan")
+    def __init__(self, reason: str, value: float) -> None:
+        super().__init__(reason)
+        self._value = value
+
+    def train(self) -> None:
+        """Say why nothing is left to do."""
+        print(self)
+
+    def objective(self) -> float:
+        """Return what the run is worth to a sweep."""
+        return self._value
 
 
 def _keep_foreign_episodes(run_dir: Path) -> None:
@@ -208,8 +242,7 @@ def _require_replay(cfg: DictConfig, run_dir: Path) -> None:
             f"{run_dir} has no replay (keep_replay=false deletes it at the end): it cannot be resumed\n"
             f"init_from={path} starts a new run with its weights."
         )
-    finished = RunFinished(f"nothing left to do: {why}, and the run's replay is deleted")
-    finished.objective = float(saved["progress"]["last_return"])
+    value = float(saved["progress"]["last_return"])
     if cfg.objective is not None:
-        finished.objective = objective.value(cfg.objective, run_dir)
-    raise finished
+        value = objective.value(cfg.objective, run_dir)
+    raise RunFinished(f"nothing left to do: {why}, and the run's replay is deleted", value)

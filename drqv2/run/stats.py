@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,11 @@ class EpisodeStats:
     total: float
     length: int
     success: float | None = None
+
+    @classmethod
+    def of(cls, env_step: int, result: Any, action_repeat: int, task: int = 0) -> EpisodeStats:
+        """Return the statistics of an `EpisodeResult`."""
+        return cls(env_step, task, result.total, result.steps * action_repeat, result.success)
 
 
 @dataclass(frozen=True)

@@ -4,54 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from drqv2.errors import UserError
-from drqv2.run.stats import EpochStats
+from drqv2.logging.console import Console
+from drqv2.logging.usage import TimeShares
 from drqv2.snapshot import rng
+from drqv2.system.signals import StopSignals
+from drqv2.utils import Timer
+
+
+class Run(Protocol):
+    """What a turn needs of a run."""
+
+    console: Console
+    stop: StopSignals
+    timer: Timer
+    time_shares: TimeShares
+
+    def require_open(self) -> None:
+        """Raise UserError if the run is closed."""
 
 
 class Turns:
     """Gives a run its turns, so that several can train in one process, epoch by epoch.
 
     Args:
-        run: a `BaseWorkspace`.
+        run: the run.
 
     Attributes:
         rng_state: the run's state of the global random generators while it is paused; None while it trains.
-        between_epochs: whether its loop is paused at the end of an epoch.
     """
 
-    def __init__(self, run: Any) -> None:
-        self.run = run
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self.rng_state: dict[str, Any] | None = None
-        self.between_epochs = False
+        self._shown = False
         self._iterators = 0  # how often epochs were asked for
 
-    def epochs(self, epochs: Iterator[EpochStats]) -> Iterator[EpochStats]:
-        """Yield from the run's epochs, each trained in a turn.
-
-        Raises:
-            UserError: another iterator over the run's epochs has taken over.
-        """
-        self.revoke()
-        number = self._iterators
-        with self.run.console:
-            while (epoch := self._next(epochs)) is not None:
-                yield epoch
-                if number != self._iterators:
-                    raise UserError("this iterator's run was reset, or another iterator over its epochs has taken over")
-
-    def revoke(self) -> None:
-        """Make the newest iterator raise UserError at its next step."""
+    def revoke(self) -> int:
+        """Make older iterators over the run's epochs invalid, see `require_newest`; return the number of a new one."""
         self._iterators += 1
+        return self._iterators
 
-    def _next(self, epochs: Iterator[EpochStats]) -> EpochStats | None:
-        self.between_epochs = False
-        with self.taken():
-            epoch = next(epochs, None)
-        self.between_epochs = epoch is not None
-        return epoch
+    def require_newest(self, number: int) -> None:
+        """Raise UserError if another iterator over the run's epochs has taken over from the one of this number."""
+        if number != self._iterators:
+            raise UserError("this iterator's run was reset, or another iterator over its epochs has taken over")
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Context in which the run is on the console; it can be entered within itself."""
+        if self._shown:
+            yield
+            return
+        self._shown = True
+        try:
+            with self._run.console:
+                yield
+        finally:
+            self._shown = False
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -60,11 +72,11 @@ class Turns:
         Raises:
             UserError: it trains already, or is closed.
         """
-        run = self.run
+        run = self._run
         run.require_open()
         if self.rng_state is None:
             raise UserError("a run cannot be trained by its own hooks")
-        with self.random_numbers():
+        with self.shown(), self.random_numbers():
             run.timer.resume()
             run.time_shares.resume()
             try:

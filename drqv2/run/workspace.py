@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -14,10 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import utils
 from drqv2.envs import info, notices
+from drqv2.envs.handles import EnvHandle
 from drqv2.errors import NotFiniteError, UserError
+from drqv2.evaluation.episodes import evaluate
 from drqv2.logging.console import Status
-from drqv2.logging.diagnostics import gradient_norms
 from drqv2.logging.usage import TimeShares
+from drqv2.logging.video import VideoRecorder
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory, objective
 from drqv2.run.environments import task_names
@@ -37,8 +40,8 @@ from drqv2.system.signals import StopSignals
 class BaseWorkspace:
     """A run in its directory, new or resumed. A regime's Workspace adds its components and its loop.
 
-    A regime defines `setup`, `begin`, `loop`, `eval`, `state_dict` and `load_state_dict`, and registers what it opens
-    with `owns`. Usable as a context, which closes it.
+    A regime defines `setup`, `begin`, `train`, `eval`, `save_snapshot` and `load_snapshot`, and registers what it opens
+    with `owns` and its predicates with `every`. Usable as a context, which closes it.
 
     Args:
         cfg: the checked configuration, see docs/configuration.md.
@@ -54,10 +57,14 @@ class BaseWorkspace:
         closed: whether the run has been closed.
         progress: what the loop counts.
         epoch: ends epochs and calls hooks.
+        epoch_seconds: what the run had spent on each activity when the epoch began.
         turns: when the run trains, and with which random numbers.
+        predicates: those whose state snapshots keep, by the names they were registered with.
         has_replay: whether the run's directory contains a replay, without which it cannot be resumed.
         tasks: names of the tasks; a single one, unless the regime has several.
-        agent: made by `setup`.
+        agent: made by `setup`, as are the next two.
+        eval_envs: environments of evaluations.
+        video_recorder: films them.
         replay_storage: made by `setup` where a regime learns from replay.
     """
 
@@ -69,6 +76,8 @@ class BaseWorkspace:
     eval_every_step: utils.Every
     has_replay = True
     agent: Any
+    eval_envs: list[EnvHandle]
+    video_recorder: VideoRecorder
     replay_storage: ReplayBufferStorage | None = None
 
     def __init__(self, cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None) -> None:
@@ -91,6 +100,8 @@ class BaseWorkspace:
         )
         self.time_shares = TimeShares(*self.phases)
         self.console = factory.make_console(cfg, self.device, self.status)
+        self.predicates: dict[str, utils.Every] = {}
+        self.epoch_seconds: dict[str, float] = {}
         self.epoch, self.turns = Epochs(self), Turns(self)
         self.resources, self.closed = ExitStack(), False
         self.lock = ExitStack()  # of the directory, released after `close`
@@ -136,70 +147,84 @@ class BaseWorkspace:
         """Start a new run: its first episodes."""
         raise NotImplementedError
 
-    def loop(self) -> Iterator[EpochStats]:
-        """Train until the end of the run; where `epoch.ends()`, yield `epoch.end()`."""
-        raise NotImplementedError
+    def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
+        """Train until the end of the run, or for so many epochs.
 
-    def eval(self) -> EvalStats:
-        """Evaluate the agent and log the results."""
-        raise NotImplementedError
+        The loop is within `training` and leaves where `pause` says so.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the regime's own state: tensors, numbers, strings, None and containers of them."""
-        raise NotImplementedError
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; agent, progress and predicates are restored already.
+        Args:
+            hooks: functions of yours that are called.
+            epochs: how many; the last epoch of a run may be shorter.
 
         Raises:
-            FileNotFoundError: files that the state refers to are missing.
+            Stopped: the process was asked to stop, and a snapshot holds the run.
+            NotFiniteError: a reward, a loss or a parameter is NaN or infinite.
         """
         raise NotImplementedError
 
-    # --- epochs ---------------------------------------------------------------------------------------------------
+    def eval(self) -> EvalStats:
+        """Play num_eval_episodes without exploration; log their returns and film the first."""
+        return evaluate(self, self.eval_envs, self.video_recorder)
+
+    def save_snapshot(self) -> None:
+        """Copy everything that the run needs to continue from this step; a thread writes it.
+
+        Raises:
+            NotFiniteError: a loss or a parameter is NaN or infinite; nothing is written.
+        """
+        raise NotImplementedError
+
+    def load_snapshot(self, saved: dict[str, Any]) -> None:
+        """Restore the regime's own part of a snapshot; agent, progress and predicates are restored already.
+
+        Raises:
+            FileNotFoundError: files that the snapshot refers to are missing.
+        """
+        raise NotImplementedError
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def training(self, hooks: Hooks | None, epochs: float) -> Iterator[None]:
+        """Context of a loop: the run's turn, with an evaluation at its start and a snapshot at its end; see `train`."""
+        with self.turns.taken():
+            self.epoch.start(hooks or Hooks(), epochs)
+            yield
+            self.epoch.finish()
+
+    def pause(self, evaluate: bool, save: bool = False) -> bool:
+        """Do what is due between two rounds of the loop; return whether to leave it. See `Epochs.pause`."""
+        return self.epoch.pause(evaluate, save)
+
+    def every(self, name: str, frames: int | None) -> utils.Every:
+        """Return a predicate of so many environment frames, whose state snapshots keep under this name."""
+        self.predicates[name] = utils.Every(frames, self.action_repeat)
+        return self.predicates[name]
 
     def epochs(self, hooks: Hooks | None = None) -> Iterator[EpochStats]:
         """Train, epoch by epoch, until the end of the run; the last one may be shorter.
 
         Between epochs the run is paused: the time does not count, and what other code draws from the global random
         generators does not affect it. So several runs can take turns, as in `zip(a.epochs(), b.epochs())`. An iterator
-        that is left early is continued by the next one, within the epoch.
+        that is left early is continued by the next one.
 
         Args:
             hooks: functions of yours that are called.
 
         Raises:
-            Stopped: the process was asked to stop, and a snapshot holds the run.
-            NotFiniteError: a reward, a loss or a parameter is NaN or infinite.
+            Stopped, NotFiniteError: as in `train`.
+            UserError: another iterator over the run's epochs has taken over.
         """
-        return self.turns.epochs(self._epochs(hooks or Hooks()))
-
-    def _epochs(self, hooks: Hooks) -> Iterator[EpochStats]:
-        last: EpochStats | None = None
-        if self.epoch.start(hooks):
-            loop = self.loop()
-            while not self.epoch.stopped and self.train_until_step(self.global_step):
-                self.epoch.call("on_epoch_start", self.progress.epoch + 1, self.global_step)
-                last = next(loop, None)
-                if last is not None and not self.epoch.stopped:
-                    yield last
-                    last = None
-        if self.epoch.unfinished():
-            last = self.epoch.end()
-        self.save_snapshot_if_due(now=True)
-        self.finish_snapshots()
-        if last is not None:
-            yield last  # after the snapshot: a caller that alternates between runs may not ask for more
-
-    def run(self, hooks: Hooks | None = None) -> RunSummary:
-        """Train until the end of the run; see `epochs`."""
-        for _ in self.epochs(hooks):
-            pass
-        return self.epoch.summary()
-
-    def train(self) -> RunSummary:
-        """Train until the end of the run."""
-        return self.run()
+        turns = self.turns
+        number = turns.revoke()
+        with turns.shown():
+            going = True
+            while going:
+                self.train(hooks, epochs=1)
+                going = self.epoch.paused
+                if self.epoch.last is not None:
+                    yield self.epoch.last
+                turns.require_newest(number)
 
     def reset(self) -> None:
         """Start over from frame 0 with the same seed; everything the run has written is deleted, videos too.
@@ -241,7 +266,7 @@ class BaseWorkspace:
             if self.closed:
                 return
             try:
-                if self.turns.between_epochs and self.cfg.save_snapshot and not self.snapshots.is_current():
+                if self.epoch.paused and self.cfg.save_snapshot and not self.snapshots.is_current():
                     self.save_snapshot()  # the loop was left early
             finally:
                 self.close()
@@ -311,32 +336,6 @@ class BaseWorkspace:
         """Return further lines of a dashboard, by label, where a regime has some."""
         return {}
 
-    # --- snapshots ----------------------------------------------------------------------------------------------
-
-    def save_snapshot_if_due(self, now: bool = False) -> None:
-        """Save a snapshot if the interval has passed, at a milestone, when asked to stop, or `now`, an evaluation."""
-        self.snapshots.save_if_due(now)
-
-    def save_snapshot(self) -> None:
-        """Copy everything that the run needs to continue from this step; a thread writes it.
-
-        Raises:
-            NotFiniteError: a loss or a parameter is NaN or infinite; nothing is written.
-        """
-        self.snapshots.save()
-
-    def finish_snapshots(self) -> None:
-        """Wait for the last snapshot of the run.
-
-        Raises:
-            DiskError: it cannot be written.
-        """
-        self.snapshots.finish()
-
-    def gradient_norms(self) -> dict[str, float]:
-        """Return the gradient norms of the last update; a snapshot keeps them, though not the gradients."""
-        return self.snapshots.gradient_norms | {name: float(norm) for name, norm in gradient_norms(self.agent).items()}
-
     def require_finite(self, parameters: bool = False) -> None:
         """Check that no loss, and with `parameters` no parameter, is NaN or infinite.
 
@@ -375,6 +374,11 @@ class BaseWorkspace:
         """Have `close` close these, before those registered earlier."""
         for one in resources:
             self.resources.callback(one.close)
+
+    def owned(self, envs: list[EnvHandle]) -> list[EnvHandle]:
+        """Return environments, which `close` closes."""
+        self.owns(*envs)
+        return envs
 
     def next_part(self) -> str:
         """Return the message to print when another regime takes over; empty otherwise."""

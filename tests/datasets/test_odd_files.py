@@ -92,7 +92,7 @@ def start(place: str, keys: Mapping[str, Any], short_run: Any, folder: Path) -> 
         OmegaConf.update(cfg, key, value, force_add=True)
     try:
         with train.make_workspace(cfg, folder / "run") as workspace:
-            workspace.run()
+            workspace.train()
     except UserError:
         return True
     return False

@@ -94,7 +94,7 @@ def test_the_agent_is_chosen_by_name(agent: str, kind: type, data: Path, tmp_pat
     with train.make_workspace(cfg, tmp_path / "run") as workspace:
         learner: DrQV2Agent = workspace.agent
         before = {name: x.clone() for name, x in learner.actor.state_dict().items()}
-        workspace.run()
+        workspace.train()
         assert type(workspace.agent) is kind
         assert any((x != before[name]).any() for name, x in learner.actor.state_dict().items())
 
@@ -241,8 +241,8 @@ def test_from_python_the_next_part_is_another_workspace(
 ) -> None:
     cfg = train.compose(*OFFLINE, data=data, then="drqv2", offline_frames=40, eval_every_frames=None)
     with train.make_workspace(cfg, tmp_path / "run") as workspace:
-        workspace.run()
-        workspace.run()
+        workspace.train()
+        workspace.train()
     hint = f"then=drqv2 continues: make_workspace(compose(resume={str(tmp_path / 'run')!r}))"
     assert hint in capsys.readouterr().out
     with train.make_workspace(train.compose(resume=str(tmp_path / "run"))) as workspace:
@@ -302,7 +302,7 @@ def test_reset_needs_the_data(data: Path, tmp_path: Path) -> None:
         next(workspace.epochs())
         with pytest.raises(UserError, match="holds no episodes"):
             workspace.reset()
-        assert len(workspace.run().__dict__) > 5
+        assert len(workspace.train().__dict__) > 5
 
 
 def test_the_replay_of_several_tasks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -403,7 +403,7 @@ def test_the_replay_follows_the_data(data: Path, tmp_path: Path, capsys: pytest.
 def test_hooks_work(data: Path, tmp_path: Path) -> None:
     steps: list[int] = []
     with train.make_workspace(train.compose(*OFFLINE, data=data), tmp_path / "run") as workspace:
-        summary = workspace.run(Hooks(on_step=steps.append, stop=lambda stats: stats.frame == 80))
+        summary = workspace.train(Hooks(on_step=steps.append, stop=lambda stats: stats.frame == 80))
     assert steps == list(range(40))
     assert summary.stopped
 

@@ -114,7 +114,7 @@ def test_two_runs_take_turns_in_one_process(tmp_path: Path) -> None:
     with opened(tmp_path / "c", "drqv2", "seed=1") as c, opened(tmp_path / "d", "ppo") as d:
         for _ in zip(c.epochs(), d.epochs(), strict=False):
             torch.rand(3), np.random.rand()  # what other code draws is its own affair
-        d.run()  # it is longer
+        d.train()  # it is longer
     for one, other in zip(alone, ("c", "d"), strict=True):
         assert_same(one, tmp_path / other)
 
@@ -135,7 +135,7 @@ def test_a_run_that_is_left_is_continued(tmp_path: Path) -> None:
         for epoch in run.epochs():
             if epoch.index == 2:
                 break
-        summary = run.run()
+        summary = run.train()
     assert_same(whole, tmp_path / "run")
     assert summary.epochs == 3
 
@@ -143,12 +143,12 @@ def test_a_run_that_is_left_is_continued(tmp_path: Path) -> None:
 def test_a_run_that_is_left_and_closed_is_resumed_where_it_was(tmp_path: Path) -> None:
     overrides = "drqv2", "snapshot_every_seconds=1000", "snapshot_keep=0", "eval_every_frames=null", "epoch_frames=160"
     with opened(tmp_path / "whole", *overrides) as run:
-        run.run()
+        run.train()
     with opened(tmp_path / "run", *overrides) as run:
         next(run.epochs())
     with opened(tmp_path / "run", *overrides) as run:
         assert run.global_frame == 160
-        run.run()
+        run.train()
     assert rows(tmp_path / "run", "train") == rows(tmp_path / "whole", "train")
 
 
@@ -168,7 +168,7 @@ def test_a_closed_run_is_told_so(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         next(run.epochs())
     with pytest.raises(UserError, match="is closed; open it again"):
-        run.run()
+        run.train()
     with pytest.raises(UserError, match="is closed"):
         run.reset()
     assert (tmp_path / "run/snapshot.pt").exists()
@@ -182,7 +182,7 @@ def test_an_iterator_of_before_a_reset_says_so(tmp_path: Path) -> None:
         run.reset()
         with pytest.raises(UserError, match="was reset"):
             next(older)
-        run.run()
+        run.train()
     assert_same(whole, tmp_path / "run")
 
 
@@ -195,8 +195,8 @@ def test_a_stopped_run_is_continued_in_the_same_process(tmp_path: Path) -> None:
 
     with opened(tmp_path / "run") as run:
         with pytest.raises(Stopped):
-            run.run(Hooks(on_step=kill))
-        run.run()
+            run.train(Hooks(on_step=kill))
+        run.train()
     assert_same(whole, tmp_path / "run")
 
 
@@ -236,10 +236,10 @@ def test_a_signal_stops_a_run_at_a_safe_point(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with opened(tmp_path / "run") as run, opened(tmp_path / "other", "ppo"), pytest.raises(Stopped):
-        run.run(Hooks(on_step=kill))
+        run.train(Hooks(on_step=kill))
     with opened(tmp_path / "run") as run:
         assert run.global_step >= 100
-        run.run()
+        run.train()
     assert_same(whole, tmp_path / "run")
 
 
@@ -272,15 +272,14 @@ def test_a_start_that_fails_leaves_nothing_open(regime: str, tmp_path: Path, mon
     assert alive() == before
 
 
-def test_snapshots_from_before_epochs_are_resumed(tmp_path: Path) -> None:
+def test_snapshots_from_before_epochs_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = command_line(tmp_path / "whole", *SHORT)
     with opened(tmp_path / "run", "drqv2", "snapshot_every_seconds=1000") as run:
         run.train_until_step = utils.Until(160, 2)  # it ends there, with the evaluation still to be done
-        with run.turns.taken():
-            run.eval()
-            list(run.loop())
+        monkeypatch.setattr(run.epoch, "finish", lambda: None)
+        run.train()
         run.save_snapshot()
-        run.finish_snapshots()
+        run.snapshots.finish()
         run.progress.step = run.snapshots.step
     path = tmp_path / "run/snapshot.pt"
     saved = snapshot.load(path)
@@ -292,7 +291,7 @@ def test_snapshots_from_before_epochs_are_resumed(tmp_path: Path) -> None:
     snapshot.save(path, saved)
     with opened(tmp_path / "run") as run:
         assert run.progress.updated_step == run.progress.step == 80
-        run.run()
+        run.train()
     assert rows(tmp_path / "run", "eval")[-2:] == rows(whole, "eval")[-2:]
     assert [row["frame"] for row in rows(tmp_path / "run", "eval")][-3:] == ["160", "320", "480"]
 
@@ -304,7 +303,7 @@ def test_reset_begins_anew(tmp_path: Path) -> None:
         run.reset()
         assert run.global_frame == 0
         assert not (tmp_path / "run/eval.csv").exists()
-        run.run()
+        run.train()
     assert_same(whole, tmp_path / "run")
 
 
@@ -316,7 +315,7 @@ def test_resuming_restores_what_epochs_tell(regime: str, tmp_path: Path) -> None
         epochs = run.epochs()
         first = [without_times(asdict(next(epochs))) for _ in range(2 if len(expected) > 2 else 1)]
         run.save_snapshot()
-        run.finish_snapshots()
+        run.snapshots.finish()
     with train.make_workspace(train.compose(resume=str(tmp_path / "run"))) as run:
         assert run.progress.epoch == len(first)
         rest = [without_times(asdict(epoch)) for epoch in run.epochs()]
@@ -439,10 +438,10 @@ def test_what_a_hook_raises_ends_the_run_after_a_snapshot(tmp_path: Path) -> Non
             opened(folder, "drqv2", "snapshot_every_seconds=1000") as run,
             pytest.raises(KeyError, match="own mistake"),
         ):
-            run.run(Hooks(**{name: fail}))
+            run.train(Hooks(**{name: fail}))
         with opened(folder, "drqv2", "snapshot_every_seconds=1000") as run:
             assert run.global_frame > 0
-            run.run()
+            run.train()
         assert rows(folder, "train") == rows(whole, "train")
         assert rows(folder, "eval") == rows(whole, "eval")
 
@@ -450,7 +449,7 @@ def test_what_a_hook_raises_ends_the_run_after_a_snapshot(tmp_path: Path) -> Non
 def test_transform_reward_changes_what_is_learnt_from_not_what_is_logged(tmp_path: Path) -> None:
     plain = command_line(tmp_path / "plain", *TASKS, tasks(LONG))
     with opened(tmp_path / "run", "multitask", tasks(LONG)) as run:
-        run.run(Hooks(transform_reward=lambda rewards: 10 * rewards - 1))
+        run.train(Hooks(transform_reward=lambda rewards: 10 * rewards - 1))
     for one, other in zip(episodes(plain), episodes(tmp_path / "run"), strict=True):
         assert np.array_equal(other["reward"][1:], 10 * one["reward"][1:] - 1)
     own = [float(row["episode_reward"]) for row in rows(plain, "train")]
@@ -461,16 +460,16 @@ def test_transform_reward_changes_what_is_learnt_from_not_what_is_logged(tmp_pat
 @pytest.mark.parametrize("regime", ["drqv2", "ppo", "impala"])
 def test_transform_reward_must_return_rewards(regime: str, wrong: Any, tmp_path: Path) -> None:
     with opened(tmp_path / "run", regime) as run, pytest.raises(UserError, match="transform_reward returned"):
-        run.run(Hooks(transform_reward=wrong))
+        run.train(Hooks(transform_reward=wrong))
 
 
 def test_hooks_that_are_never_called_are_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "offline", "offline") as run, pytest.raises(UserError, match="regime=offline"):
-        run.run(Hooks(transform_reward=lambda rewards: rewards))
+        run.train(Hooks(transform_reward=lambda rewards: rewards))
     with opened(tmp_path / "run", "drqv2", "eval_every_frames=null") as run:
         with pytest.raises(UserError, match="stop is never called"):
-            run.run(Hooks(stop=good_enough(5)))
-        run.run(Hooks(on_step=lambda _: None))
+            run.train(Hooks(stop=good_enough(5)))
+        run.train(Hooks(on_step=lambda _: None))
 
 
 @pytest.mark.parametrize("regime", ["ppo", "impala"])
@@ -485,7 +484,7 @@ def test_transform_reward_reaches_on_policy_learners(regime: str, tmp_path: Path
             return update(iter([batch]), step)
 
         run.agent.update = noted
-        run.run(Hooks(transform_reward=lambda rewards: np.where(rewards > 0, 7.0, rewards)))
+        run.train(Hooks(transform_reward=lambda rewards: np.where(rewards > 0, 7.0, rewards)))
     assert {7.0} <= set(np.unique(seen)) <= {0.0, 7.0}
     returns = [float(row["episode_reward"]) for row in rows(tmp_path / "run", "train") if row["episode_reward"]]
     assert max(returns) < 200  # CartPole's own: one for each step
@@ -577,7 +576,7 @@ def test_the_best_evaluation_is_a_strict_increase_of_the_score(tmp_path: Path) -
 
 def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "run", "drqv2") as run, pytest.raises(UserError, match="score returned nan at frame 0"):
-        run.run(Hooks(score=lambda _: float("nan")))
+        run.train(Hooks(score=lambda _: float("nan")))
 
 
 # Keys
@@ -589,7 +588,7 @@ def test_evaluations_can_be_left_out(tmp_path: Path) -> None:
     assert [(epoch.frame, epoch.eval) for epoch in told] == [(200, None), (400, None), (480, None)]
     assert not (tmp_path / "run/eval.csv").exists()
     with opened(tmp_path / "other", "drqv2", "eval_at_start=false") as run:
-        run.run()
+        run.train()
     assert [row["frame"] for row in rows(tmp_path / "other", "eval")] == ["160", "320", "480"]
 
 
@@ -609,7 +608,7 @@ def test_the_updates_due_are_made_in_rounds_after_each_collection(override: str,
     own = [tasks(LONG), "agent._target_=tests.task_run.Recorder", override, "eval_every_frames=null"]
     counts: list[int] = []
     with opened(tmp_path / "run", "multitask", *own) as run:
-        run.run(Hooks(on_step=lambda _: counts.append(len(Recorder.made[-1].steps))))
+        run.train(Hooks(on_step=lambda _: counts.append(len(Recorder.made[-1].steps))))
     made = [(step, number) for step, number in enumerate(np.diff(counts).tolist()) if number]
     assert {number for _, number in made[1:]} == {steps}
     assert set(np.diff([step for step, _ in made]).tolist()) == {steps}
@@ -651,7 +650,7 @@ def test_what_cannot_be_is_refused(regime: str, overrides: list[str], message: s
 
 def test_test_in_train_needs_something_to_compare_with(tmp_path: Path) -> None:
     with opened(tmp_path / "run", "drqv2", "test_in_train=true") as run, pytest.raises(UserError, match="stop_return"):
-        run.run()
+        run.train()
 
 
 def test_compose_takes_values_of_any_kind(tmp_path: Path) -> None:
@@ -684,7 +683,7 @@ def test_a_resumed_run_does_not_need_the_weights_that_it_began_with(tmp_path: Pa
         with pytest.raises(UserError, match="cannot start over"):
             run.reset()
     with train.make_workspace(train.compose(resume=tmp_path / "run")) as run:
-        assert run.run().epochs > 1
+        assert run.train().epochs > 1
 
 
 def test_a_new_run_gets_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

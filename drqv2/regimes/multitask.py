@@ -1,0 +1,208 @@
+"""DrQ-v2 on several tasks at once, with one agent: every round steps all tasks, and updates mix them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from drqv2 import utils
+from drqv2.agents.acting import choose_actions, takes_task
+from drqv2.envs import ExtendedTimeStep
+from drqv2.evaluation import tasks
+from drqv2.evaluation.episodes import EpisodeResult
+from drqv2.logging.diagnostics import diagnose
+from drqv2.logging.video import TrainVideoRecorder, VideoRecorder
+from drqv2.replay.loader import make_replay_loader
+from drqv2.replay.storage import ReplayBufferStorage
+from drqv2.run import factory
+from drqv2.run.environments import action_repeats, discounts, make_envs, task_suffixes
+from drqv2.run.episodes import Episodes
+from drqv2.run.hooks import Hooks, transformed
+from drqv2.run.stats import EpisodeStats, RunSummary
+from drqv2.run.updates import Updates
+from drqv2.run.workspace import BaseWorkspace
+
+
+class MultitaskWorkspace(BaseWorkspace):
+    """A run of several tasks. An agent step is one of every task, and frames are those of one task.
+
+    Its loop is that of DrQ-v2, see train.py. An episode belongs to a task, and a row of train.csv has those of all
+    tasks that ended together.
+    """
+
+    phases = ("environment", "act", "data", "update", "evaluation", "snapshot")
+    collect_phases, update_phases = ("environment", "act"), ("data", "update")
+    replay_storage: ReplayBufferStorage
+
+    def setup(self) -> None:
+        """Make environments, agent, replay, recorders and predicates."""
+        cfg, repeat = self.cfg, self.action_repeat
+        self.train_envs = self.owned(make_envs(cfg, utils.TRAIN_ENV))
+        self.eval_envs = self.owned(make_envs(cfg, utils.EVAL_ENV))
+        self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
+        self.repeats, self.gammas, self.suffixes = action_repeats(cfg), discounts(cfg), task_suffixes(cfg)
+        self.unstored = {self.tasks.index(name) for name in cfg.exclude_tasks}
+        self.episodes, env = Episodes(self), self.train_envs[0]
+        self.agent = factory.make_agent(cfg, env, self.device)
+        self.acting_tasks = self.task_of if takes_task(self.agent) else None
+
+        self.replay_storage = ReplayBufferStorage(
+            factory.data_specs(cfg, env), self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
+        )
+        settings = factory.loader_settings(cfg, env, self.agent, self.replay_storage, self.device)
+        self.replay_loader = make_replay_loader(**settings)
+        batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
+        self.replay_iter = self.time_shares.timed_iterator("data", batches)
+
+        filmed = self.work_dir if cfg.save_video else None
+        self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, env))
+        filmed = self.work_dir if cfg.save_train_video else None
+        self.train_video_recorder = TrainVideoRecorder(filmed, **factory.train_film_settings(cfg, env))
+        self.owns(self.video_recorder, self.train_video_recorder, self.replay_loader)
+
+        self.train_until_step = utils.Until(cfg.num_train_frames, repeat)
+        self.seed_until_step = utils.Until(cfg.num_seed_frames, repeat)
+        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
+        self.diagnose_every_step = self.every("diagnose_every_step", cfg.diagnostics_every_frames)
+        self.film_every_step = self.every("film_every_step", cfg.train_video_every_frames)
+        self.updates = Updates(cfg, self.agent)
+
+    def begin(self) -> None:
+        """Delete the replay of a start that had no snapshot yet; begin the first episodes."""
+        self.replay_storage.delete()
+        self.start_episodes(range(len(self.train_envs)))
+
+    def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
+        """Act and learn until num_train_frames, or for so many epochs; see `BaseWorkspace.train`."""
+        with self.training(hooks, epochs):
+            while self.train_until_step(self.global_step):
+                # try to reset: log the episodes that ended, begin the next ones
+                if ended := self.episodes.ended():
+                    self.log_episodes(ended)
+
+                # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
+                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                    break
+
+                # choose actions of all tasks; the environments begin to step
+                self.episodes.start(self.act(self.episodes.observations))
+
+                # meanwhile, try to update the agent with batches of all tasks
+                if self.seed_until_step(self.global_step) or len(self.replay_storage) == 0:
+                    self.updates.skip(self.progress, self.global_step + self.round_steps)
+                else:
+                    self.update()
+
+                # fetch the time steps and store them
+                for i, time_step in enumerate(self.episodes.finish()):
+                    self.store(i, time_step)
+                self.progress.step += self.round_steps
+
+            if ended := self.episodes.ended():
+                self.log_episodes(ended)
+        return self.epoch.summary()
+
+    @torch.no_grad()
+    def act(self, observations: Sequence[Any]) -> Sequence[np.ndarray]:
+        """Return an action for each observation."""
+        with self.time_shares.spent_on("act"):
+            shape = self.train_envs[0].action_spec().shape
+            return choose_actions(self.agent, observations, shape, self.global_step, False, self.acting_tasks)
+
+    def update(self) -> None:
+        """Run every agent update that has fallen due since the last call."""
+        with self.time_shares.spent_on("update"):
+            for step in self.updates.due(self.progress, self.global_step + self.round_steps):
+                metrics = self.agent.update(self.replay_iter, step)
+                self.logger.log_metrics(metrics, self.global_frame, ty="train")
+
+    def store(self, i: int, time_step: ExtendedTimeStep) -> None:
+        """Add a time step of environment i to the replay, unless its task is not learnt, and to the film."""
+        if (transform := self.epoch.hooks.transform_reward) is not None and not time_step.first():
+            reward = transformed(transform, np.asarray(time_step.reward, np.float32))
+            time_step = time_step._replace(reward=float(reward))
+        if self.task_of[i] not in self.unstored:
+            self.observe_episode(self.task_of[i], self.replay_storage.add(time_step, i))
+        if i == 0 and not time_step.first():
+            self.train_video_recorder.record(time_step.observation)
+
+    def observe_episode(self, task: int, episode: int | None) -> None:
+        """Pass an episode that the replay now holds, if it is one, to the agent's `observe_episode`."""
+        if episode is not None and hasattr(self.agent, "observe_episode"):
+            rewards, discounts = self.replay_storage.load_rewards(episode)
+            self.agent.observe_episode(task, rewards, discounts * self.gammas[task])
+
+    @property
+    def frames_per_step(self) -> int:
+        """Environment frames of an agent step, of all tasks."""
+        return sum(self.repeats)
+
+    def start_episodes(self, numbers: Sequence[int]) -> None:
+        """Begin the next episode in the environments of these numbers; at the start of a run, in all of them."""
+        for i, time_step in zip(numbers, self.episodes.begin(numbers), strict=True):
+            self.store(i, time_step)
+            if i == 0:
+                self.progress.filming = self.film_every_step(self.global_step)
+                self.train_video_recorder.init(time_step.observation, enabled=self.progress.filming)
+
+    def log_episodes(self, ended: Sequence[int]) -> None:
+        """Log the episodes that have ended in these environments, in one row; begin the next ones."""
+        self.require_finite(parameters=True)
+        elapsed_time, total_time = self.timer.reset()
+        fps = (self.global_step - self.progress.last_row_step) * self.frames_per_step / elapsed_time
+        self.progress.last_row_step = self.global_step
+        if 0 in ended:
+            self.train_video_recorder.save(f"{self.global_frame}.mp4")
+        if self.diagnose_every_step(self.global_step) and len(self.replay_storage) > 0:
+            self.logger.log_metrics(self.diagnostics(), self.global_frame, ty="train")
+        played, results = [self.task_of[i] for i in ended], [self.episodes.result(i) for i in ended]
+        self.progress.episode += len(ended)
+        metrics = self.task_metrics(played, results, elapsed_time)
+        with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
+            log("fps", fps)
+            log("total_time", total_time)
+            for name, value in metrics.items():
+                log(name, value)
+            log("episode", self.global_episode)
+            log("buffer_size", len(self.replay_storage))
+            log("step", self.global_step)
+        self.start_episodes(ended)
+        told = zip(played, results, strict=True)
+        self.epoch.logged([EpisodeStats.of(self.global_step, r, self.repeats[task], task) for task, r in told], metrics)
+
+    def diagnostics(self) -> dict[str, float]:
+        """Return diagnostics of the learner on the newest episode of each task, their mean, and gradient norms."""
+        found: dict[int, dict[str, float]] = {}
+        for task, episode in self.replay_storage.newest_of_tasks().items():
+            arrays = self.replay_storage.load_episode(episode)
+            found[task] = diagnose(self.agent, arrays, self.cfg.frame_stack, self.gammas[task], self.device)
+        return tasks.with_means(found, self.suffixes) | self.snapshots.norms()
+
+    def evaluation_metrics(self, results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
+        """Return the metrics of an evaluation's episodes."""
+        return self.task_metrics([i // self.cfg.num_eval_episodes for i in range(len(results))], results, seconds)
+
+    def task_metrics(self, played: Sequence[int], results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
+        """Return each task's metrics, their means, and the seconds that the episodes took."""
+        return tasks.metrics(played, results, self.repeats, self.suffixes, self.unstored) | {"duration": seconds}
+
+    def save_snapshot(self) -> None:
+        """Copy everything that the run needs to continue from this step; a thread writes it."""
+        self.snapshots.save(
+            needs=self.replay_storage.first_needed,
+            train_envs=self.episodes.state(),
+            replay_storage=self.replay_storage.state_dict(),
+            replay_loader=self.replay_loader.state_dict(),
+        )
+
+    def load_snapshot(self, saved: dict[str, Any]) -> None:
+        """Restore environments and replay; agent, counters and predicates are restored already."""
+        self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
+        self.replay_loader.load_state_dict(saved["replay_loader"])
+        for i in self.episodes.restore(saved["train_envs"]):  # stored so far as if these episodes went on
+            self.observe_episode(self.task_of[i], self.replay_storage.end(i))
+        self.train_video_recorder.init(self.episodes.observations[0], enabled=self.progress.filming)
