@@ -42,19 +42,20 @@ from drqv2.config.checks import validate
 from drqv2.config.formatting import column_name, rewards_of
 from drqv2.datasets.origin import origin_of_run
 from drqv2.errors import UserError
-from drqv2.evaluation import overlay, screen
+from drqv2.evaluation import screen
 from drqv2.evaluation import trained_agent as trained
 from drqv2.evaluation.card import model_card
-from drqv2.evaluation.episodes import EpisodeResult, play, singly
 from drqv2.evaluation.export import export, observed, require_format
-from drqv2.evaluation.films import Picture, side_by_side
 from drqv2.evaluation.options import KEYS, source_of
 from drqv2.evaluation.storing import EpisodeStore, with_noise
 from drqv2.evaluation.tables import episodes_table, tasks_table
 from drqv2.evaluation.world import world_of
 from drqv2.launch.arguments import run_tool
+from drqv2.logging import overlay
 from drqv2.run import factory
 from drqv2.run.environments import make_envs, task_names
+from drqv2.run.evaluation import EpisodeResult, play, singly
+from drqv2.run.films import Picture, side_by_side
 from drqv2.system import files
 
 _EVALUATION = 2**31  # index of this evaluation; those during training count from 0

@@ -29,12 +29,12 @@ from omegaconf import DictConfig
 from drqv2 import utils
 from drqv2.agents.acting import choose_actions
 from drqv2.envs import ExtendedTimeStep
-from drqv2.evaluation.episodes import evaluate
 from drqv2.launch.compose import compose as compose
 from drqv2.logging.diagnostics import diagnose
 from drqv2.run import factory
 from drqv2.run.environments import make_envs
 from drqv2.run.episodes import Episodes
+from drqv2.run.evaluation import evaluate
 from drqv2.run.hooks import Hooks, transformed
 from drqv2.run.start import make_workspace as make_workspace
 from drqv2.run.start import open_run, parts

@@ -104,10 +104,10 @@ MAY_USE: dict[str, set[str]] = {
     "snapshot": {"system", "config"},
     "snapshot/__main__": {"launch"},
     "snapshot/inspection": {"system", "replay"},
-    "run": {"system", "config", "envs", "agents", "replay", "logging", "snapshot"},
+    "run": {"system", "config", "launch", "envs", "agents", "replay", "logging", "snapshot"},
     "rollout": {"system", "nn", "envs"},
     "play": set(),
-    "play/__main__": {"config", "launch", "evaluation"},
+    "play/__main__": {"config", "launch", "evaluation", "logging"},
     "evaluation": {"system", "config", "envs", "agents", "replay", "logging", "snapshot", "datasets", "run", "play"},
     "regimes": {
         "system",

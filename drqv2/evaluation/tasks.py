@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from drqv2.evaluation.episodes import EpisodeResult
+from drqv2.run.evaluation import EpisodeResult
 
 
 def metrics(

@@ -12,9 +12,9 @@ from dm_env import specs
 from omegaconf import DictConfig
 
 from drqv2.envs.ids import uses_envpool
-from drqv2.evaluation.episodes import EpisodeResult
 from drqv2.play.world import ENVIRONMENTS, World, plain, versions
 from drqv2.run.environments import env_options, setting, task_names
+from drqv2.run.evaluation import EpisodeResult
 
 _IMAGE, _VECTOR = ["batch", "channel", "height", "width"], ["batch", "number"]
 

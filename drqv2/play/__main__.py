@@ -20,8 +20,9 @@ import numpy as np
 
 from drqv2.config.kinds import EvenInt, Int, Key, Text
 from drqv2.errors import UserError
-from drqv2.evaluation import overlay, screen
+from drqv2.evaluation import screen
 from drqv2.launch.arguments import run_tool
+from drqv2.logging import overlay
 from drqv2.play.policy import Played, Policy
 
 KEYS: dict[Key, Any] = {

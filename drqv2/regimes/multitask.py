@@ -13,7 +13,6 @@ from drqv2 import utils
 from drqv2.agents.acting import choose_actions, takes_task
 from drqv2.envs import ExtendedTimeStep
 from drqv2.evaluation import tasks
-from drqv2.evaluation.episodes import EpisodeResult
 from drqv2.logging.diagnostics import diagnose
 from drqv2.logging.video import TrainVideoRecorder, VideoRecorder
 from drqv2.replay.loader import make_replay_loader
@@ -21,6 +20,7 @@ from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.environments import action_repeats, discounts, make_envs, task_suffixes
 from drqv2.run.episodes import Episodes
+from drqv2.run.evaluation import EpisodeResult
 from drqv2.run.hooks import Hooks, transformed
 from drqv2.run.stats import EpisodeStats, RunSummary
 from drqv2.run.updates import Updates

@@ -12,11 +12,11 @@ from drqv2.config.formatting import show
 from drqv2.errors import EnvError, NotFiniteError, UserError
 from drqv2.launch.compose import new_run_dir
 from drqv2.logging import provenance
-from drqv2.regimes.registry import workspace_of
 from drqv2.run import factory, objective
 from drqv2.run.environments import require_renderer, resolve_obs_type
 from drqv2.run.epochs import reached
 from drqv2.run.progress import Progress
+from drqv2.run.registry import workspace_of
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.snapshot.checkpoints import newest_readable
 from drqv2.system import files

@@ -17,7 +17,6 @@ from drqv2 import utils
 from drqv2.envs import info, notices
 from drqv2.envs.handles import EnvHandle
 from drqv2.errors import NotFiniteError, UserError
-from drqv2.evaluation.episodes import evaluate
 from drqv2.logging.console import Status
 from drqv2.logging.usage import TimeShares
 from drqv2.logging.video import VideoRecorder
@@ -25,6 +24,7 @@ from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory, objective
 from drqv2.run.environments import task_names
 from drqv2.run.epochs import Epochs
+from drqv2.run.evaluation import evaluate
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
 from drqv2.run.snapshots import Snapshots

@@ -19,7 +19,7 @@ from torch import Tensor
 import eval as evaluation  # the script; the built-in stays what it is
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
-from drqv2.evaluation import overlay
+from drqv2.logging import overlay
 from drqv2.run import environments, factory
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.transfer import export

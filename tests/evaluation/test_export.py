@@ -30,9 +30,9 @@ from drqv2.envs.pool import PoolEnvironment
 from drqv2.errors import UserError
 from drqv2.evaluation import export as exporting
 from drqv2.evaluation.card import model_card
-from drqv2.evaluation.episodes import EpisodeResult
 from drqv2.evaluation.export import export
 from drqv2.evaluation.world import world_of
+from drqv2.run.evaluation import EpisodeResult
 from tests.envs.toys import Counter
 from train import compose
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from drqv2.evaluation.episodes import EpisodeResult
 from drqv2.evaluation.tables import episodes_table, tasks_table
+from drqv2.run.evaluation import EpisodeResult
 
 
 def episodes(*returns: float) -> list[EpisodeResult]:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from drqv2.evaluation.episodes import EpisodeResult
 from drqv2.evaluation.tables import tasks_table
 from drqv2.evaluation.tasks import metrics
 from drqv2.run.environments import task_suffixes
+from drqv2.run.evaluation import EpisodeResult
 from tests import task_envs
 from tests.short_run import rows
 from tests.task_run import LONG, RECORDER, SHORT, SILENT, run_tasks, tasks

@@ -9,10 +9,10 @@ import pytest
 from dm_env import specs
 
 from drqv2.config.checks import validate
-from drqv2.evaluation.episodes import EpisodeResult
 from drqv2.evaluation.world import world_of
 from drqv2.play.world import World
 from drqv2.run.environments import make_envs, task_names
+from drqv2.run.evaluation import EpisodeResult
 from drqv2.utils import EVAL_ENV
 from train import compose
 

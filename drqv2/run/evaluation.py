@@ -15,10 +15,10 @@ from drqv2.agents.acting import Act, batch_policy
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.info import Sums, add
 from drqv2.envs.info import metrics as info_metrics
-from drqv2.evaluation.films import FirstEpisode, FirstEpisodes
 from drqv2.logging.logger import Logger
 from drqv2.logging.usage import TimeShares
 from drqv2.logging.video import VideoRecorder
+from drqv2.run.films import FirstEpisode, FirstEpisodes
 from drqv2.run.progress import Progress
 from drqv2.run.stats import EvalStats, eval_stats
 from drqv2.system.signals import StopSignals

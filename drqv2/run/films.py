@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drqv2.envs.handles import EnvHandle
-from drqv2.evaluation import overlay
+from drqv2.logging import overlay
 from drqv2.logging.video import VideoRecorder
 
 
