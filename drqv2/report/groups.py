@@ -24,7 +24,7 @@ class Group:
     Attributes:
         task: name of the task, or the label of several.
         label: the keys in which the group differs from most runs of the page.
-        short: the same in at most about 44 characters; the groups of a setting have the same one on all tasks.
+        short: what tells it from the others, in at most about 44 characters; the same on all tasks.
         setting: number of the setting, the same on all tasks.
         runs: ordered by seed.
     """

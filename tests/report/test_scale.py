@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 import report
 from drqv2.config.kinds import Names
 from drqv2.errors import UserError
+from drqv2.launch.compose import compose
 from drqv2.report import published, runs
 from drqv2.report.settings import Setting, middle, settings
 from tests.report.made_runs import ROOT, make_many, make_run
@@ -86,6 +88,42 @@ def test_names_are_whole_where_their_ends_are_the_same(tmp_path: Path) -> None:
 def test_an_agent_is_called_by_its_class(tmp_path: Path) -> None:
     made = [make_run(tmp_path / "a", [1]), make_run(tmp_path / "b", [1], agent={"_target_": "some.module.MyAgent"})]
     assert labels(*made)[1].short == "agent=MyAgent"
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        (["", "preset=cpu"], ["default settings", "preset=cpu"]),
+        (["preset=cpu", "preset=cpu seed=2", "preset=cpu lr=3e-4"], ["default settings", "lr=0.0003"]),
+        (
+            ["preset=cpu", "preset=spq_cpu", "preset=spq_cpu agent.infonce=0"],
+            ["preset=cpu", "preset=spq_cpu", "preset=spq_cpu, infonce=0.0"],
+        ),
+        (["agent=spq", "agent=spq seed=2", "lr=3e-4"], ["default settings", "agent=DrQV2Agent, lr=0.0003"]),
+        (
+            ["preset=spq_cpu", "preset=spq_cpu seed=2", "preset=spq_cpu replay_fading=null"],
+            ["default settings", "replay_fading=null"],
+        ),
+        (
+            [f"agent_dir=tests/third_party agent._target_=huber.HuberAgent seed={i}" for i in (1, 2)] + [""],
+            ["default settings", "agent=DrQV2Agent"],
+        ),
+        (
+            ["preset=cpu", "regime=ppo segments=64 preset=dmc_state", "regime=ppo segments=64 obs_type=state"],
+            ["drqv2, preset=cpu", "ppo, preset=dmc_state", "ppo"],
+        ),
+    ],
+)
+def test_labels_name_what_the_user_has_given(tmp_path: Path, commands: list[str], expected: list[str]) -> None:
+    """Presets and agents set many keys, which say less than the name."""
+    made = []
+    for i, command in enumerate(commands):
+        words = ["task=walker_walk", *command.split()]
+        config: Any = OmegaConf.to_container(compose(*words))
+        made.append(make_run(tmp_path / str(i), [1], **config))
+        (made[-1] / ".hydra").mkdir()
+        OmegaConf.save(words, made[-1] / ".hydra/overrides.yaml")
+    assert [setting.short for setting in labels(*made)] == expected
 
 
 def test_more_keys_than_fit_are_counted(tmp_path: Path) -> None:
