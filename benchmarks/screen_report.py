@@ -153,7 +153,7 @@ def _task(plan: Plan, runs: Runs, task: str, references: Sequence[Reference]) ->
     for one in references:
         x, y = one.curve["frame"], one.curve["mean"]
         values = (float(np.interp(frame, x, y, left=np.nan, right=np.nan)) for frame in plan.at)
-        rows.append((one.short, *(f"{value:.1f}" if np.isfinite(value) else "-" for value in values), "-", "-"))
+        rows.append((one.long, *(f"{value:.1f}" if np.isfinite(value) else "-" for value in values), "-", "-"))
     yield f"## {task}"
     yield _markdown(("arm", *(f"return at {frame:,}" for frame in plan.at), _AREA, "frames/s"), rows)
     seeds = ", ".join(map(str, plan.seeds))

@@ -224,7 +224,7 @@ def test_tasks_without_a_pair_are_not_called_all(plan: Plan) -> None:
 def test_references_are_drawn_and_listed(plan: Plan) -> None:
     other = replace(plan, tasks=["cartpole_balance", "acrobot_swingup"], reference=["drqv2"])
     page = screen_report.page(other, screen_plan.look(plan))
-    assert any(row[0].startswith("drqv2 (") for row in tables(page)[-2][1])
+    assert any(row[0] == "DrQ-v2, published (facebookresearch/drqv2, 10 seeds)" for row in tables(page)[-2][1])
     assert screen_report.plot(other, screen_plan.look(plan)).startswith(b"\x89PNG")
 
 

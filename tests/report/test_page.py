@@ -131,7 +131,7 @@ def test_published_curves_and_a_history_of_speeds(tmp_path: Path, capsys: pytest
     assert "1 damaged rows in published.csv" in out
     assert "2 damaged lines in history.jsonl" in out
     text = (tmp_path / "report.html").read_text("utf-8")
-    assert "<td>DrQ-v2, published (mean)</td><td>10</td>" in text
+    assert "<td>DrQ-v2, published</td><td>10</td>" in text
     assert "Speed of this code" in text
     assert "times the baseline" in text
 

@@ -150,8 +150,11 @@ def test_curves_of_other_methods_are_there_but_hidden(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text("utf-8")
     curves = charts(text)[0]
     hidden = {entry["name"]: entry["title"] for entry in curves["entries"] if not entry["on"]}
-    assert {name.partition(" (")[0] for name in hidden} == {"dreamerv3", "drqv2", "mrq", "tdmpc2"}
-    assert "scores/dmc_vision" in hidden["dreamerv3 (danijar/dreamerv3, 10 seeds)"]
+    assert set(hidden) == {f"{name}, published" for name in ("DreamerV3", "MR.Q", "TD-MPC2")}
+    assert hidden["DreamerV3, published"].startswith(
+        "DreamerV3, published: mean and range of 10 seeds. Source: danijar/"
+    )
+    assert curves["entries"][0]["name"] == "DrQ-v2, published"
     for i, entry in enumerate(curves["entries"]):
         drawn = [trace for trace in curves["traces"] if trace["entry"] == i]
         assert all(len(trace["x"]) > 1 for trace in drawn)
@@ -167,15 +170,15 @@ def test_curves_of_other_methods_can_be_switched_on(tmp_path: Path) -> None:
     def picture(*words: str) -> str:
         report.main([str(tmp_path), *words])
         text = (tmp_path / "report.html").read_text("utf-8")
-        on = [entry["name"].partition(" ")[0] for entry in charts(text)[0]["entries"] if entry["on"]]
-        assert ("dreamerv3" in on, "mrq" in on) == (bool(words), False)
+        on = [entry["name"].partition(",")[0] for entry in charts(text)[0]["entries"] if entry["on"]]
+        assert ("DreamerV3" in on, "MR.Q" in on) == (bool(words), False)
         return base64.b64decode(text.partition("svg+xml;base64,")[2].partition('"')[0]).decode()
 
-    assert "dreamerv3" not in picture()
+    assert "DreamerV3" not in picture()
     with_others = picture("reference=[dreamerv3,tdmpc2]")
-    assert "dreamerv3 (danijar/dreamerv3" in with_others
-    assert "tdmpc2 (nicklashansen/tdmpc2" in with_others
-    assert "mrq" not in with_others
+    assert "DreamerV3, published" in with_others
+    assert "TD-MPC2, published" in with_others
+    assert "MR.Q" not in with_others
 
 
 def test_curves_of_other_methods_are_those_of_the_same_task(tmp_path: Path) -> None:
@@ -190,6 +193,7 @@ def test_curves_of_other_methods_are_those_of_the_same_task(tmp_path: Path) -> N
             assert one.source
             first = 100_000 if one.method in ("dr.q", "tdmpc2", "xqc") else 20_000  # nothing was measured before
             assert one.curve["frame"][0] == first, (one.method, one.source)
+    assert found["cup_catch"][1].long == "DrQ-v2, published (facebookresearch/drqv2, 8 seeds)"
     numbers = {(one.method, one.number) for every in found.values() for one in every}
     assert len(numbers) == 6  # a method has one colour on all tasks
     with pytest.raises(UserError, match=r"reference=dreamer:.*there are dr\.q, dreamerv3"):
