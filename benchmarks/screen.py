@@ -139,7 +139,7 @@ class Queue:
         for entry in self._plan.entries:
             _require_same(entry)
             _wait_for(entry)
-            state = screen_plan.look_at(entry, live=False).state
+            state = screen_plan.look_at(self._plan, entry, live=False).state
             if state == "finished" or (state == "failed" and not self._retry):
                 kept[state] += 1
             else:
@@ -161,7 +161,7 @@ class Queue:
         for one in [one for one in self._running if one.process.poll() is not None]:
             self._running.remove(one)
             screen_plan.write_record(one.entry, one.process.returncode)
-            ended = screen_plan.look_at(one.entry, live=True)
+            ended = screen_plan.look_at(self._plan, one.entry, live=True)
             because = f" with exit code {ended.code}: {ended.message}" if ended.state == "failed" else ""
             print(f"{one.entry.name}: {ended.state} at frame {ended.frame:,}{because}", flush=True)
 
@@ -248,6 +248,7 @@ def status_lines(plan: Plan, found: dict[Entry, Found], jobs: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  " + _right(r[2:], widths[2:]) for r in rows]
     lines += [f"{entry.name}: {one.message}" for entry, one in found.items() if one.message]
+    lines += screen_plan.elsewhere(plan, found)
     counts = Counter(one.state for one in found.values())
     lines.append(", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]))
     hours = remaining_hours(plan, found, jobs)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.screen_plan import STATES, Entry, Found, Plan
+from benchmarks.screen_plan import STATES, Entry, Found, Plan, elsewhere
 from drqv2.config.formatting import show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import LEAST
@@ -35,8 +35,9 @@ Runs = dict[str, dict[Pair, Run]]  # by arm: its runs with an evaluation that ha
 
 def write(plan: Plan, found: Mapping[Entry, Found], out: Path | None) -> Path:
     """Write the report, the table and the plot into the plan's folder; copy them to `out`; return the report's path."""
-    if not plan.folder.is_dir():
+    if all(one.state == "queued" for one in found.values()):
         raise UserError(f"{plan.folder}: there are no runs yet; leave out --report to start them")
+    plan.folder.mkdir(parents=True, exist_ok=True)
     contents = {REPORT: page(plan, found).encode(), TABLE: table(found).encode(), PLOT: plot(plan, found)}
     for name, data in contents.items():
         files.write_atomically(plan.folder / name, data)
@@ -117,6 +118,7 @@ def _head(plan: Plan, found: Mapping[Entry, Found]) -> Iterable[str]:
             f"From {one['time']}: commit {str(one['commit'])[:9]}{dirty}, {one['processor']}, {one['cores']:g} cores, "
             f"one thread for each run, torch {one['torch']}."
         )
+    yield from (f"{line[0].upper()}{line[1:]}." for line in elsewhere(plan, found))
     if len({(one["commit"], one["dirty"]) for one in machines(plan)}) > 1:
         yield "**Not all runs were started with the same code.**"
 

@@ -68,6 +68,8 @@ def write(folder: Path, **changed: Any) -> Path:
         ({"arms": {"one": [], "two": None}}, r"arms.two=null: must be a list"),
         ({"arms": {"one": [], "..": []}}, r"arms='..': must be a name"),
         ({"arms": {"one": [], "two": ["-m"]}}, r"arms.two=.* must be a list of key=value"),
+        ({"known": ["nowhere.csv"]}, "known=nowhere.csv: there is no such file"),
+        ({"known": [__file__]}, "known=.*test_screen.py: .* damaged rows"),
         ({"reference": ["nobody"]}, "reference=nobody: there is no such method"),
     ],
 )
@@ -200,6 +202,37 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
         table = list(csv.DictReader(file))
     assert list(table[1].values()) == ["a", "cartpole_balance", "1", "1000", "100.0", "6.0"]
     assert len(table) == 6 * 5 + 2 * 3
+
+
+def test_runs_made_elsewhere_are_not_repeated(plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    screen_report.write(plan, screen_plan.look(plan), out)
+    before = (out / "report.md").read_text(), (out / "returns.csv").read_text()
+    plan.path.write_text(plan.path.read_text().replace("runs", "here") + f"known: [{out / 'returns.csv'}]\n")
+    again = screen_plan.read(plan.path)
+    assert [entry.arm for entry in screen.Queue(again, 1, retry=False).waiting()] == [
+        "c"
+    ] * 3  # these have 2,000 frames
+    source = f"read from {out / 'returns.csv'}: a/cartpole_balance/seed_1, b/cartpole_balance/seed_1, a/"
+    screen.main([str(again.path), "--status"])
+    told = capsys.readouterr().out
+    assert f"made elsewhere, {source}" in told
+    assert "6 finished, 3 queued" in told
+    assert "c/cartpole_balance/seed_2  queued" in told
+    screen.main([str(again.path), "--report", "--out", str(out)])
+    page = (out / "report.md").read_text()
+    assert f"Made elsewhere, {source}" in page
+    differences = [[row for row in tables(text)[-1][1] if row[0] == "b"] for text in (before[0], page)]
+    assert differences[0] == differences[1]
+    assert tables(page)[1][1][1][-1] == "2.8"  # frames a second: 1,000 in 6 minutes
+    assert (out / "returns.csv").read_text().splitlines() == [
+        row for row in before[1].splitlines() if not row.startswith("c")
+    ]
+    first = again.entries[0]
+    made(first, -9, [5.0, 6.0])  # its own directory counts
+    found = screen_plan.look(again)
+    assert (found[first].state, found[first].frame) == ("interrupted", 2000)
+    assert f"{out / 'returns.csv'}: b/" in screen_report.page(again, found)
 
 
 def test_one_arm_is_reported_without_differences(plan: Plan) -> None:
