@@ -105,11 +105,12 @@ def machines(plan: Plan) -> list[dict[str, Any]]:
 
 def _head(plan: Plan, found: Mapping[Entry, Found]) -> Iterable[str]:
     counts = Counter(one.state for one in found.values())
+    waiting = counts.pop("queued", 0)  # perhaps for ever: a plan need not be worked off
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    rest = f" Not started: {waiting} of the plan's {len(found)}." if waiting else ""
     common = " ".join(f"`{override}`" for override in plan.overrides) or "none"
-    yield (
-        f"{len(found)} runs of {plan.frames:,} frames: {states}. Seeds {show(plan.seeds)}. Overrides of all: {common}."
-    )
+    begun = f"{len(found) - waiting} runs of {plan.frames:,} frames: {states}.{rest}"
+    yield f"{begun} Seeds {show(plan.seeds)}. Overrides of all: {common}."
     rows = [(arm, " ".join(f"`{override}`" for override in own) or "none") for arm, own in plan.arms.items()]
     yield _markdown(("arm", "overrides"), rows)
     for one in machines(plan):

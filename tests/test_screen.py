@@ -182,7 +182,9 @@ def test_the_order_is_seeds_then_tasks_then_arms(tmp_path: Path) -> None:
 def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
     out = tmp_path / "out"
     screen_report.write(plan, screen_plan.look(plan), out)
-    arms, unfinished, task, differences = tables((out / "report.md").read_text())
+    text = (out / "report.md").read_text()
+    assert "\n8 runs of 4,000 frames: 6 finished, 1 interrupted, 1 failed. Not started: 1 of the plan's 9. " in text
+    arms, unfinished, task, differences = tables(text)
     assert arms[1][0] == ["a", "none"]
     assert [row[0] for row in unfinished[1]] == ["c/cartpole_balance/seed_1", "c/cartpole_balance/seed_2"]
     assert unfinished[1][0][1:] == ["2,000", "interrupted"]
