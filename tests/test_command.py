@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,17 @@ def test_a_run_from_another_folder(tmp_path: Path) -> None:
     done = drqv2(tmp_path, "eval", "run", "episodes=1", "film=none")
     assert done.returncode == 0, done.stderr
     assert "mean" in done.stdout
+
+
+OF_USERS = "configuration metrics regimes environments multitask spq ppo impala offline library from_other_libraries"
+OF_USERS += " troubleshooting deployment security porting differences"
+
+
+@pytest.mark.parametrize("name", OF_USERS.split())
+def test_the_docs_say_what_is_in_the_repository_alone(name: str) -> None:
+    for section in re.split(r"\n##+ ", (ROOT / f"docs/{name}.md").read_text()):
+        absent = re.search(r"(?<![/\w])(tests/|tools/|policies/|benchmarks\.\w|make (bench|gpu|lint|train)\b)", section)
+        assert absent is None or "repository" in section, absent[0]
 
 
 @pytest.mark.slow
