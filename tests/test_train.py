@@ -149,7 +149,7 @@ def test_a_reward_that_is_not_finite_ends_the_run(
     assert leaving.value.code == 76
     err = capsys.readouterr().err
     assert where in err
-    assert not list((tmp_path / "run" / "buffer").iterdir())
+    assert not list((tmp_path / "run" / "buffer").glob("*"))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_on_a_good_snapshot(
