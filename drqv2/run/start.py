@@ -11,7 +11,7 @@ from drqv2.config.formatting import show
 from drqv2.errors import EnvError, NotFiniteError, UserError
 from drqv2.logging import provenance
 from drqv2.run import factory, objective
-from drqv2.run.environments import require_renderer, resolve_obs_type
+from drqv2.run.environments import require_renderer, resolve_obs_type, task_names
 from drqv2.run.epochs import reached
 from drqv2.run.progress import Progress
 from drqv2.run.workspace import BaseWorkspace
@@ -45,6 +45,8 @@ def open_workspace(
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
+    if cfg.regime == "multitask" and not cfg.tasks:
+        print(f"a single task, {task_names(cfg)[0]}: tasks=[NAME,NAME] trains several")
     if _too_large_for_cpu(cfg):
         print("without a GPU, these sizes take hours for each 100,000 frames; preset=cpu has smaller ones")
     with ExitStack() as acquired:
