@@ -35,7 +35,7 @@ def drqv2(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[
         (("eval", "--help"), 0, "drqv2 eval RUN_DIR episodes=20"),
         (("eval", "nowhere"), 2, "error: nowhere: no such run directory or file"),
         (("datasets", "lsit"), 2, "error: lsit: must be list, card, check, convert"),
-        (("datasets", "card"), 2, "error: card takes 1 places, got 0"),
+        (("datasets", "card"), 2, "error: card takes 1 place, got 0"),
         (("snapshot", "export", "run"), 2, "error: 0 files to write to"),
         (("config",), 0, "# Configuration"),
     ],

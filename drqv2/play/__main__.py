@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from drqv2.config.formatting import counted
 from drqv2.config.kinds import EvenInt, Int, Key, Text
 from drqv2.errors import UserError, not_installed
 from drqv2.evaluation import overlay, screen
@@ -74,7 +75,7 @@ def run(sources: Sequence[str], values: dict[str, Any]) -> None:
                 ends.append(seen[-1])
             else:
                 ends.append(deque(steps, maxlen=1)[0])
-            print(f"episode {episode}: return {ends[-1].total:.1f}, {ends[-1].steps} steps", flush=True)
+            print(f"episode {episode}: return {ends[-1].total:.1f}, {counted(ends[-1].steps, 'step')}", flush=True)
     finally:
         env.close()
     print(_summary([end.total for end in ends], policy))
@@ -91,8 +92,8 @@ def _summary(totals: Sequence[float], policy: Policy) -> str:
     """Return the mean return, beside that of the evaluation in the file."""
     task, measured = policy.world.training["task"], policy.world.returns
     return (
-        f"{task}: mean {np.mean(totals):.1f} of {len(totals)} episodes; when exported, {measured['mean']:.1f} of "
-        f"{measured['episodes']}"
+        f"{task}: mean {np.mean(totals):.1f} of {counted(len(totals), 'episode')}; "
+        f"when exported, {measured['mean']:.1f} of {measured['episodes']}"
     )
 
 

@@ -197,7 +197,7 @@ def test_a_bad_shape_is_named() -> None:
     del episode["frame"]
     assert list(problems(episode)) == ["observation missing; it has action, discount, reward"]
     (only,) = problems({name: array[:1] for name, array in arrays().items()})
-    assert only.startswith("has 1 rows")
+    assert only.startswith("has 1 row:")
 
 
 def test_damaged_files_are_left_out_and_named(tmp_path: Path) -> None:
