@@ -35,6 +35,7 @@ import numpy as np
 from benchmarks import screen_plan, screen_report
 from benchmarks.gpu.child import end_with_parent
 from benchmarks.screen_plan import OUTPUT, ROOT, STATES, Entry, Found, Plan
+from drqv2.config.formatting import counted
 from drqv2.config.kinds import Bool, Int, Key, Text
 from drqv2.errors import Stopped, UserError
 from drqv2.launch.arguments import run_tool
@@ -145,7 +146,10 @@ class Queue:
             else:
                 waiting.append(entry)
         failed = f", {kept['failed']} failed before (--retry continues them)" if kept["failed"] else ""
-        print(f"{self._plan.folder}: {len(waiting)} runs to do, {kept['finished']} finished{failed}", flush=True)
+        print(
+            f"{self._plan.folder}: {counted(len(waiting), 'run')} to do, {kept['finished']} finished{failed}",
+            flush=True,
+        )
         return waiting
 
     def _until_done(self, waiting: deque[Entry], stop: StopSignals) -> None:
@@ -254,7 +258,7 @@ def status_lines(plan: Plan, found: dict[Entry, Found], jobs: int) -> list[str]:
     hours = remaining_hours(plan, found, jobs)
     if hours is None:
         return [*lines, "time left: unknown before the first row of train.csv"]
-    text = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    text = f"{hours:.1f} hours" if hours >= 1 else counted(round(60 * hours), "minute")
     return [*lines, f"time left: {text} with jobs={jobs}, without evaluations"] if hours else lines
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.screen_plan import STATES, Entry, Found, Plan, elsewhere
-from drqv2.config.formatting import show
+from drqv2.config.formatting import counted, show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import LEAST
 from drqv2.report import figures
@@ -109,14 +109,15 @@ def _head(plan: Plan, found: Mapping[Entry, Found]) -> Iterable[str]:
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     rest = f" Not started: {waiting} of the plan's {len(found)}." if waiting else ""
     common = " ".join(f"`{override}`" for override in plan.overrides) or "none"
-    begun = f"{len(found) - waiting} runs of {plan.frames:,} frames: {states}.{rest}"
+    begun = f"{counted(len(found) - waiting, 'run')} of {plan.frames:,} frames: {states}.{rest}"
     yield f"{begun} Seeds {show(plan.seeds)}. Overrides of all: {common}."
     rows = [(arm, " ".join(f"`{override}`" for override in own) or "none") for arm, own in plan.arms.items()]
     yield _markdown(("arm", "overrides"), rows)
     for one in machines(plan):
         dirty = " with uncommitted changes" if one["dirty"] else ""
         yield (
-            f"From {one['time']}: commit {str(one['commit'])[:9]}{dirty}, {one['processor']}, {one['cores']:g} cores, "
+            f"From {one['time']}: commit {str(one['commit'])[:9]}{dirty}, {one['processor']}, "
+            f"{counted(one['cores'], 'core')}, "
             f"one thread for each run, torch {one['torch']}."
         )
     yield from (f"{line[0].upper()}{line[1:]}." for line in elsewhere(plan, found))

@@ -36,7 +36,7 @@ def drqv2(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[
         (("eval", "--help"), 0, "drqv2 eval RUN_DIR episodes=20"),
         (("eval", "nowhere"), 2, "error: nowhere: no such run directory or file"),
         (("datasets", "lsit"), 2, "error: lsit: must be list, card, check, convert"),
-        (("datasets", "card"), 2, "error: card takes 1 places, got 0"),
+        (("datasets", "card"), 2, "error: card takes 1 place, got 0"),
         (("snapshot", "export", "run"), 2, "error: 0 files to write to"),
         (("config",), 0, "# Configuration"),
     ],
@@ -70,9 +70,11 @@ MESSAGE = """EnvPool is missing: pip install -e ".[envpool]", then python train.
 def test_messages_fit_the_place_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert programs.as_here(MESSAGE) == MESSAGE
     monkeypatch.setattr(programs, "INSTALLED", True)
-    monkeypatch.setattr("importlib.metadata.requires", lambda name: ["torch>=2", 'envpool<2,>=1; extra == "envpool"'])
+    requirements = ["torch>=2", 'envpool<2,>=1; extra == "envpool"', 'onnx>=1; extra == "export"']
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: requirements)
     said = programs.as_here(MESSAGE)
     assert 'missing: pip install "envpool<2,>=1", then drqv2 train' in said
+    assert programs.as_here("pip install -e '.[export,envpool]'") == 'pip install "envpool<2,>=1" "onnx>=1"'
 
 
 @pytest.mark.slow

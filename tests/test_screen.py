@@ -270,7 +270,7 @@ def test_status_and_the_time_left(plan: Plan, capsys: pytest.CaptureFixture[str]
     assert lines[3].split() == ["c/cartpole_balance/seed_1", "interrupted", "2,000", "204.0", "100.0"]
     assert lines[6].split()[1:3] == ["failed", "(76)"]
     assert lines[-2] == "6 finished, 1 interrupted, 1 failed, 1 queued"
-    assert lines[-1] == "time left: 1 minutes with jobs=2, without evaluations"
+    assert lines[-1] == "time left: 1 minute with jobs=2, without evaluations"
     # 2,000 and 4,000 frames at 100 a second are left: with two jobs, as long as the longer one.
     assert screen.remaining_hours(plan, screen_plan.look(plan), jobs=1) == pytest.approx(60 / 3600)
     assert screen.remaining_hours(plan, screen_plan.look(plan), jobs=2) == pytest.approx(40 / 3600)

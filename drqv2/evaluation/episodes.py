@@ -109,6 +109,9 @@ def singly(act: Callable[[Any, int], np.ndarray]) -> Act:
     return lambda time_steps, episodes: list(map(act, time_steps, episodes))
 
 
+_LONG = 2.0  # seconds after which an evaluation is shown
+
+
 def evaluate(
     run: BaseWorkspace, envs: Sequence[EnvHandle], recorder: VideoRecorder, act: Act, together: bool = False
 ) -> EvalStats:
@@ -128,8 +131,14 @@ def evaluate(
 
     filmed = run.cfg.save_video is True or (run.cfg.save_video == "last" and run.global_frame >= run.num_frames)
 
+    ended = 0
+
     def watch(episode: int, env: Any, time_step: Any) -> None:
+        nonlocal ended
         run.stop.raise_if_requested()
+        ended += time_step.last()
+        if time.perf_counter() - began > _LONG:
+            run.console.evaluating(run.global_frame, ended, episodes * len(run.tasks))
         if filmed and episode % episodes == 0:
             film.add(episode // episodes, env, time_step)
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from drqv2.config.formatting import counted
 from drqv2.evaluation.statistics import iqm, mean
 from drqv2.report import style
 from drqv2.report.curves import MAX_POINTS, Curve, group_curve, series, thinned
@@ -119,7 +120,7 @@ def curves_chart(
     traces: list[Trace] = []
     last = max((run.frames[-1] for group in groups for run in group.runs if len(run.frames)), default=0.0)
     if published is not None:
-        count = f"{int(published['n_seeds'].max())} seeds"
+        count = counted(int(published["n_seeds"].max()), "seed")
         entries.append(Entry(DRQV2, f"{DRQV2}: mean and range of {count}", style.GREY, "dot"))
         traces += _reference_traces(0, DRQV2, within(published, last))
     for group in groups:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drqv2.config.formatting import counted
 from drqv2.errors import UserError
 from drqv2.report.tables import read_table
 
@@ -45,7 +46,7 @@ class Reference(NamedTuple):
     @property
     def seeds(self) -> str:
         """How many seeds there are, in words."""
-        return f"{int(self.curve['n_seeds'].max())} seeds"
+        return counted(int(self.curve["n_seeds"].max()), "seed")
 
     @property
     def title(self) -> str:

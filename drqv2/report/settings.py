@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from drqv2.config.checks import leaves
 from drqv2.config.dm_control import every_task
-from drqv2.config.formatting import show
+from drqv2.config.formatting import counted, show
 from drqv2.config.schema import CFGS, defaults, free_in_a_setting
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.config.tables.shared import FIRST_REGIME
@@ -131,7 +131,7 @@ def _family(run: Run) -> _Family:
     if not run.several:
         return _Family((regime, ""), regime, preset)
     names = run.config["tasks"]
-    several = f"{regime} {run.task if run.task in TASK_GROUPS else f'{len(names)} tasks'}"
+    several = f"{regime} {run.task if run.task in TASK_GROUPS else counted(len(names), 'task')}"
     return _Family((regime, show(names)), several, preset)
 
 
