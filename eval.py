@@ -39,7 +39,7 @@ from omegaconf import DictConfig
 from drqv2 import envs, utils
 from drqv2.agents.acting import evaluation_policy
 from drqv2.config.checks import validate
-from drqv2.config.formatting import column_name, rewards_of
+from drqv2.config.formatting import column_name, counted, rewards_of
 from drqv2.datasets.origin import origin_of_run
 from drqv2.errors import UserError
 from drqv2.evaluation import screen
@@ -118,7 +118,7 @@ def run(sources: Sequence[str], values: dict[str, Any]) -> None:
             about = {"weights": str(path), "frame": frame} | origin_of_run(cfg, names[tasks[0]])
             return _store_episodes(playing[0], act, args, cfg, about)
         results = _play(playing, args.episodes, act)
-        print(f"{played}: {path}, frame {frame:,}, {args.episodes} episodes, seed {cfg.seed}")
+        print(f"{played}: {path}, frame {frame:,}, {counted(args.episodes, 'episode')}, seed {cfg.seed}")
         played_names = [names[t] for t in tasks]
         table = _table(played_names, results, cfg.action_repeat, several=len(names) > 1)
         print("\n".join(table), flush=True)
@@ -198,7 +198,8 @@ def _store_episodes(
     explore = with_noise(act, envs[0].action_spec(), args.noise, args.random_share, cfg.seed)
     with EpisodeStore(Path(args.store), envs[0], cfg.frame_stack, about) as store:
         results = play(envs, _EVALUATION, args.episodes, singly(explore), store.watch)
-    print(f"{about['task']}: {about['weights']}, frame {about['frame']:,}, {args.episodes} episodes, seed {cfg.seed}")
+    episodes = counted(args.episodes, "episode")
+    print(f"{about['task']}: {about['weights']}, frame {about['frame']:,}, {episodes}, seed {cfg.seed}")
     print("\n".join(episodes_table(results, cfg.action_repeat)))
     print(f"data set: {args.store}; python -m drqv2.datasets card {args.store}")
 
@@ -227,7 +228,7 @@ def _export(
         files.write_atomically(written, card.encode())
     except OSError as e:
         raise files.cannot_write(path, e, "give export=FILE elsewhere") from e
-    print(f"policy: {path}, checked on {len(time_steps)} observations; model card: {written}")
+    print(f"policy: {path}, checked on {counted(len(time_steps), 'observation')}; model card: {written}")
 
 
 def _table(

@@ -23,6 +23,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from drqv2.config.formatting import counted
 from drqv2.config.kinds import Bool, Choice, File, Float, Int, Key, Names, Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
@@ -100,7 +101,7 @@ def report(
             size = target.stat().st_size
         except OSError as e:
             raise cannot_write(target, e, "give another out=FILE") from e
-        _print(f"{number} runs: {target} ({size / 1e6:.1f} MB)")
+        _print(f"{counted(number, 'run')}: {target} ({size / 1e6:.1f} MB)")
         for message in omitted:
             _print(f"omitted: {message}")
 

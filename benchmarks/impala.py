@@ -24,6 +24,7 @@ from benchmarks.common import Row, main, quartiles
 from drqv2 import utils
 from drqv2.agents.impala import ImpalaAgent
 from drqv2.agents.segments import Segments
+from drqv2.config.formatting import counted
 from drqv2.system import machine
 
 ABOUT = (
@@ -206,16 +207,18 @@ def measure(quick: bool = False) -> list[Row]:
 
 def _whole_runs(setting: Setting, actors: Sequence[int], quick: bool) -> list[Row]:
     warm_up, seconds, least = (0.0, 0.5, 2) if quick else (5.0, 10.0, 3)
+    names = {n: (f"impala, {counted(n, 'actor')}", f"ppo for {n}") for n in actors}
     sides: dict[str, Side] = {}
-    for n in actors:
-        sides[f"impala, {n} actors"] = partial(runs.speeds, setting.impala(n), warm_up, seconds)
-        sides[f"ppo for {n}"] = partial(runs.speeds, setting.ppo(n), warm_up, seconds)
+    for n, (own, ppo) in names.items():
+        sides[own] = partial(runs.speeds, setting.impala(n), warm_up, seconds)
+        sides[ppo] = partial(runs.speeds, setting.ppo(n), warm_up, seconds)
     found = alternate(sides, 0.0, warm_up=0, least=least)
     rows = []
-    for n in actors:
-        beside = [one["SPS"] for one in found[f"ppo for {n}"]]
-        for name, side in ((f"impala, {n} actors", f"impala, {n} actors"), (f"ppo for {n}", "ppo")):
-            row = _row(f"{setting.env}, {n * setting.envs} environments", side, [x["SPS"] for x in found[name]], beside)
+    for n, (own, ppo) in names.items():
+        case = f"{setting.env}, {counted(n * setting.envs, 'environment')}"
+        beside = [one["SPS"] for one in found[ppo]]
+        for name, side in ((own, own), (ppo, "ppo")):
+            row = _row(case, side, [x["SPS"] for x in found[name]], beside)
             rows.append(row | {wait: _mean([x[wait] for x in found[name]]) for wait in runs.WAITS})
     return rows
 

@@ -35,6 +35,7 @@ import numpy as np
 from benchmarks import screen_plan, screen_report
 from benchmarks.gpu.child import end_with_parent
 from benchmarks.screen_plan import OUTPUT, ROOT, STATES, Entry, Found, Plan
+from drqv2.config.formatting import counted
 from drqv2.config.kinds import Bool, Int, Key, Text
 from drqv2.errors import Stopped, UserError
 from drqv2.launch.arguments import run_tool
@@ -139,13 +140,16 @@ class Queue:
         for entry in self._plan.entries:
             _require_same(entry)
             _wait_for(entry)
-            state = screen_plan.look_at(entry, live=False).state
+            state = screen_plan.look_at(self._plan, entry, live=False).state
             if state == "finished" or (state == "failed" and not self._retry):
                 kept[state] += 1
             else:
                 waiting.append(entry)
         failed = f", {kept['failed']} failed before (--retry continues them)" if kept["failed"] else ""
-        print(f"{self._plan.folder}: {len(waiting)} runs to do, {kept['finished']} finished{failed}", flush=True)
+        print(
+            f"{self._plan.folder}: {counted(len(waiting), 'run')} to do, {kept['finished']} finished{failed}",
+            flush=True,
+        )
         return waiting
 
     def _until_done(self, waiting: deque[Entry], stop: StopSignals) -> None:
@@ -161,7 +165,7 @@ class Queue:
         for one in [one for one in self._running if one.process.poll() is not None]:
             self._running.remove(one)
             screen_plan.write_record(one.entry, one.process.returncode)
-            ended = screen_plan.look_at(one.entry, live=True)
+            ended = screen_plan.look_at(self._plan, one.entry, live=True)
             because = f" with exit code {ended.code}: {ended.message}" if ended.state == "failed" else ""
             print(f"{one.entry.name}: {ended.state} at frame {ended.frame:,}{because}", flush=True)
 
@@ -248,12 +252,13 @@ def status_lines(plan: Plan, found: dict[Entry, Found], jobs: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  " + _right(r[2:], widths[2:]) for r in rows]
     lines += [f"{entry.name}: {one.message}" for entry, one in found.items() if one.message]
+    lines += screen_plan.elsewhere(plan, found)
     counts = Counter(one.state for one in found.values())
     lines.append(", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]))
     hours = remaining_hours(plan, found, jobs)
     if hours is None:
         return [*lines, "time left: unknown before the first row of train.csv"]
-    text = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    text = f"{hours:.1f} hours" if hours >= 1 else counted(round(60 * hours), "minute")
     return [*lines, f"time left: {text} with jobs={jobs}, without evaluations"] if hours else lines
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -16,8 +17,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from benchmarks import screen_known
+from benchmarks.screen_kinds import OVERRIDES, Arms, List, Name
 from drqv2.config.formatting import did_you_mean, show
-from drqv2.config.kinds import Int, Key, Kind, Text
+from drqv2.config.kinds import Int, Key, Text
 from drqv2.errors import UserError
 from drqv2.launch.compose import compose
 from drqv2.report import runs
@@ -25,7 +28,7 @@ from drqv2.report.published import Reference, read_references
 from drqv2.report.tables import read_table
 from drqv2.system import files
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = screen_known.ROOT
 RECORD = "screen.json"  # in a run directory: the overrides that the run was started with, and its exit code
 OUTPUT = "output.txt"  # what the run has printed
 STATES = ("finished", "running", "interrupted", "failed", "queued")
@@ -37,65 +40,18 @@ _OWN = {"task": "tasks", "seed": "seeds", "num_train_frames": "frames"} | dict.f
 )
 
 
-class _Name(Text):
-    """The name of a folder."""
-
-    allowed = "a name of letters, digits and _ . + -"
-
-    def check(self, value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(r"\w[\w.+-]*", value):
-            raise ValueError
-        return value
-
-
-class _Override(Text):
-    """One override of train.py."""
-
-    def check(self, value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(r"[^\s=-][^\s=]*=.*|~\S+", value, re.DOTALL):
-            raise ValueError
-        return value
-
-
-class _List(Kind):
-    """A list, in which nothing occurs twice."""
-
-    def __init__(self, item: Kind, allowed: str, empty: bool = False) -> None:
-        self._item, self.allowed, self._empty = item, allowed, empty
-
-    def check(self, value: Any) -> list[Any]:
-        if not isinstance(value, list) or not (value or self._empty):
-            raise ValueError
-        found = [self._item.check(item) for item in value]
-        if len(set(found)) < len(found):
-            raise ValueError(f"holds something twice; must be {self.allowed}")
-        return found
-
-
-class _Arms(Kind):
-    """Overrides by the name of the arm."""
-
-    allowed = "one or more arms, each a name and a list of key=value ([] for none)"
-
-    def check(self, value: Any) -> dict[str, list[str]]:
-        if not isinstance(value, dict) or not value:
-            raise ValueError
-        return {_ARM.check(name): Key(f"arms.{name}", _OVERRIDES, "").check(own) for name, own in value.items()}
-
-
-_ARM = Key("arms", _Name(), "Name of an arm.")
-_OVERRIDES = _List(_Override(), "a list of key=value", empty=True)
 KEYS: dict[Key, Any] = {
-    Key("name", _Name(), "Name of the plan."): None,
+    Key("name", Name(), "Name of the plan."): None,
     Key("folder", Text(), "Where the runs and the report go.", null="exp_local/screen/NAME"): None,
     Key("jobs", Int(1), "Number of runs at a time."): 2,
-    Key("overrides", _OVERRIDES, "Overrides of all runs."): [],
-    Key("tasks", _List(_Name(), "a list of tasks ([walker_walk,cheetah_run])"), "Each arm learns each task."): None,
-    Key("seeds", _List(Int(0), "a list of whole numbers ([1,2,3])"), "Seeds of each arm on each task."): None,
+    Key("overrides", OVERRIDES, "Overrides of all runs."): [],
+    Key("tasks", List(Name(), "a list of tasks ([walker_walk,cheetah_run])"), "Each arm learns each task."): None,
+    Key("seeds", List(Int(0), "a list of whole numbers ([1,2,3])"), "Seeds of each arm on each task."): None,
     Key("frames", Int(1), "num_train_frames of each run.", "frames"): None,
-    Key("at", _List(Int(1), "a list of frames"), "Where returns are compared.", null="the last frame"): None,
-    Key("arms", _Arms(), "What is compared, with the overrides of each; the first is the one to compare with."): None,
-    Key("reference", _List(Text(), "a list of methods"), "Methods of results/published/reference_curves.csv."): [],
+    Key("at", List(Int(1), "a list of frames"), "Where returns are compared.", null="the last frame"): None,
+    Key("arms", Arms(), "What is compared, with the overrides of each; the first is the one to compare with."): None,
+    Key("reference", List(Text(), "a list of methods"), "Methods of results/published/reference_curves.csv."): [],
+    Key("known", List(Text(), "a list of files", empty=True), "Tables of runs made elsewhere.", null="none"): None,
 }
 
 
@@ -138,6 +94,7 @@ class Plan:
     at: list[int]
     arms: dict[str, list[str]]
     reference: list[str]
+    known: dict[tuple[str, str, int], screen_known.Known]
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -147,6 +104,15 @@ class Plan:
             words = f"task={task}", f"seed={seed}", f"num_train_frames={self.frames}", *self.overrides, *own
             found.append(Entry(arm, task, seed, self.folder / arm / task / f"seed_{seed}", words))
         return found
+
+    @cached_property
+    def elsewhere(self) -> dict[Entry, runs.Run]:
+        """The runs that were made elsewhere and have reached their end."""
+        found = {}
+        for entry in self.entries:
+            if known := self.known.get((entry.arm, entry.task, entry.seed)):
+                found[entry] = known.run(compose(*entry.overrides), self.frames)
+        return {entry: run for entry, run in found.items() if run is not None}
 
     def references(self) -> dict[str, list[Reference]]:
         """Return the published curves of the plan's methods by task; raises UserError for an unknown method."""
@@ -190,6 +156,7 @@ def _checked(given: Any) -> dict[str, Any]:
         values[key.name] = key.check(given[key.name]) if key.name in given else default
     values["folder"] = Path(values["folder"] or f"exp_local/screen/{values['name']}").expanduser().absolute()
     values["at"] = sorted(values["at"] or [values["frames"]])
+    values["known"] = screen_known.read(values["known"] or ())
     if values["at"][-1] > values["frames"]:
         raise UserError(f"at={show(values['at'])}: must not be greater than frames={values['frames']}")
     for where, own in {"overrides": values["overrides"], **values["arms"]}.items():
@@ -243,19 +210,21 @@ class Found:
 def look(plan: Plan) -> dict[Entry, Found]:
     """Return what the files of each run say."""
     live = files.in_use(plan.folder)
-    return {entry: look_at(entry, live) for entry in plan.entries}
+    return {entry: look_at(plan, entry, live) for entry in plan.entries}
 
 
-def look_at(entry: Entry, live: bool) -> Found:
-    """Return what the files of a run say.
+def look_at(plan: Plan, entry: Entry, live: bool) -> Found:
+    """Return what the files of a run say, or, if it has none, the plan's tables of runs made elsewhere.
 
     Args:
+        plan: the plan.
         entry: the run.
         live: whether this tool is at work on the plan.
     """
     record = read_record(entry)
     if not record:
-        return Found("queued")
+        run = plan.elsewhere.get(entry)
+        return Found("queued") if run is None else Found("finished", None, int(run.frames[-1]), run)
     try:
         run = runs.read(entry.folder)
     except UserError:  # it has not written its configuration yet
@@ -270,6 +239,15 @@ def look_at(entry: Entry, live: bool) -> Found:
     if code is None or code in _CONTINUES:
         return Found("interrupted", None, frame, run)
     return Found("failed", code, frame, run, _last_words(entry.folder / OUTPUT))
+
+
+def elsewhere(plan: Plan, found: Mapping[Entry, Found]) -> list[str]:
+    """Return for each of the plan's tables which runs are shown from it, in words."""
+    names: dict[str, list[str]] = {}
+    for entry, run in plan.elsewhere.items():
+        if found[entry].run is run:
+            names.setdefault(str(run.path), []).append(entry.name)
+    return [f"made elsewhere, read from {file}: {', '.join(own)}" for file, own in names.items()]
 
 
 def read_record(entry: Entry) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.screen_plan import STATES, Entry, Found, Plan
-from drqv2.config.formatting import show
+from benchmarks.screen_plan import STATES, Entry, Found, Plan, elsewhere
+from drqv2.config.formatting import counted, show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import LEAST
 from drqv2.report import figures
@@ -35,8 +35,9 @@ Runs = dict[str, dict[Pair, Run]]  # by arm: its runs with an evaluation that ha
 
 def write(plan: Plan, found: Mapping[Entry, Found], out: Path | None) -> Path:
     """Write the report, the table and the plot into the plan's folder; copy them to `out`; return the report's path."""
-    if not plan.folder.is_dir():
+    if all(one.state == "queued" for one in found.values()):
         raise UserError(f"{plan.folder}: there are no runs yet; leave out --report to start them")
+    plan.folder.mkdir(parents=True, exist_ok=True)
     contents = {REPORT: page(plan, found).encode(), TABLE: table(found).encode(), PLOT: plot(plan, found)}
     for name, data in contents.items():
         files.write_atomically(plan.folder / name, data)
@@ -104,19 +105,22 @@ def machines(plan: Plan) -> list[dict[str, Any]]:
 
 def _head(plan: Plan, found: Mapping[Entry, Found]) -> Iterable[str]:
     counts = Counter(one.state for one in found.values())
+    waiting = counts.pop("queued", 0)  # perhaps for ever: a plan need not be worked off
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    rest = f" Not started: {waiting} of the plan's {len(found)}." if waiting else ""
     common = " ".join(f"`{override}`" for override in plan.overrides) or "none"
-    yield (
-        f"{len(found)} runs of {plan.frames:,} frames: {states}. Seeds {show(plan.seeds)}. Overrides of all: {common}."
-    )
+    begun = f"{counted(len(found) - waiting, 'run')} of {plan.frames:,} frames: {states}.{rest}"
+    yield f"{begun} Seeds {show(plan.seeds)}. Overrides of all: {common}."
     rows = [(arm, " ".join(f"`{override}`" for override in own) or "none") for arm, own in plan.arms.items()]
     yield _markdown(("arm", "overrides"), rows)
     for one in machines(plan):
         dirty = " with uncommitted changes" if one["dirty"] else ""
         yield (
-            f"From {one['time']}: commit {str(one['commit'])[:9]}{dirty}, {one['processor']}, {one['cores']:g} cores, "
+            f"From {one['time']}: commit {str(one['commit'])[:9]}{dirty}, {one['processor']}, "
+            f"{counted(one['cores'], 'core')}, "
             f"one thread for each run, torch {one['torch']}."
         )
+    yield from (f"{line[0].upper()}{line[1:]}." for line in elsewhere(plan, found))
     if len({(one["commit"], one["dirty"]) for one in machines(plan)}) > 1:
         yield "**Not all runs were started with the same code.**"
 
@@ -153,7 +157,7 @@ def _task(plan: Plan, runs: Runs, task: str, references: Sequence[Reference]) ->
     for one in references:
         x, y = one.curve["frame"], one.curve["mean"]
         values = (float(np.interp(frame, x, y, left=np.nan, right=np.nan)) for frame in plan.at)
-        rows.append((one.short, *(f"{value:.1f}" if np.isfinite(value) else "-" for value in values), "-", "-"))
+        rows.append((one.long, *(f"{value:.1f}" if np.isfinite(value) else "-" for value in values), "-", "-"))
     yield f"## {task}"
     yield _markdown(("arm", *(f"return at {frame:,}" for frame in plan.at), _AREA, "frames/s"), rows)
     seeds = ", ".join(map(str, plan.seeds))

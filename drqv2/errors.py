@@ -55,8 +55,8 @@ class Stopped(BaseException):
 
 
 def not_installed(package: str, extra: str) -> str:
-    """Return the message for a missing package of an optional extra."""
-    return f'{package} is not installed. Install it: pip install -e ".[{extra}]"'
+    """Return the message for a missing package of an optional extra; or for several, `a and b`, of extras `c,d`."""
+    return f'{package} must be installed: pip install -e ".[{extra}]"'
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:

@@ -22,19 +22,21 @@ def as_here(text: str) -> str:
 
     They are written as in the repository, `python train.py`, `python -m drqv2.play`, `pip install -e ".[EXTRA]"`. For
     users of a wheel and of the command `drqv2`, they become `drqv2 train`, `drqv2 play` and `pip install` with the
-    packages of that extra.
+    packages of its extras.
     """
     if INSTALLED:
-        text = re.sub(r"pip install -e ([\"'])\.\[(\w+)\]\1", lambda found: f"pip install {_packages(found[2])}", text)
+        extras = r"pip install -e ([\"'])\.\[([\w,]+)\]\1"
+        text = re.sub(extras, lambda found: f"pip install {_packages(found[2])}", text)
     if INSTALLED or sys.argv[0].startswith("drqv2 "):
         text = re.sub(r"python (?:(train|eval|report)\.py|-m drqv2\.(\w+))", r"drqv2 \1\2", text)
     return text
 
 
-def _packages(extra: str) -> str:
-    """Return the packages of an extra as arguments for pip."""
+def _packages(extras: str) -> str:
+    """Return the packages of extras, `a,b`, as arguments for pip."""
     lines = [line.partition(";") for line in importlib.metadata.requires("drqv2-workspace") or []]
-    return " ".join(f'"{name}"' for name, _, when in lines if when.split() == ["extra", "==", f'"{extra}"'])
+    needed = [["extra", "==", f'"{extra}"'] for extra in extras.split(",")]
+    return " ".join(f'"{name}"' for name, _, when in lines if when.split() in needed)
 
 
 def load(name: str) -> ModuleType:

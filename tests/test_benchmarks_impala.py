@@ -68,7 +68,7 @@ def test_the_benchmark_holds_what_it_promises() -> None:
     pytest.importorskip("envpool")
     command = [sys.executable, "-m", "benchmarks.impala", "--quick", "--json"]
     rows = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)["impala"]
-    assert [row["side"] for row in rows] == ["impala, 1 actors", "ppo", "plain", "fp32"]
+    assert [row["side"] for row in rows] == ["impala, 1 actor", "ppo", "plain", "fp32"]
     assert all(row["SPS_25"] <= row["SPS"] <= row["SPS_75"] for row in rows)
     assert [row["ratio"] for row in rows[1:3]] == [1.0, 1.0]
     first = rows[0]

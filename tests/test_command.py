@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def drqv2(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[
         (("eval", "--help"), 0, "drqv2 eval RUN_DIR episodes=20"),
         (("eval", "nowhere"), 2, "error: nowhere: no such run directory or file"),
         (("datasets", "lsit"), 2, "error: lsit: must be list, card, check, convert"),
-        (("datasets", "card"), 2, "error: card takes 1 places, got 0"),
+        (("datasets", "card"), 2, "error: card takes 1 place, got 0"),
         (("snapshot", "export", "run"), 2, "error: 0 files to write to"),
         (("config",), 0, "# Configuration"),
     ],
@@ -69,9 +70,11 @@ MESSAGE = """EnvPool is missing: pip install -e ".[envpool]", then python train.
 def test_messages_fit_the_place_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert programs.as_here(MESSAGE) == MESSAGE
     monkeypatch.setattr(programs, "INSTALLED", True)
-    monkeypatch.setattr("importlib.metadata.requires", lambda name: ["torch>=2", 'envpool<2,>=1; extra == "envpool"'])
+    requirements = ["torch>=2", 'envpool<2,>=1; extra == "envpool"', 'onnx>=1; extra == "export"']
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: requirements)
     said = programs.as_here(MESSAGE)
     assert 'missing: pip install "envpool<2,>=1", then drqv2 train' in said
+    assert programs.as_here("pip install -e '.[export,envpool]'") == 'pip install "envpool<2,>=1" "onnx>=1"'
 
 
 @pytest.mark.slow
@@ -82,6 +85,17 @@ def test_a_run_from_another_folder(tmp_path: Path) -> None:
     done = drqv2(tmp_path, "eval", "run", "episodes=1", "film=none")
     assert done.returncode == 0, done.stderr
     assert "mean" in done.stdout
+
+
+OF_USERS = "configuration metrics regimes environments multitask spq ppo impala offline library from_other_libraries"
+OF_USERS += " troubleshooting deployment security porting differences"
+
+
+@pytest.mark.parametrize("name", OF_USERS.split())
+def test_the_docs_say_what_is_in_the_repository_alone(name: str) -> None:
+    for section in re.split(r"\n##+ ", (ROOT / f"docs/{name}.md").read_text()):
+        absent = re.search(r"(?<![/\w])(tests/|tools/|policies/|benchmarks\.\w|make (bench|gpu|lint|train)\b)", section)
+        assert absent is None or "repository" in section, absent[0]
 
 
 @pytest.mark.slow

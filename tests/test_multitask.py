@@ -52,8 +52,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_one_task_with_the_agent_of_drqv2_is_the_run_of_drqv2(plain: Path, tmp_path: Path) -> None:
+def test_one_task_with_the_agent_of_drqv2_is_the_run_of_drqv2(
+    plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
     alike = run(tmp_path / "run", *MULTITASK, DRQV2)
+    said = "a single task, cartpole_balance_sparse: tasks=[NAME,NAME] trains several\n"
+    assert capsys.readouterr().out.count(said) == 1
     assert len(evaluated(plain)) == 4
     assert evaluated(alike) == evaluated(plain)
     assert_equal(agent_of(alike), agent_of(plain))

@@ -102,7 +102,7 @@ MAY_USE: dict[str, set[str]] = {
     "logging": {"system"},
     "launch": {"system", "config"},
     "snapshot": {"system", "config"},
-    "snapshot/__main__": {"launch"},
+    "snapshot/__main__": {"config", "launch"},
     "snapshot/inspection": {"system", "replay"},
     "run": {"system", "config", "launch", "envs", "agents", "replay", "logging", "snapshot"},
     "rollout": {"system", "nn", "envs"},

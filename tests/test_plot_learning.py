@@ -26,6 +26,7 @@ def test_evaluations_over_the_published_range(tmp_path: Path, monkeypatch: pytes
     sparse, walker = plt.gcf().axes
     assert (sparse.get_title("left"), walker.get_title("left")) == ("cartpole_swingup_sparse", "walker_walk")
     mean, *own = walker.get_lines()
+    assert mean.get_label() == "DrQ-v2, published"
     assert np.asarray(mean.get_xdata()).tolist() == [0, 20_000, 40_000]
     assert np.asarray(mean.get_ydata())[2] == 64.7  # results/published
     assert [line.get_label() for line in own] == ["walker_walk_paper", "walker_walk_spq"]

@@ -68,6 +68,8 @@ def write(folder: Path, **changed: Any) -> Path:
         ({"arms": {"one": [], "two": None}}, r"arms.two=null: must be a list"),
         ({"arms": {"one": [], "..": []}}, r"arms='..': must be a name"),
         ({"arms": {"one": [], "two": ["-m"]}}, r"arms.two=.* must be a list of key=value"),
+        ({"known": ["nowhere.csv"]}, "known=nowhere.csv: there is no such file"),
+        ({"known": [__file__]}, "known=.*test_screen.py: .* damaged rows"),
         ({"reference": ["nobody"]}, "reference=nobody: there is no such method"),
     ],
 )
@@ -180,7 +182,9 @@ def test_the_order_is_seeds_then_tasks_then_arms(tmp_path: Path) -> None:
 def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
     out = tmp_path / "out"
     screen_report.write(plan, screen_plan.look(plan), out)
-    arms, unfinished, task, differences = tables((out / "report.md").read_text())
+    text = (out / "report.md").read_text()
+    assert "\n8 runs of 4,000 frames: 6 finished, 1 interrupted, 1 failed. Not started: 1 of the plan's 9. " in text
+    arms, unfinished, task, differences = tables(text)
     assert arms[1][0] == ["a", "none"]
     assert [row[0] for row in unfinished[1]] == ["c/cartpole_balance/seed_1", "c/cartpole_balance/seed_2"]
     assert unfinished[1][0][1:] == ["2,000", "interrupted"]
@@ -200,6 +204,37 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
         table = list(csv.DictReader(file))
     assert list(table[1].values()) == ["a", "cartpole_balance", "1", "1000", "100.0", "6.0"]
     assert len(table) == 6 * 5 + 2 * 3
+
+
+def test_runs_made_elsewhere_are_not_repeated(plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    screen_report.write(plan, screen_plan.look(plan), out)
+    before = (out / "report.md").read_text(), (out / "returns.csv").read_text()
+    plan.path.write_text(plan.path.read_text().replace("runs", "here") + f"known: [{out / 'returns.csv'}]\n")
+    again = screen_plan.read(plan.path)
+    assert [entry.arm for entry in screen.Queue(again, 1, retry=False).waiting()] == [
+        "c"
+    ] * 3  # these have 2,000 frames
+    source = f"read from {out / 'returns.csv'}: a/cartpole_balance/seed_1, b/cartpole_balance/seed_1, a/"
+    screen.main([str(again.path), "--status"])
+    told = capsys.readouterr().out
+    assert f"made elsewhere, {source}" in told
+    assert "6 finished, 3 queued" in told
+    assert "c/cartpole_balance/seed_2  queued" in told
+    screen.main([str(again.path), "--report", "--out", str(out)])
+    page = (out / "report.md").read_text()
+    assert f"Made elsewhere, {source}" in page
+    differences = [[row for row in tables(text)[-1][1] if row[0] == "b"] for text in (before[0], page)]
+    assert differences[0] == differences[1]
+    assert tables(page)[1][1][1][-1] == "2.8"  # frames a second: 1,000 in 6 minutes
+    assert (out / "returns.csv").read_text().splitlines() == [
+        row for row in before[1].splitlines() if not row.startswith("c")
+    ]
+    first = again.entries[0]
+    made(first, -9, [5.0, 6.0])  # its own directory counts
+    found = screen_plan.look(again)
+    assert (found[first].state, found[first].frame) == ("interrupted", 2000)
+    assert f"{out / 'returns.csv'}: b/" in screen_report.page(again, found)
 
 
 def test_one_arm_is_reported_without_differences(plan: Plan) -> None:
@@ -224,7 +259,7 @@ def test_tasks_without_a_pair_are_not_called_all(plan: Plan) -> None:
 def test_references_are_drawn_and_listed(plan: Plan) -> None:
     other = replace(plan, tasks=["cartpole_balance", "acrobot_swingup"], reference=["drqv2"])
     page = screen_report.page(other, screen_plan.look(plan))
-    assert any(row[0].startswith("drqv2 (") for row in tables(page)[-2][1])
+    assert any(row[0] == "DrQ-v2, published (facebookresearch/drqv2, 10 seeds)" for row in tables(page)[-2][1])
     assert screen_report.plot(other, screen_plan.look(plan)).startswith(b"\x89PNG")
 
 
@@ -235,7 +270,7 @@ def test_status_and_the_time_left(plan: Plan, capsys: pytest.CaptureFixture[str]
     assert lines[3].split() == ["c/cartpole_balance/seed_1", "interrupted", "2,000", "204.0", "100.0"]
     assert lines[6].split()[1:3] == ["failed", "(76)"]
     assert lines[-2] == "6 finished, 1 interrupted, 1 failed, 1 queued"
-    assert lines[-1] == "time left: 1 minutes with jobs=2, without evaluations"
+    assert lines[-1] == "time left: 1 minute with jobs=2, without evaluations"
     # 2,000 and 4,000 frames at 100 a second are left: with two jobs, as long as the longer one.
     assert screen.remaining_hours(plan, screen_plan.look(plan), jobs=1) == pytest.approx(60 / 3600)
     assert screen.remaining_hours(plan, screen_plan.look(plan), jobs=2) == pytest.approx(40 / 3600)

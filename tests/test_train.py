@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 import train
 from drqv2.agents import acting
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.evaluation import episodes
 from drqv2.snapshot import file as snapshot
 from tests.compare import assert_equal
 from tests.short_run import ROOT, assert_same, resume, rows, run
@@ -39,6 +40,17 @@ def test_a_run_writes_everything(reference: Path) -> None:
     assert stored.task_name == "cartpole_balance_sparse"
     assert stored.device == "cpu" or stored.device.startswith("cuda")
     assert not [p for p in reference.rglob("*") if "tmp" in p.name]
+
+
+def test_only_a_long_evaluation_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seconds, times in ((0.0, 1), (float("inf"), 0)):
+        monkeypatch.setattr(episodes, "_LONG", seconds)
+        run(tmp_path / str(times), "num_train_frames=60", "eval_every_frames=60", "console=plain")
+        said = capsys.readouterr().out
+        for frame in (0, 60):
+            assert said.count(f"evaluating at frame {frame}, episodes: 2\n") == times
 
 
 def test_old_episodes_leave_the_disk(reference: Path) -> None:
@@ -149,7 +161,7 @@ def test_a_reward_that_is_not_finite_ends_the_run(
     assert leaving.value.code == 76
     err = capsys.readouterr().err
     assert where in err
-    assert not list((tmp_path / "run" / "buffer").iterdir())
+    assert not list((tmp_path / "run" / "buffer").glob("*"))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_on_a_good_snapshot(

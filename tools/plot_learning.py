@@ -17,6 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from drqv2.report import style
+from drqv2.report.published import DRQV2
 
 plt.rcParams.update(style.MATPLOTLIB)
 PUBLISHED = Path(__file__).resolve().parents[1] / "results" / "published" / "drqv2.csv"
@@ -43,7 +44,7 @@ def main() -> None:
         end = max(float(row["frame"]) for rows in own.values() for row in rows)
         rows = [row for row in published[task] if float(row["frame"]) <= end]
         band = {name: column(rows, name) for name in ("frame", "min", "max", "mean")}
-        style.draw_published(axis, band, "published, mean", "published, range")
+        style.draw_published(axis, band, DRQV2)
         for name, rows in own.items():
             axis.plot(column(rows, "frame"), column(rows, "episode_reward"), marker="o", label=name)
         axis.set(title=task, xlabel="environment frames")

@@ -33,6 +33,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from drqv2.report import style
+from drqv2.report.published import DRQV2
 from drqv2.report.style import INK, SOFT
 
 plt.rcParams.update(style.MATPLOTLIB)
@@ -143,7 +144,7 @@ def draw_curve(
         handles += axes.plot(x, y, "-o", c=style.colour(i), label=name, zorder=3, **line)
     if published is not None:
         curve, seeds = read_published(published, task)
-        handles.append(style.draw_published(axes, curve, f"published: mean and range of {seeds} seeds"))
+        handles.append(style.draw_published(axes, curve, f"{DRQV2} (mean and range of {seeds} seeds)"))
 
     _style(axes, end)
     axes.legend(

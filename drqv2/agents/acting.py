@@ -57,7 +57,9 @@ def choose_actions(
                 agent.act(obs, step, eval_mode=eval_mode, **own) for obs, own in zip(observations, each, strict=True)
             ]
     if len(actions) != len(observations):
-        raise UserError(f"{who} returned {len(actions)} actions for {len(observations)} observations")
+        raise UserError(
+            f"{who} returned {len(actions)} of {len(observations)} actions: one for each observation is needed"
+        )
     _check(actions, who, shape, step)
     return actions
 

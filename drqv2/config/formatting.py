@@ -22,6 +22,11 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def counted(number: float, noun: str) -> str:
+    """Return how many there are, such as `1 episode` or `1,200 episodes`."""
+    return f"{number:,.12g} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
+
+
 def column_name(task: str) -> str:
     """Return a task's name in the columns of train.csv and eval.csv, without a library and without slashes."""
     return task.rpartition(":")[2].replace("/", "_")

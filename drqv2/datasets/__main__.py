@@ -24,6 +24,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from drqv2.config.formatting import counted
 from drqv2.config.kinds import Bool, Choice, Float, Int, Key, Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
@@ -66,8 +67,8 @@ def _run(words: list[str], values: dict[str, Any]) -> None:
         raise UserError(f"{command or 'no command'}: must be {', '.join(_PLACES)} (see --help)")
     least, most = _PLACES[command]
     if not least <= len(places) <= most:
-        number = f"{least}{'' if most == least else ' or more'}"
-        raise UserError(f"{command} takes {number} places, got {len(places)} (see --help)")
+        number = counted(least, "place") if most == least else f"{least} or more places"
+        raise UserError(f"{command} takes {number}, got {len(places)} (see --help)")
     from drqv2.datasets import commands  # imports torch, for which help and mistakes need not wait
 
     commands.COMMANDS[command](places, values)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from drqv2.config.formatting import counted
 from drqv2.datasets.episodes import Episode
 from drqv2.datasets.formats import disk_bytes, format_of, read
 from drqv2.datasets.learnable import Findings, learnable
@@ -74,7 +75,8 @@ def _split(places: list[str], values: dict[str, Any]) -> None:
     first = set(order[: round(values["share"] * number)].tolist())
     if not 0 < len(first) < number:
         raise UserError(
-            f"share={values['share']:g}: gives {targets[0]} {len(first)} of {number} episodes; each needs one"
+            f"share={values['share']:g}: gives {targets[0]} {len(first)} of {counted(number, 'episode')}; "
+            "each needs one"
         )
     for target, chosen in zip(targets, (first, set(range(number)) - first), strict=True):
         episodes = (e for i, e in enumerate(_read_all([source], values, lambda line: None)) if i in chosen)

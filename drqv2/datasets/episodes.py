@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drqv2.config.formatting import counted
+
 Arrays = Mapping[str, np.ndarray]
 FirstRows = tuple[int, int]
 _OBSERVED = ("frame", "observation")  # the first part of the names of what is observed, see drqv2.replay.observations
@@ -64,7 +66,7 @@ def problems(arrays: Arrays, first_rows: FirstRows = (0, 0)) -> Iterator[str]:
         yield rows_differ(lengths)
         return
     if lengths["reward"] < 2:
-        yield f"has {lengths['reward']} rows: at least a reset and a step are needed"
+        yield f"has {counted(lengths['reward'], 'row')}: at least a reset and a step are needed"
         return
     for name, array in arrays.items():
         if line := not_finite(name, array, first_rows[not is_observed(name)]):

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from drqv2.config.formatting import counted
 from drqv2.datasets import hdf5, minari
 from drqv2.datasets.formats import files_of
 from drqv2.errors import UserError
@@ -125,6 +126,6 @@ def require_fit(data: str, cfg: Mapping[str, Any]) -> None:
     repeat = told.get("action_repeat")
     if repeat not in (None, cfg["action_repeat"]):
         raise UserError(
-            f"data={data}: its actions were held for {repeat} frames, those of the run are for "
+            f"data={data}: its actions were held for {counted(repeat, 'frame')}, those of the run are for "
             f"{cfg['action_repeat']}; set action_repeat={repeat}"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from drqv2.config.formatting import counted
 from drqv2.datasets.episodes import Episode
 
 _BARS, _BINS = 40, 10
@@ -44,8 +45,9 @@ class Summary:
             return "no episode"
         returns = np.array(self.returns)
         return (
-            f"{len(returns):,} episodes, {sum(self.lengths):,} transitions, return {returns.mean():.1f} "
-            f"({returns.min():.1f} to {returns.max():.1f}), {self.nbytes / 1e6:,.1f} MB in memory"
+            f"{counted(len(returns), 'episode')}, {counted(sum(self.lengths), 'transition')}, "
+            f"return {returns.mean():.1f} ({returns.min():.1f} to {returns.max():.1f}), "
+            f"{self.nbytes / 1e6:,.1f} MB in memory"
         )
 
     def card(self) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drqv2.config.formatting import counted
 from drqv2.config.schema import CFGS
 from drqv2.doctor import measure
 from drqv2.errors import UserError
@@ -116,7 +117,7 @@ def device() -> Iterator[Finding]:
         text = f"cuda:{index} {torch.cuda.get_device_name(index)}, {free:.1f} of {total:.1f} GiB free, bf16 {bf16}"
         yield Finding("ok", "device", text)
     name, bf16 = machine.processor()
-    text = f"CPU {name}, {machine.cores():g} cores, bf16 {_BF16[bf16]}"
+    text = f"CPU {name}, {counted(machine.cores(), 'core')}, bf16 {_BF16[bf16]}"
     if torch.cuda.is_available() or not machine.has_nvidia():
         yield Finding("ok", "device", text)
     elif torch.version.cuda is None:
@@ -185,7 +186,8 @@ def rendering(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
         text += ": software rendering, because NVIDIA's EGL is missing"
         advice = "apt-get install libnvidia-gl-VERSION (the driver's); in docker: -e NVIDIA_DRIVER_CAPABILITIES=all"
         yield Finding("warn", "renderer", text, advice)
-    text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {cfg['image_size']} pixels, {cfg['action_repeat']} frames)"
+    frames = counted(cfg["action_repeat"], "frame")
+    text = f"{found['ms']:.1f} ms ({cfg['task_name']}, {cfg['image_size']} pixels, {frames})"
     if found["blank"]:
         yield Finding("fail", "render + step", f"{text}: the image has only one colour", another)
     else:
@@ -210,7 +212,7 @@ def update(cfg: dict[str, Any], found: dict[str, Any]) -> Iterator[Finding]:
     ms = measure.update_ms(cfg, device, found["actions"])
     text = f"{ms:.1f} ms on {device} (preset={cfg['preset']}: batch {cfg['batch_size']}, {cfg['image_size']} pixels)"
     hours = hours_of_a_run(cfg, found["ms"], ms)
-    duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    duration = f"{hours:.1f} hours" if hours >= 1 else counted(round(60 * hours), "minute")
     made = not INSTALLED and cfg["preset"] == ("paper" if machine.has_nvidia() else "cpu")
     command = "make train" if made else "a run"
     text += f": {command} ({cfg['num_train_frames']:,} frames) takes about {duration}"

@@ -239,7 +239,7 @@ def shown(value: Any) -> str:
     if shape is not None and hasattr(value, "dtype"):
         return f"{value.dtype} {list(shape)}" if math.prod(shape) != 1 else f"{value!r:.60}"
     if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {len(value)} values"
+        return f"a {type(value).__name__} of {len(value)} {'value' if len(value) == 1 else 'values'}"
     return f"{type(value).__name__} {value!r:.60}" if value is not None else "None"
 
 

@@ -201,7 +201,7 @@ class EnvProcess:
         before = self._answers.value
         while not self._pipe.poll(seconds):
             if self._answers.value == before:
-                raise TimeoutError(f"has not replied for {seconds:g} seconds")
+                raise TimeoutError(f"has not replied for {seconds:g} s")
             before = self._answers.value
         replies, messages = self._pipe.recv()
         for message in messages:

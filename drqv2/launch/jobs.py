@@ -82,8 +82,8 @@ class Job:
             message, code = (f"error: {told}", told.code) if told else (traceback.format_exc(), 1)
         # Outside the handlers, so that the exception does not keep alive what the job held in memory.
         print(as_here(message), file=sys.stderr, flush=True)
-        if code == UserError.code:
-            files.remove_unbegun(work_dir)
+        if code == UserError.code and files.is_unbegun(work_dir):
+            files.remove_failed(work_dir)
         if sweep:
             self.failed += 1
             raise JobFailed(message.strip())

@@ -98,6 +98,9 @@ class Console:
     def remember(self, ty: str, row: Mapping[str, float]) -> None:
         """Take note of a row from before a resume, which is not shown again."""
 
+    def evaluating(self, frame: int, ended: int, episodes: int) -> None:
+        """Show that an evaluation takes long, until its row: how many of its episodes have ended."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -116,6 +119,7 @@ class PlainConsole(Console):
     def __init__(self, tasks: Sequence[str] = ()) -> None:
         self._tasks = TaskRows(tasks)
         self._explained = False
+        self._evaluating = -1  # frame of the evaluation that was announced last
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Print the row's known columns."""
@@ -136,6 +140,12 @@ class PlainConsole(Console):
         """Take note of the evaluations before a resume, for the plots of the tasks."""
         if ty == "eval":
             self._tasks.add(row)
+
+    def evaluating(self, frame: int, ended: int, episodes: int) -> None:
+        """Print a line, once for each evaluation."""
+        if self._evaluating != frame:
+            print(f"evaluating at frame {frame}, episodes: {episodes}", flush=True)
+            self._evaluating = frame
 
 
 @dataclass
@@ -191,6 +201,7 @@ class Dashboard(Console):
         self._tasks = TaskRows(tasks)
         self._title, self._status, self._machine = title, status, machine
         self._rows: dict[str, Mapping[str, float]] = {}
+        self._evaluating = ""
         self._start = (time.monotonic(), 0)
         self._live = Live(get_renderable=self._render_or_error, console=terminal or Terminal(), refresh_per_second=1)
         self._entered = ExitStack()
@@ -201,8 +212,13 @@ class Dashboard(Console):
             self._rows[ty] = dict(row)
         if ty == "eval":
             self._tasks.add(row)
+            self._evaluating = ""
 
     remember = show  # the dashboard is the same after a resume
+
+    def evaluating(self, frame: int, ended: int, episodes: int) -> None:
+        """Show how far the evaluation is, from the next redraw on."""
+        self._evaluating = f", evaluating: {ended:,}/{episodes:,} episodes"
 
     def __enter__(self) -> Self:
         outputs = (sys.stdout, sys.stderr)
@@ -258,7 +274,7 @@ class Dashboard(Console):
         lines += [Text(f"{label:<9}{text}", overflow="fold") for label, text in status.details.items()]
         if machine := self._machine():
             lines.append(Text("machine  " + "  ".join(f"{name} {value}" for name, value in machine.items())))
-        return Panel(Group(*lines), title=self._title, title_align="left")
+        return Panel(Group(*lines), title=self._title + self._evaluating, title_align="left")
 
     def _returns(self, status: Status) -> Text:
         text = Text("return   ")

@@ -13,13 +13,15 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from drqv2.config.formatting import counted
 from drqv2.config.kinds import EvenInt, Int, Key, Text
-from drqv2.errors import UserError
+from drqv2.errors import UserError, not_installed
 from drqv2.evaluation import screen
 from drqv2.launch.arguments import run_tool
 from drqv2.logging import overlay
@@ -31,6 +33,8 @@ KEYS: dict[Key, Any] = {
     Key("out", Text(), "Film of the first episode, FILE.mp4; or none.", null="the policy's name, here"): None,
     Key("render_size", EvenInt(16, 2048), "Height and width of the film.", "pixels"): 256,
 }
+
+_NEEDED = {"onnxruntime": "export", "gymnasium": "gym"}  # packages, and the extras that they are in
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -46,7 +50,7 @@ def run(sources: Sequence[str], values: dict[str, Any]) -> None:
         values: of all KEYS.
 
     Raises:
-        UserError: there is no such policy, or its world cannot be rebuilt.
+        UserError: there is no such policy, its world cannot be rebuilt, or packages are missing.
     """
     if len(sources) != 1:
         raise UserError("give one policy: python -m drqv2.play policy.onnx [key=value ...]")
@@ -54,6 +58,9 @@ def run(sources: Sequence[str], values: dict[str, Any]) -> None:
     film = Path(values["out"] or f"{path.stem}.mp4")
     if values["out"] != "none" and film.suffix != ".mp4":
         raise UserError(f"out={film}: must end in .mp4, or be none")
+    extras = {package: extra for package, extra in _NEEDED.items() if find_spec(package) is None}
+    if extras:
+        raise UserError(not_installed(" and ".join(extras), ",".join(extras.values())))
     policy = Policy(path)
     try:
         env = policy.world.make(render_mode="rgb_array", render_size=values["render_size"])
@@ -69,7 +76,7 @@ def run(sources: Sequence[str], values: dict[str, Any]) -> None:
                 ends.append(seen[-1])
             else:
                 ends.append(deque(steps, maxlen=1)[0])
-            print(f"episode {episode}: return {ends[-1].total:.1f}, {ends[-1].steps} steps", flush=True)
+            print(f"episode {episode}: return {ends[-1].total:.1f}, {counted(ends[-1].steps, 'step')}", flush=True)
     finally:
         env.close()
     print(_summary([end.total for end in ends], policy))
@@ -86,8 +93,8 @@ def _summary(totals: Sequence[float], policy: Policy) -> str:
     """Return the mean return, beside that of the evaluation in the file."""
     task, measured = policy.world.training["task"], policy.world.returns
     return (
-        f"{task}: mean {np.mean(totals):.1f} of {len(totals)} episodes; when exported, {measured['mean']:.1f} of "
-        f"{measured['episodes']}"
+        f"{task}: mean {np.mean(totals):.1f} of {counted(len(totals), 'episode')}; "
+        f"when exported, {measured['mean']:.1f} of {measured['episodes']}"
     )
 
 

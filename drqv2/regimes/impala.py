@@ -14,6 +14,7 @@ import torch
 from omegaconf import DictConfig
 
 from drqv2 import utils
+from drqv2.config.formatting import counted
 from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError, not_installed
@@ -102,9 +103,9 @@ class ImpalaWorkspace(BaseWorkspace):
         )
         actors = self.make_ray_actors(setup, number) if cfg.cluster == "ray" else self.make_processes(setup, number)
         print(
-            f"actors: {cfg.num_actors} processes, each with {self.envs_of_actor} environments of "
+            f"actors: {counted(cfg.num_actors, 'process')}, each with {counted(self.envs_of_actor, 'environment')} of "
             f"{cfg.env._target_ or cfg.task_name}; an update learns from {cfg.batch_size} x {cfg.unroll_length} steps; "
-            f"{number} buffers of {self.envs_of_actor} x {cfg.unroll_length} steps"
+            f"{counted(number, 'buffer')} of {self.envs_of_actor} x {cfg.unroll_length} steps"
         )
         threads, version = cfg.num_learner_threads, lambda: self.weights.version
         return Batches(actors, per_batch, threads, self.policy_device, version, cfg.max_policy_lag)
@@ -270,7 +271,7 @@ class ImpalaWorkspace(BaseWorkspace):
             self.batches = self.make_batches_in_turn()
             self.batches.unroller.load_state_dict(actor["unroller"], self.vector.restore(actor["envs"]))
         else:
-            print(f"the {self.cfg.num_envs} environments begin new episodes; rollouts in flight are lost")
+            print("all environments begin new episodes; rollouts in flight are lost")
             if self.cfg.deterministic:
                 self.vector.close()
                 self.vector = make_actor_vector(self.cfg, self.global_step, 0, 0)

@@ -11,6 +11,7 @@ import numpy as np
 from dm_env import specs
 
 from drqv2 import utils
+from drqv2.config.formatting import counted
 from drqv2.datasets.copying import fill_replay
 from drqv2.datasets.episodes import Arrays
 from drqv2.datasets.learnable import first_learnable
@@ -136,14 +137,16 @@ class OfflineWorkspace(BaseWorkspace):
             transitions = fill_replay(cfg.data, replay_dir, self.shapes, size, ReadOptions.of(cfg))
             if size is None:
                 cfg.replay_buffer_size = transitions if cfg.then is None else max(transitions, _COLLECTED)
-                print(f"replay_buffer_size: {cfg.replay_buffer_size} (auto: the data have {transitions} transitions)")
+                data = counted(transitions, "transition")
+                print(f"replay_buffer_size: {cfg.replay_buffer_size} (auto: the data have {data})")
             self.make_replay()
             self.snapshots.store_config()  # with what `auto` has become
         except BaseException:
             left.delete()
             raise
         self.replay_storage.add_existing()
-        print(f"data: {transitions} transitions in {self.replay_storage.num_episodes} episodes of {cfg.data}")
+        episodes = counted(self.replay_storage.num_episodes, "episode")
+        print(f"data: {counted(transitions, 'transition')} in {episodes} of {cfg.data}")
 
     def require_beginning(self) -> None:
         """Raise UserError if the data is gone."""

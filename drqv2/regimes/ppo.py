@@ -10,6 +10,7 @@ import numpy as np
 
 from drqv2 import utils
 from drqv2.agents.ppo_mlp import Kernels
+from drqv2.config.formatting import counted
 from drqv2.config.rules import default_minibatch
 from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
@@ -52,7 +53,8 @@ class PPOWorkspace(BaseWorkspace):
 
         print(
             f"environments: {cfg.num_envs} of {cfg.env._target_ or cfg.task_name}, in {self.vector.name}; an "
-            f"update learns from {cfg.segments} segments of {cfg.horizon} steps, in minibatches of {cfg.minibatch_size}"
+            f"update learns from {counted(cfg.segments, 'segment')} of {counted(cfg.horizon, 'step')}, "
+            f"in minibatches of {cfg.minibatch_size}"
             f"{', in C++' if getattr(self.agent, 'kernels', None) is Kernels.CPP else ''}"
         )
         self.train_until_step = utils.Until(cfg.total_timesteps)
@@ -176,7 +178,7 @@ class PPOWorkspace(BaseWorkspace):
             self.segments.load_state_dict(saved["collector"], self.vector.restore(saved["train_envs"]))
             return
         print(
-            f"the {self.cfg.num_envs} environments begin new episodes: {self.vector.name} cannot return to a state "
+            f"all environments begin new episodes: {self.vector.name} cannot return to a state "
             "within one; agent, optimizers, random generators, counters and logs continue exactly"
         )
         self.vector.close()

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from drqv2.config.formatting import counted
 from drqv2.evaluation.over_tasks import iqm_over_tasks
 from drqv2.report import charts, style
 from drqv2.report.charts import Chart, Entry
@@ -81,7 +82,7 @@ def _left_out(tasks: Mapping[str, Sequence[Group]], settings: Sequence[Scores], 
 
 def _entry(scores: Scores) -> Entry:
     group = scores.group
-    title = f"{group.label} ({len(scores.tasks)} tasks, seeds of each: {scores.described()})"
+    title = f"{group.label} ({counted(len(scores.tasks), 'task')}, seeds of each: {scores.described()})"
     return Entry(group.short, title, style.colour(group.setting), style.dash(group.setting))
 
 

@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from drqv2.config.formatting import counted
 from drqv2.evaluation.statistics import iqm, mean
 from drqv2.report import style
 from drqv2.report.curves import MAX_POINTS, Curve, group_curve, series, thinned
 from drqv2.report.groups import Group
-from drqv2.report.published import Published, Reference, within
+from drqv2.report.published import DRQV2, Published, Reference, within
 
 STATISTICS = {"mean": mean, "IQM": iqm}
 X_AXES = {"frames": "frames", "hours": "time"}  # -> name of the button
@@ -119,9 +120,9 @@ def curves_chart(
     traces: list[Trace] = []
     last = max((run.frames[-1] for group in groups for run in group.runs if len(run.frames)), default=0.0)
     if published is not None:
-        count = f"{int(published['n_seeds'].max())} seeds"
-        entries.append(Entry(f"DrQ-v2, published ({count})", f"mean and range of {count}", style.GREY, "dot"))
-        traces += _reference_traces(0, "DrQ-v2, published", within(published, last))
+        count = counted(int(published["n_seeds"].max()), "seed")
+        entries.append(Entry(DRQV2, f"{DRQV2}: mean and range of {count}", style.GREY, "dot"))
+        traces += _reference_traces(0, DRQV2, within(published, last))
     for group in groups:
         entries.append(Entry(group.short, group.title, style.colour(group.setting), style.dash(group.setting)))
         traces += _group_traces(group, len(entries) - 1, metrics)

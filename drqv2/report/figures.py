@@ -12,7 +12,7 @@ from drqv2.evaluation.statistics import mean
 from drqv2.report import style
 from drqv2.report.curves import group_curve
 from drqv2.report.groups import Group, seeds
-from drqv2.report.published import Published, Reference, within
+from drqv2.report.published import DRQV2, Published, Reference, within
 
 _PANEL_POINTS = 80  # per curve of a small panel
 P = ParamSpec("P")
@@ -112,8 +112,7 @@ def _panel(
     metric = _metric(groups)
     last = max((run.frames[-1] for group in groups for run in group.runs if len(run.frames)), default=0.0)
     if published is not None and metric == "returns":
-        curve = within(published, last)
-        style.draw_published(axes, curve, "DrQ-v2, published: mean and range")
+        style.draw_published(axes, within(published, last), DRQV2)
     for reference in references if metric == "returns" else ():
         curve, colour = within(reference.curve, last), style.colour_of_method(reference.number)
         axes.plot(curve["frame"], curve["mean"], color=colour, linestyle=":", linewidth=1.2, label=reference.short)

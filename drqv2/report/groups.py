@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from drqv2.config.formatting import counted
 from drqv2.evaluation.statistics import LEAST
 from drqv2.report.published import Published
 from drqv2.report.runs import Run
@@ -24,7 +25,7 @@ class Group:
     Attributes:
         task: name of the task, or the label of several.
         label: the keys in which the group differs from most runs of the page.
-        short: the same in at most about 44 characters; the groups of a setting have the same one on all tasks.
+        short: what tells it from the others, in at most about 44 characters; the same on all tasks.
         setting: number of the setting, the same on all tasks.
         runs: ordered by seed.
     """
@@ -63,7 +64,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
 def seeds(runs: Sequence[Run]) -> str:
     """Return how many seeds there are, in words, and whether they are too few for an interval."""
     few = "" if has_interval(runs) else ", no interval"
-    return f"{len(runs)} seed{'s' if len(runs) > 1 else ''}{few}"
+    return f"{counted(len(runs), 'seed')}{few}"
 
 
 def has_interval(runs: Sequence[Run]) -> bool:

@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drqv2.config.formatting import counted
 from drqv2.errors import UserError
 from drqv2.report.tables import read_table
 
 Published = dict[str, np.ndarray]  # frame, mean, min, max and n_seeds, each [N]
+DRQV2 = "DrQ-v2, published"  # in every legend and table
+_NAMES = {"dreamerv3": "DreamerV3", "drqv2": "DrQ-v2", "mrq": "MR.Q", "tdmpc2": "TD-MPC2"}
 _ALIASES = {"ball_in_cup_catch": "cup_catch"}  # dm_control's name, and that of cfgs/task
 
 
@@ -32,19 +35,23 @@ class Reference(NamedTuple):
 
     @property
     def short(self) -> str:
-        """Method, source and number of seeds, for a legend."""
-        where = self.source.split(maxsplit=1)[0] if self.source else "published"
-        return f"{self.method} ({where}, {self.seeds})"
+        """The method, for a legend."""
+        return f"{_NAMES.get(self.method, self.method.upper())}, published"
+
+    @property
+    def long(self) -> str:
+        """The method, its source and the number of seeds, for a table."""
+        return f"{self.short} ({', '.join([*self.source.split()[:1], self.seeds])})"
 
     @property
     def seeds(self) -> str:
         """How many seeds there are, in words."""
-        return f"{int(self.curve['n_seeds'].max())} seeds"
+        return counted(int(self.curve["n_seeds"].max()), "seed")
 
     @property
     def title(self) -> str:
-        """The same with the whole source."""
-        return f"{self.method}: mean and range of {self.seeds}. Source: {self.source or 'unknown'}"
+        """The same with the whole source, in words."""
+        return f"{self.short}: mean and range of {self.seeds}. Source: {self.source or 'unknown'}"
 
 
 def read_published(path: Path, faults: list[str]) -> dict[str, Published]:

@@ -46,6 +46,7 @@ class Run:
         parts: of a run of several tasks, each task's own part.
         whole: of a part, the label of the run's tasks; "" of a run.
         learnt: False of a part whose task the run plays but does not learn from.
+        given: what the command line said, by name preset and agent too.
     """
 
     path: Path
@@ -66,6 +67,7 @@ class Run:
     parts: list[Run] = field(default_factory=list)
     whole: str = ""
     learnt: bool = True
+    given: dict[str, str] = field(default_factory=dict)
 
     @property
     def fps(self) -> float:
@@ -144,12 +146,23 @@ def read(path: Path) -> Run:
         videos=sorted(videos, key=lambda video: int(video.stem)),
         faults=faults + [f"{p.name} was damaged and is in quarantine" for p in sorted(path.glob("quarantine/*"))],
         action_repeat=config["action_repeat"],
+        given=_given(path),
     )
     if run.several:
         names = enumerate(map(str, config["tasks"]))
         found = (_part(run, [row for row, _ in rows], i, name) for i, name in names)
         run.parts = [part for part in found if len(part.frames)]
     return run
+
+
+def _given(path: Path) -> dict[str, str]:
+    """Return what the command line of a run's first start said, by name; {} of a run that a program has started."""
+    try:
+        words = OmegaConf.to_container(OmegaConf.load(path / ".hydra/overrides.yaml"))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException):
+        return {}
+    parts = (str(word).lstrip("+~").partition("=") for word in words or ())
+    return {name: value for name, _, value in parts}
 
 
 def _part(run: Run, rows: Sequence[dict[str, str]], index: int, name: str) -> Run:

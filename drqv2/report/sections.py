@@ -16,7 +16,7 @@ from drqv2.report import charts, figures, films
 from drqv2.report.comparison import improvement, written
 from drqv2.report.curves import last_common, values_at
 from drqv2.report.groups import Group, has_interval, warnings
-from drqv2.report.published import Published, Reference
+from drqv2.report.published import DRQV2, Published, Reference
 from drqv2.report.runs import Run
 from drqv2.report.scores import Scores, seeds_of
 
@@ -37,9 +37,13 @@ class Others:
     references: dict[str, list[Reference]] = field(default_factory=dict)
     shown: Sequence[str] = ()
 
+    def methods(self, task: str) -> list[Reference]:
+        """Return a task's curves of other methods: without DrQ-v2's, where that is drawn already."""
+        return [one for one in self.references.get(task, ()) if one.short != DRQV2 or task not in self.published]
+
     def static(self, task: str) -> list[Reference]:
         """Return what static figures of a task show of other methods."""
-        return [one for one in self.references.get(task, ()) if one.method in self.shown]
+        return [one for one in self.methods(task) if one.method in self.shown]
 
 
 def section(
@@ -62,7 +66,7 @@ def section(
         means = dict(zip(published["frame"].tolist(), published["mean"].tolist(), strict=True))
         cells = [f"{means[frame]:.0f}" if frame in means else "" for frame in _FRAMES]
         seeds = f"{int(published['n_seeds'].max())}"
-        name_of = {"short": "DrQ-v2, published (mean)", "label": "", "success": ""}
+        name_of = {"short": DRQV2, "label": "", "success": ""}
         rows.append({"seeds": seeds, "cells": cells, "best": "", "latest": "", "better": "", **name_of})
     used = [i for i in range(len(_FRAMES)) if any(row["cells"][i] for row in rows)]
     for row in rows:
@@ -76,7 +80,7 @@ def section(
         "name": name,
         "rewards": rewards_of([name for run in every for name in _played(run)]),
         "several": several_tasks(groups),
-        "chart": charts.curves_chart(groups, published, others.references.get(name, ()), others.shown),
+        "chart": charts.curves_chart(groups, published, others.methods(name), others.shown),
         "image": image,
         "frames": [_FRAMES[i] for i in used],
         "rows": rows,

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
 from drqv2.config.checks import leaves
 from drqv2.config.dm_control import every_task
-from drqv2.config.formatting import show
+from drqv2.config.formatting import counted, show
 from drqv2.config.schema import CFGS, defaults, free_in_a_setting
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.config.tables.shared import FIRST_REGIME
@@ -20,6 +20,7 @@ from drqv2.errors import UserError
 from drqv2.report.runs import Run
 
 _TASK = {"task_name", "env_id"}  # a setting is the same on all tasks
+_AGENT = "agent._target_"
 _OF_TASK = "the task's default"
 _LONGEST, _LONGEST_VALUE = 44, 20  # characters of a short label, and of a value in it
 
@@ -31,12 +32,27 @@ class Setting:
     Attributes:
         index: its number among the settings of the page, by which it gets its colour.
         label: every key in which it differs from most runs.
-        short: the same in at most about 44 characters, for legends; different settings have different ones.
+        short: what tells it from the others, in at most about 44 characters, for legends; different settings have
+            different ones.
     """
 
     index: int
     label: str
     short: str
+
+
+class _Family(NamedTuple):
+    """Settings whose keys are much the same.
+
+    Attributes:
+        tasks: the regime, and the list of tasks of runs of several.
+        name: what to call these.
+        preset: "" without one.
+    """
+
+    tasks: tuple[str, str]
+    name: str
+    preset: str
 
 
 def settings(runs: Sequence[Run]) -> dict[int, Setting]:
@@ -49,9 +65,10 @@ def settings(runs: Sequence[Run]) -> dict[int, Setting]:
         members.setdefault(tuple(own.get(name, "null") for name in differing), []).append(i)
     rows = [_readable(dict(zip(differing, key, strict=True)), runs) for key in members]
     families = [_family(runs[numbers[0]]) for numbers in members.values()]
+    given = [{name: value for i in numbers for name, value in runs[i].given.items()} for numbers in members.values()]
     counts = [len(numbers) for numbers in members.values()]
     labels = [_full(row, _usual(rows, counts)) for row in rows]
-    shorts = _shorts(rows, counts, families)
+    shorts = _shorts(rows, counts, families, given)
     found: dict[int, Setting] = {}
     for index, (label, short, numbers) in enumerate(zip(labels, shorts, members.values(), strict=True)):
         setting = Setting(index, label or ("default settings" if differing else "all runs"), short)
@@ -109,13 +126,13 @@ def _task_keys(name: str) -> dict[str, Any]:
     return found | leaves(content)
 
 
-def _family(run: Run) -> tuple[str, str]:
-    """Return whose keys are much the same, runs of a regime or of a list of tasks, and what to call them."""
-    regime = str(run.config.get("regime", FIRST_REGIME))
+def _family(run: Run) -> _Family:
+    regime, preset = str(run.config.get("regime", FIRST_REGIME)), run.given.get("preset", "")
     if not run.several:
-        return regime, regime
+        return _Family((regime, ""), regime, preset)
     names = run.config["tasks"]
-    return show(names), f"{regime} {run.task if run.task in TASK_GROUPS else f'{len(names)} tasks'}"
+    several = f"{regime} {run.task if run.task in TASK_GROUPS else counted(len(names), 'task')}"
+    return _Family((regime, show(names)), several, preset)
 
 
 def _usual(rows: Sequence[Mapping[str, str]], counts: Sequence[int]) -> dict[str, str]:
@@ -131,20 +148,37 @@ def _full(row: Mapping[str, str], usual: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in row.items() if value != usual[name])
 
 
-def _shorts(rows: Sequence[Mapping[str, str]], counts: Sequence[int], families: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a short label for each setting: its family if there are several, and what differs within it."""
-    texts = []
-    for row, family in zip(rows, families, strict=True):
+def _shorts(
+    rows: Sequence[Mapping[str, str]],
+    counts: Sequence[int],
+    families: Sequence[_Family],
+    given: Sequence[Mapping[str, str]],
+) -> list[str]:
+    """Return a short label for each setting: its family if there are several, and what differs within it.
+
+    What the user has not given follows from preset and agent. It is named where these do not tell settings apart.
+    """
+    brief, whole = [], []
+    everywhere = _usual(rows, counts)
+    for row, family, own in zip(rows, families, given, strict=True):
         mine = [i for i, other in enumerate(families) if other == family]
         usual = _usual([rows[i] for i in mine], [counts[i] for i in mine])
-        unusual = {name: value for name, value in row.items() if value != usual[name]}
-        short_names = Counter(_last(name) for name in unusual)
-        parts = [middle(family[1], _LONGEST_VALUE)] if len(set(families)) > 1 else []
-        for name, value in unusual.items():
-            if name == "num_envs" and row.get("envs_per_task") == value:
-                continue  # the same again
-            parts.append(f"{_last(name) if short_names[_last(name)] == 1 else name}={_short_value(name, value)}")
-        texts.append(_joined(parts) or ("default settings" if any(rows) else "all runs"))
+        unusual = {
+            name: value
+            for name, value in sorted(row.items(), key=lambda item: (item[0] != _AGENT, item[0] not in own))
+            if value != usual[name] or (name in own and value != everywhere[name])
+        }
+        parts = [middle(family.name, _LONGEST_VALUE)] if len({one.tasks for one in families}) > 1 else []
+        if family.preset and len({one.preset for one in families}) > 1:
+            parts.append(f"preset={family.preset}")
+        told = {name: value for name, value in unusual.items() if name == _AGENT or name in own or not own}
+        brief.append(_text(parts, told, row, own))
+        whole.append(_text(parts, unusual, row, own))
+    unclear = {text for text, count in Counter(brief).items() if count > 1}
+    usual_name = "default settings" if any(rows) else "all runs"
+    texts = [
+        (every if text in unclear else text or every) or usual_name for text, every in zip(brief, whole, strict=True)
+    ]
     seen: Counter[str] = Counter()
     repeated = {text for text, count in Counter(texts).items() if count > 1}
     for i, text in enumerate(texts):
@@ -152,6 +186,21 @@ def _shorts(rows: Sequence[Mapping[str, str]], counts: Sequence[int], families: 
         if text in repeated:
             texts[i] = f"{text} ({seen[text]})"
     return texts
+
+
+def _text(parts: Sequence[str], told: Mapping[str, str], row: Mapping[str, str], given: Mapping[str, str]) -> str:
+    """Return a short label of a family's name and of keys with their values, of which some say nothing more."""
+    implied = {"agent_dir"} if _AGENT in told else set()
+    if row.get("envs_per_task") == row.get("num_envs"):
+        implied.add("num_envs")
+    shown = {name: value for name, value in told.items() if name not in implied}
+    shown = {name: value for name, value in shown.items() if value != "null" or name in given} or shown
+    short_names = Counter(_last(name) for name in shown)
+    found = list(parts)
+    for name, value in shown.items():
+        value = given.get("agent", value) if name == _AGENT else value
+        found.append(f"{_last(name) if short_names[_last(name)] == 1 else name}={_short_value(name, value)}")
+    return _joined(found)
 
 
 def _joined(parts: Sequence[str]) -> str:
@@ -165,7 +214,7 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _last(name: str) -> str:
-    return "agent" if name == "agent._target_" else name.rpartition(".")[2]
+    return "agent" if name == _AGENT else name.rpartition(".")[2]
 
 
 def _short_value(name: str, value: str) -> str:

@@ -73,17 +73,16 @@ def thousands(value: float, _: object = None) -> str:
     return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"
 
 
-def draw_published(axes: Any, curve: Any, label: str, band: str | None = None) -> Any:
+def draw_published(axes: Any, curve: Any, label: str) -> Any:
     """Draw DrQ-v2's published curve as in every chart: the mean dotted, over the range of the seeds.
 
     Args:
         axes: matplotlib's.
         curve: arrays or lists by the names frame, mean, min and max.
         label: of the mean in the legend.
-        band: of the range; None for none.
 
     Returns:
         The line of the mean.
     """
-    axes.fill_between(curve["frame"], curve["min"], curve["max"], color=GREY, alpha=0.2, linewidth=0, label=band)
+    axes.fill_between(curve["frame"], curve["min"], curve["max"], color=GREY, alpha=0.2, linewidth=0)
     return axes.plot(curve["frame"], curve["mean"], color=GREY, linestyle=":", linewidth=1.2, label=label)[0]

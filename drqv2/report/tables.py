@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from drqv2.config.formatting import counted
+
 
 def read_table(path: Path, names: Sequence[str], faults: list[str]) -> list[tuple[dict[str, str], list[float]]]:
     """Return the rows of a CSV file, each with its columns `names` as numbers; none if the file does not exist.
@@ -32,7 +34,7 @@ def read_table(path: Path, names: Sequence[str], faults: list[str]) -> list[tupl
         else:
             bad += 1
     if bad:
-        faults.append(f"{bad} damaged rows in {path.name}")
+        faults.append(f"{counted(bad, 'damaged row')} in {path.name}")
     return good
 
 
@@ -59,7 +61,7 @@ def read_json_lines(path: Path, faults: list[str]) -> list[dict[str, Any]]:
         else:
             bad += 1
     if bad:
-        faults.append(f"{bad} damaged lines in {path.name}")
+        faults.append(f"{counted(bad, 'damaged line')} in {path.name}")
     return good
 
 

@@ -205,7 +205,7 @@ class ActorProcesses:
             actor.steps, actor.moved_at = steps, now
         seconds = self.hang_seconds if actor.started else max(self.hang_seconds, START_SECONDS)
         if now - actor.moved_at > seconds:
-            self._replace(actor, f"has not stepped for {seconds:.0f} seconds")
+            self._replace(actor, f"has not stepped for {seconds:.0f} s")
 
     def _replace(self, actor: _Actor, reason: str) -> None:
         self.task.beats["waits_since"][actor.index] = 0.0

@@ -240,7 +240,7 @@ class RayActors:
                 actor.moved_at = now
             seconds = self.hang_seconds if actor.steps else max(self.hang_seconds, START_SECONDS)
             if now - actor.moved_at > seconds:
-                self._replace(actor, f"has not stepped for {seconds:.0f} seconds")
+                self._replace(actor, f"has not stepped for {seconds:.0f} s")
             elif now - actor.moved_at > seconds / 4 and actor.counted is None:
                 actor.counted = actor.handle.count_steps.remote()
         running, wanted = self.running(), len(self._actors)

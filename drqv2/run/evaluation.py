@@ -15,6 +15,7 @@ from drqv2.agents.acting import Act, batch_policy
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.info import Sums, add
 from drqv2.envs.info import metrics as info_metrics
+from drqv2.logging.console import Console
 from drqv2.logging.logger import Logger
 from drqv2.logging.usage import TimeShares
 from drqv2.logging.video import VideoRecorder
@@ -67,6 +68,7 @@ class Run(Protocol):
     timer: Timer
     time_shares: TimeShares
     logger: Logger
+    console: Console
 
     @property
     def global_step(self) -> int: ...  # noqa: D102
@@ -147,6 +149,9 @@ def singly(act: Callable[[Any, int], np.ndarray]) -> Act:
     return lambda time_steps, episodes: list(map(act, time_steps, episodes))
 
 
+_LONG = 2.0  # seconds after which an evaluation is shown
+
+
 def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder) -> EvalStats:
     """Play num_eval_episodes of each task of a run without exploration; log their returns and film the first.
 
@@ -168,8 +173,14 @@ def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder) -> Ev
 
     filmed = run.cfg.save_video is True or (run.cfg.save_video == "last" and run.global_frame >= run.num_frames)
 
+    ended = 0
+
     def watch(episode: int, env: Any, time_step: Any) -> None:
+        nonlocal ended
         run.stop.raise_if_requested()
+        ended += time_step.last()
+        if time.perf_counter() - began > _LONG:
+            run.console.evaluating(run.global_frame, ended, episodes * len(run.tasks))
         if filmed and episode % episodes == 0:
             film.add(episode // episodes, env, time_step)
 

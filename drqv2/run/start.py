@@ -13,7 +13,7 @@ from drqv2.errors import EnvError, NotFiniteError, UserError
 from drqv2.launch.compose import new_run_dir
 from drqv2.logging import provenance
 from drqv2.run import factory, objective
-from drqv2.run.environments import require_renderer, resolve_obs_type
+from drqv2.run.environments import require_renderer, resolve_obs_type, task_names
 from drqv2.run.epochs import reached
 from drqv2.run.progress import Progress
 from drqv2.run.registry import workspace_of
@@ -47,6 +47,8 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
+    if cfg.regime == "multitask" and not cfg.tasks:
+        print(f"a single task, {task_names(cfg)[0]}: tasks=[NAME,NAME] trains several")
     if _too_large_for_cpu(cfg):
         print("without a GPU, these sizes take hours for each 100,000 frames; preset=cpu has smaller ones")
     with ExitStack() as acquired:
@@ -112,32 +114,54 @@ def open_run(regime: str, cfg: DictConfig, work_dir: Path) -> Iterator[BaseWorks
 
     A run of which nothing is left to do, and whose replay is deleted, is a `RunFinished`.
 
+    A new directory is removed again if the run fails to start, or at its first step.
+
     Raises:
         UserError: the configuration does not fit the machine, the environment or the files there.
         Stopped: the process was asked to stop, and a snapshot holds the run.
     """
+    new = files.is_unbegun(work_dir)
     with StopSignals(work_dir) as stop:
         try:
             run = open_workspace(regime, cfg, work_dir, stop)
         except RunFinished as finished:
             yield finished
             return
+        except Exception:
+            if new and not files.in_use(work_dir):  # by a run that began meanwhile
+                files.remove_failed(work_dir)
+            raise
         if cfg.save_snapshot:
             print(f"after an interruption, {resume_hint(work_dir, soon=True)}")
         with run:
             try:
-                yield run
+                with _removed_if_unbegun(run, new):
+                    yield run
             except EnvError as e:
                 then = f"then {resume_hint(work_dir)}" if files.has_snapshot(work_dir) else "and start again"
                 raise type(e)(f"{e}\nFix the environment, {then}") from e
             except NotFiniteError as e:
-                otherwise = " resume_force=true, for example with a smaller lr" if files.has_snapshot(work_dir) else ""
-                raise NotFiniteError(f"{e}\nNo snapshot holds that value: {resume_hint(work_dir)}{otherwise}") from e
+                if not files.has_snapshot(work_dir):
+                    raise
+                otherwise = f"{resume_hint(work_dir)} resume_force=true, for example with a smaller lr"
+                raise NotFiniteError(f"{e}\nNo snapshot holds that value: {otherwise}") from e
             run.close()
             if part := run.next_part():
                 print(part)
             else:
                 conclude(run)
+
+
+@contextmanager
+def _removed_if_unbegun(run: BaseWorkspace, new: bool) -> Iterator[None]:
+    """Remove the directory of a new run whose first step fails, such as the agent's first action."""
+    try:
+        yield
+    except Exception:
+        if new and run.global_step == run.progress.evaluations == 0:  # a resume would start there, too
+            run.close()
+            files.remove_failed(run.work_dir)
+        raise
 
 
 def conclude(run: BaseWorkspace) -> None:

@@ -138,9 +138,14 @@ def restore_weights(agent: Any, saved: dict[str, Any], parts: Sequence[str] | No
 
     Raises:
         RuntimeError: it does not fit, or part of a network is missing.
-        UserError: there is no such part.
+        UserError: there is no such part, or the agent has no networks.
     """
     own = weights(agent_state.capture(agent))  # its tensors are the agent's
+    if not own:
+        raise UserError(
+            f"{type(agent).__name__} has no networks to restore: it must keep what it learns in torch modules "
+            "(nn.Module),\nor define state_dict and load_state_dict; see docs/porting.md#weights"
+        )
     if parts is not None:
         if "stateful" in (saved.get("kind"), own.get("kind")):
             raise UserError(

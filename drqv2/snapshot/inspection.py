@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drqv2.config.formatting import counted
 from drqv2.errors import UserError
 from drqv2.replay.storage import episode_path
 from drqv2.snapshot import agent_weights
@@ -54,13 +55,13 @@ def inspect(run_dir: Path) -> None:
 
 def _evaluations(progress: dict[str, Any]) -> str:
     number = progress["evaluations"]
-    return f"{number} evaluations, best return {progress['best_return']:.1f}" if number else "no evaluation"
+    return f"{counted(number, 'evaluation')}, best return {progress['best_return']:.1f}" if number else "no evaluation"
 
 
 def _inspect_replay(folder: Path, replay: dict[str, Any]) -> None:
     lengths, digests = replay["lengths"].tolist(), [bytes(digest) for digest in replay["digests"].tolist()]
     whole = hashlib.sha256(b"".join(digests)).hexdigest()
-    print(f"replay: {sum(lengths)} transitions in {len(lengths)} episodes, sha256 {whole}")
+    print(f"replay: {counted(sum(lengths), 'transition')} in {counted(len(lengths), 'episode')}, sha256 {whole}")
     if lost := lengths.count(0):
         print(f"  {lost} of them damaged or lost, and not sampled")
     for i, (length, digest) in enumerate(zip(lengths, digests, strict=True)):
@@ -77,7 +78,8 @@ def _inspect_logs(run_dir: Path, logs: dict[str, Any]) -> None:
         there = path.read_bytes() if path.exists() else b""
         # Neither rows after the snapshot nor a new column, for which the file is rewritten, count as damage.
         fits = there.startswith(text.encode()) or len(there.splitlines()) > len(text.splitlines())
-        print(f"{path.name}: {logs['rows'][ty]} rows in the snapshot" + ("" if fits else "; the file is DAMAGED"))
+        rows, damage = counted(logs["rows"][ty], "row"), "" if fits else "; the file is DAMAGED"
+        print(f"{path.name}: {rows} in the snapshot{damage}")
 
 
 def fingerprint(state: Any) -> str:

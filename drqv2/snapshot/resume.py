@@ -33,6 +33,8 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
             changed[name] = now.get(name)
             before, after = (show(cfg[name]) if name in cfg else "absent" for cfg in (was, now))
             said[known[name].resume if name in known else "force"].append(f"{name} {before} -> {after}")
+    for rule, lines in said.items():  # agent.lr, which is ${lr}, is not named beside lr
+        said[rule] = sorted({*lines} - {f"agent.{line}" for line in lines})
     if said["fixed"]:
         raise UserError(
             f"{run_dir} contains a run with other settings: {', '.join(said['fixed'])}\n"

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from drqv2.config.formatting import counted
 from drqv2.errors import UserError
 from drqv2.snapshot import agent_weights
 from drqv2.snapshot import file as snapshot
@@ -40,7 +41,7 @@ def export(source: Path, target: Path) -> None:
         files.write_atomically(target, to_safetensors(tensors, metadata))
     except OSError as e:
         raise UserError(f"{target}: cannot be written ({e.strerror})") from e
-    print(f"{len(tensors)} tensors of frame {state['frame']}: {target}")
+    print(f"{counted(len(tensors), 'tensor')} of frame {state['frame']}: {target}")
 
 
 def import_weights(source: Path, target: Path) -> None:
@@ -75,4 +76,4 @@ def import_weights(source: Path, target: Path) -> None:
         snapshot.save(target, {"frame": 0, "config": {}, "agent": agent})
     except OSError as e:
         raise UserError(f"{target}: cannot be written ({e.strerror})") from e
-    print(f"{len(agent)} tensors: {target}; train with init_from={target}")
+    print(f"{counted(len(agent), 'tensor')}: {target}; train with init_from={target}")

@@ -133,13 +133,13 @@ def remove_leftovers(run_dir: Path) -> None:
         shutil.rmtree(run_dir / f".{name}.tmp", ignore_errors=True)  # see `discard`
 
 
-def remove_unbegun(run_dir: Path) -> None:
-    """Remove the directory of a start that failed before it wrote anything of its own.
+def is_unbegun(run_dir: Path) -> bool:
+    """Return whether no start has written anything of its own into a directory, and none is at work there."""
+    return run_dir.is_dir() and not {path.name for path in run_dir.iterdir()} - {".hydra", LOCK} and not in_use(run_dir)
 
-    Folders below the current one that get empty are removed, too.
-    """
-    if not run_dir.is_dir() or {path.name for path in run_dir.iterdir()} - {".hydra", LOCK}:
-        return
+
+def remove_failed(run_dir: Path) -> None:
+    """Remove the directory of a start that failed, and those of its parents below the current one that get empty."""
     shutil.rmtree(run_dir, ignore_errors=True)
     with suppress(OSError):  # the first that is not empty
         for folder in run_dir.parents:

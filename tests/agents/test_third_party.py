@@ -315,6 +315,19 @@ def test_mistakes_in_an_agent_are_shown_where_they_are(
     assert "workspace.py" not in error
 
 
+@pytest.mark.parametrize(("wrong", "code"), [("[None]", 2), ("* float('nan')", 76), (".missing", 1)])
+def test_a_run_whose_first_action_is_wrong_leaves_no_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, code: int
+) -> None:
+    act = BROKEN.replace("update(self, replay_iter, step)", "act(self, obs, step, eval_mode)")
+    (tmp_path / "broken.py").write_text(act.replace("self.learn(None)", f"super().act(obs, step, eval_mode){wrong}"))
+    with pytest.raises(SystemExit) as leaving:
+        run(tmp_path / "run", f"agent_dir={tmp_path}", "agent._target_=broken.Broken")
+    assert leaving.value.code == code
+    assert "resume" not in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 LATER = """
 from pathlib import Path
 

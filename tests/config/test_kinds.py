@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from drqv2.config.formatting import show
+from drqv2.config.formatting import counted, show
 from drqv2.config.kinds import (
     Bool,
     Choice,
@@ -109,3 +109,10 @@ def test_values_on_the_command_line_of_a_tool(kind, text, value):
 )
 def test_values_are_shown_as_typed(value, text):
     assert show(value) == text
+
+
+def test_things_are_counted() -> None:
+    counts = (0, 1, 2, 1.5, 1200, 1_100_000)
+    assert [counted(n, "core") for n in counts[:4]] == ["0 cores", "1 core", "2 cores", "1.5 cores"]
+    assert [counted(n, "process") for n in counts[1:3]] == ["1 process", "2 processes"]
+    assert [counted(n, "frame") for n in counts[4:]] == ["1,200 frames", "1,100,000 frames"]

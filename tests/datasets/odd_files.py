@@ -682,7 +682,7 @@ def our_own_to_clip(folder: Path) -> Expected:
     return [{"action": action.clip(-1, 1)}, {"action": numbers()["action"]}]
 
 
-@odd("has 1 rows: at least a reset and a step are needed")
+@odd("has 1 row: at least a reset and a step are needed")
 def a_reset_alone(folder: Path) -> None:
     own(folder, **{name: array[:1] for name, array in {"frame": images(), **_columns()}.items()})
 

@@ -197,7 +197,7 @@ def test_a_bad_shape_is_named() -> None:
     del episode["frame"]
     assert list(problems(episode)) == ["observation missing; it has action, discount, reward"]
     (only,) = problems({name: array[:1] for name, array in arrays().items()})
-    assert only.startswith("has 1 rows")
+    assert only.startswith("has 1 row:")
 
 
 def test_damaged_files_are_left_out_and_named(tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ def test_only_hdf5_and_minari_need_the_extra(tmp_path: Path, monkeypatch: pytest
     for make in (own, drqv2_npz, vd4rl_npz):
         assert len(read(make(tmp_path / make.__name__))[0]) == 3
     for place, package in ((hdf5, "h5py"), ("minari:drqv2/made-v0", "minari")):
-        with pytest.raises(UserError, match=rf'{package} is not installed. Install it: pip install -e ".\[offline\]"'):
+        with pytest.raises(UserError, match=rf'{package} must be installed: pip install -e ".\[offline\]"'):
             read(place)
 
 

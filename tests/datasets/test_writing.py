@@ -247,7 +247,7 @@ def test_a_package_that_is_missing_is_named(
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
     words, _ = target_and_place(kind, tmp_path)
-    assert f"{package} is not installed. Install it" in refused(capsys, "convert", source, *words)
+    assert f"{package} must be installed: pip install" in refused(capsys, "convert", source, *words)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "minari") == ["data"]
 
 

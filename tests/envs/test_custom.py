@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,6 +21,8 @@ from drqv2.envs import make, notices
 from drqv2.errors import UserError
 from drqv2.utils import TRAIN_ENV, spawn_seed
 from tests.envs.toys import Counter, Dice, Grid
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def same(a: Any, b: Any) -> bool:
@@ -36,6 +40,17 @@ def test_image_observation():
     assert observation.shape == env.observation_spec().shape == (9, 8, 8)
     assert observation[:, 0, 0].tolist() == [0, 0, 0, 0, 0, 0, 2, 2, 2]
     assert env.step_seconds is None
+
+
+def test_the_environment_of_the_docs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/environments.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    env = make("own", 1, 1, 1, factory=functools.partial(names["make"], difficulty=2), obs_type="state")
+    start = env.reset().observation
+    step = env.step(np.ones(1, np.float32))
+    assert step.observation == pytest.approx(start + 0.1)
+    assert step.reward == pytest.approx(np.exp(-2 * step.observation[0] ** 2), rel=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(16, 24, 1), (16, 24)])

@@ -144,7 +144,7 @@ def test_what_is_no_vector_is_refused() -> None:
 
     with pytest.raises(UserError, match=r"nothing returned None\nIt must return a gymnasium.vector.VectorEnv, a "):
         make_vector_env(nothing, 3)
-    with pytest.raises(UserError, match=r"returned a list of 1 values\nIt must return"):
+    with pytest.raises(UserError, match=r"returned a list of 1 value\nIt must return"):
         make_vector_env(lambda num_envs: [1], 3)
     bare = Odd(3)
     del bare.single_observation_space, bare.single_action_space

@@ -178,6 +178,22 @@ def test_the_letters_are_explained_once_and_in_the_documentation(capsys: pytest.
         assert f"{label} `{column}`" in " ".join(page.split()), "docs/metrics.md explains the letters"
 
 
+def test_an_evaluation_that_takes_long_is_shown_until_its_row(capsys: pytest.CaptureFixture[str]) -> None:
+    out = io.StringIO()
+    terminal = Terminal(file=out, width=80)
+    dashboard, plain = Dashboard("cheetah_run, seed 1", lambda: Status(0, 9), terminal=terminal), PlainConsole()
+    for frame in (0, 2):
+        for ended in (0, 3):
+            for console in (Console(), dashboard, plain):
+                console.evaluating(frame, ended, 10)
+    assert capsys.readouterr().out == "".join(f"evaluating at frame {frame}, episodes: 10\n" for frame in (0, 2))
+    terminal.print(dashboard.render())
+    dashboard.show("eval", {"frame": 2, "episode_reward": 1.0})
+    terminal.print(dashboard.render())
+    assert out.getvalue().count("cheetah_run, seed 1, evaluating: 3/10 episodes ─") == 1
+    assert out.getvalue().count("cheetah_run, seed 1 ─") == 1
+
+
 @pytest.mark.slow
 def test_a_run_in_a_terminal(tmp_path: Path) -> None:
     """On a pseudo-terminal the dashboard comes by itself, rows go into it, and the terminal is left as it was."""

@@ -76,6 +76,21 @@ def test_a_file_that_is_no_policy(tmp_path: Path, changed: Changed, capsys: pyte
     assert "give one policy" in complaint(capsys)
 
 
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        (["gymnasium"], 'gymnasium must be installed: pip install -e ".[gym]"'),
+        (["onnxruntime", "gymnasium"], 'onnxruntime and gymnasium must be installed: pip install -e ".[export,gym]"'),
+    ],
+)
+def test_all_missing_packages_are_named_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: list[str], said: str
+) -> None:
+    for package in missing:
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    assert complaint(capsys, CARTPOLE) == f"error: {said}\n"
+
+
 def test_the_name_of_the_film(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         program.main([str(CARTPOLE), "out=film.gif"])

@@ -108,7 +108,7 @@ def test_a_legend_of_many_entries_covers_nothing(browser: Any, tmp_path: Path, w
         show(browser, tmp_path / "report.html")
         (chart,) = browser.execute_script(RECTANGLES)
         plot, drawing, legend, *parts = chart
-        texts, buttons = parts[:-27], parts[-27:]  # of the legend: published, 20 settings, 4 other methods, all, none
+        texts, buttons = parts[:-26], parts[-26:]  # of the legend: published, 20 settings, 3 other methods, all, none
         assert len(texts) >= 3
         assert min(drawing[2], legend[2]) > 200
         assert max(bottom for _, bottom, _ in (plot, drawing, *texts)) <= legend[0]

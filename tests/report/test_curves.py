@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drqv2.config.formatting import counted
 from drqv2.evaluation.statistics import iqm, mean
 from drqv2.report import charts, figures, groups, published, runs, sections
 from drqv2.report.curves import area, group_curve, values_at
@@ -59,7 +60,7 @@ def test_damaged_files_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     assert run.returns.tolist() == [1, 2]
     assert [fault.split(" ", 1)[1] for fault in run.faults] == [
         "damaged rows in eval.csv",
-        "damaged lines in starts.jsonl",
+        "damaged line in starts.jsonl",
         "was damaged and is in quarantine",
     ]
 
@@ -273,7 +274,7 @@ def test_damaged_rows_of_published_curves_are_counted(tmp_path: Path, row: str, 
     path.write_bytes((HEAD + row + GOOD).encode("latin-1"))
     faults: list[str] = []
     assert published.read_published(path, faults)["cheetah_run"]["mean"].tolist() == [1, 5]
-    assert [f"{bad} damaged rows" in fault for fault in faults] == [True] * bool(bad)
+    assert [counted(bad, "damaged row") in fault for fault in faults] == [True] * bool(bad)
 
 
 def test_static_figure(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_runs_with_damaged_configurations_are_left_out_and_named(
         (tmp_path / f"bad{i}" / "config.yaml").write_text(config)
     report.main([str(tmp_path)])
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("1 runs")
+    assert out[0].startswith("1 run:")
     text = (tmp_path / "report.html").read_text()
     for i, told in enumerate(BAD_CONFIGURATIONS.values()):
         (line,) = [line for line in out if f"bad{i}" in line]
@@ -128,10 +128,10 @@ def test_published_curves_and_a_history_of_speeds(tmp_path: Path, capsys: pytest
     )
     report.main([str(tmp_path), f"published={published}", f"history={history}"])
     out = capsys.readouterr().out
-    assert "1 damaged rows in published.csv" in out
+    assert "1 damaged row in published.csv" in out
     assert "2 damaged lines in history.jsonl" in out
     text = (tmp_path / "report.html").read_text("utf-8")
-    assert "<td>DrQ-v2, published (mean)</td><td>10</td>" in text
+    assert "<td>DrQ-v2, published</td><td>10</td>" in text
     assert "Speed of this code" in text
     assert "times the baseline" in text
 

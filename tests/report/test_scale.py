@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 import report
 from drqv2.config.kinds import Names
 from drqv2.errors import UserError
+from drqv2.launch.compose import compose
 from drqv2.report import published, runs
 from drqv2.report.settings import Setting, middle, settings
 from tests.report.made_runs import ROOT, make_many, make_run
@@ -88,6 +90,42 @@ def test_an_agent_is_called_by_its_class(tmp_path: Path) -> None:
     assert labels(*made)[1].short == "agent=MyAgent"
 
 
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        (["", "preset=cpu"], ["default settings", "preset=cpu"]),
+        (["preset=cpu", "preset=cpu seed=2", "preset=cpu lr=3e-4"], ["default settings", "lr=0.0003"]),
+        (
+            ["preset=cpu", "preset=spq_cpu", "preset=spq_cpu agent.infonce=0"],
+            ["preset=cpu", "preset=spq_cpu", "preset=spq_cpu, infonce=0.0"],
+        ),
+        (["agent=spq", "agent=spq seed=2", "lr=3e-4"], ["default settings", "agent=DrQV2Agent, lr=0.0003"]),
+        (
+            ["preset=spq_cpu", "preset=spq_cpu seed=2", "preset=spq_cpu replay_fading=null"],
+            ["default settings", "replay_fading=null"],
+        ),
+        (
+            [f"agent_dir=tests/third_party agent._target_=huber.HuberAgent seed={i}" for i in (1, 2)] + [""],
+            ["default settings", "agent=DrQV2Agent"],
+        ),
+        (
+            ["preset=cpu", "regime=ppo segments=64 preset=dmc_state", "regime=ppo segments=64 obs_type=state"],
+            ["drqv2, preset=cpu", "ppo, preset=dmc_state", "ppo"],
+        ),
+    ],
+)
+def test_labels_name_what_the_user_has_given(tmp_path: Path, commands: list[str], expected: list[str]) -> None:
+    """Presets and agents set many keys, which say less than the name."""
+    made = []
+    for i, command in enumerate(commands):
+        words = ["task=walker_walk", *command.split()]
+        config: Any = OmegaConf.to_container(compose(*words))
+        made.append(make_run(tmp_path / str(i), [1], **config))
+        (made[-1] / ".hydra").mkdir()
+        OmegaConf.save(words, made[-1] / ".hydra/overrides.yaml")
+    assert [setting.short for setting in labels(*made)] == expected
+
+
 def test_more_keys_than_fit_are_counted(tmp_path: Path) -> None:
     keys = {f"quite_a_long_name_{i}": i for i in range(5)}
     made = [make_run(tmp_path / "a", [1]), make_run(tmp_path / "b", [1], agent=keys)]
@@ -112,8 +150,11 @@ def test_curves_of_other_methods_are_there_but_hidden(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text("utf-8")
     curves = charts(text)[0]
     hidden = {entry["name"]: entry["title"] for entry in curves["entries"] if not entry["on"]}
-    assert {name.partition(" (")[0] for name in hidden} == {"dreamerv3", "drqv2", "mrq", "tdmpc2"}
-    assert "scores/dmc_vision" in hidden["dreamerv3 (danijar/dreamerv3, 10 seeds)"]
+    assert set(hidden) == {f"{name}, published" for name in ("DreamerV3", "MR.Q", "TD-MPC2")}
+    assert hidden["DreamerV3, published"].startswith(
+        "DreamerV3, published: mean and range of 10 seeds. Source: danijar/"
+    )
+    assert curves["entries"][0]["name"] == "DrQ-v2, published"
     for i, entry in enumerate(curves["entries"]):
         drawn = [trace for trace in curves["traces"] if trace["entry"] == i]
         assert all(len(trace["x"]) > 1 for trace in drawn)
@@ -129,15 +170,15 @@ def test_curves_of_other_methods_can_be_switched_on(tmp_path: Path) -> None:
     def picture(*words: str) -> str:
         report.main([str(tmp_path), *words])
         text = (tmp_path / "report.html").read_text("utf-8")
-        on = [entry["name"].partition(" ")[0] for entry in charts(text)[0]["entries"] if entry["on"]]
-        assert ("dreamerv3" in on, "mrq" in on) == (bool(words), False)
+        on = [entry["name"].partition(",")[0] for entry in charts(text)[0]["entries"] if entry["on"]]
+        assert ("DreamerV3" in on, "MR.Q" in on) == (bool(words), False)
         return base64.b64decode(text.partition("svg+xml;base64,")[2].partition('"')[0]).decode()
 
-    assert "dreamerv3" not in picture()
+    assert "DreamerV3" not in picture()
     with_others = picture("reference=[dreamerv3,tdmpc2]")
-    assert "dreamerv3 (danijar/dreamerv3" in with_others
-    assert "tdmpc2 (nicklashansen/tdmpc2" in with_others
-    assert "mrq" not in with_others
+    assert "DreamerV3, published" in with_others
+    assert "TD-MPC2, published" in with_others
+    assert "MR.Q" not in with_others
 
 
 def test_curves_of_other_methods_are_those_of_the_same_task(tmp_path: Path) -> None:
@@ -152,6 +193,7 @@ def test_curves_of_other_methods_are_those_of_the_same_task(tmp_path: Path) -> N
             assert one.source
             first = 100_000 if one.method in ("dr.q", "tdmpc2", "xqc") else 20_000  # nothing was measured before
             assert one.curve["frame"][0] == first, (one.method, one.source)
+    assert found["cup_catch"][1].long == "DrQ-v2, published (facebookresearch/drqv2, 8 seeds)"
     numbers = {(one.method, one.number) for every in found.values() for one in every}
     assert len(numbers) == 6  # a method has one colour on all tasks
     with pytest.raises(UserError, match=r"reference=dreamer:.*there are dr\.q, dreamerv3"):

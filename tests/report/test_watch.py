@@ -52,7 +52,7 @@ def test_watch(tmp_path: Path) -> None:
     make_run(tmp_path / "run", [1, 2])
     (tmp_path / "secret.txt").write_text("no")
     with Watch(tmp_path) as watch:
-        assert "1 runs" in watch.told[0]
+        assert "1 run:" in watch.told[0]
         assert f"http://127.0.0.1:{watch.port}" in watch.told[1]
 
         def get(name: str) -> str:

@@ -262,7 +262,7 @@ def test_a_hung_actor_is_replaced_and_a_slow_one_is_not(
         os.kill(place(tmp_path, 0, 0)[0], signal.SIGSTOP)
         until((tmp_path / "0 1").exists, actors, use=True)
         until(lambda: actors._actors[0].lost == 0, actors, use=True)
-        assert "Actor 0 has not stepped for 6 seconds; restarting it." in caplog.messages
+        assert "Actor 0 has not stepped for 6 s; restarting it." in caplog.messages
         assert_none_is_lost(actors)
         assert actors.restarted == 1
     with running(partial(slow, 0.5), hang_seconds=6.0) as actors:  # a rollout takes it ten seconds

@@ -69,6 +69,7 @@ def test_what_does_not_fit_is_named(reference: Path, tmp_path: Path, capsys: pyt
         message = capsys.readouterr().err
         assert re.search(said, message)
         assert len(message.splitlines()) <= 2
+        assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("regime", ["ppo", "impala"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace as Agent
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -48,6 +49,12 @@ def test_weights_alone_of_another_agent() -> None:
         restore_weights(Agent(net=None, encoder=nn.Linear(2, 2)), weights(state))
     with pytest.raises(RuntimeError, match="no network of the snapshot"):
         restore_weights(Agent(other=nn.Linear(2, 2)), weights(state))
+
+
+def test_an_agent_without_networks_is_told_what_it_needs() -> None:
+    agent = Agent(mean=np.zeros(2))
+    with pytest.raises(UserError, match=r"has no networks .*\nor define state_dict .* docs/porting\.md#weights$"):
+        restore_weights(agent, weights(through_a_file(agent)))
 
 
 def test_parts_alone() -> None:

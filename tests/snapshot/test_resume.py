@@ -51,9 +51,7 @@ def test_keys_that_affect_learning_need_force(capsys):
     new = {**OLD, "lr": 0.1, "num_train_frames": 20, "agent": {"lr": 0.1, "y": 2}}
     with pytest.raises(UserError) as error:
         changed_keys(OLD, new, RUN)
-    assert "other values: agent.lr 0.5 -> 0.1, agent.x 1 -> absent, agent.y absent -> 2, lr 0.5 -> 0.1\n" in str(
-        error.value
-    )
+    assert "other values: agent.x 1 -> absent, agent.y absent -> 2, lr 0.5 -> 0.1\n" in str(error.value)
     assert "resume_force=true" in str(error.value)
     assert changed_keys(OLD, {**new, "resume_force": True}, RUN).keys() == {
         "agent.lr",
@@ -63,6 +61,8 @@ def test_keys_that_affect_learning_need_force(capsys):
         "num_train_frames",
     }
     assert "lr 0.5 -> 0.1, num_train_frames 10 -> 20" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"other values: agent\.lr 0\.5 -> 0\.1\n"):
+        changed_keys(OLD, {**OLD, "agent": {"lr": 0.1, "x": 1}}, RUN)
 
 
 @pytest.mark.parametrize(

@@ -115,11 +115,8 @@ def test_public_weights_begin_a_run(
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("-h", "--help"):
-        with pytest.raises(SystemExit) as leaving:
-            main([option])
-        assert leaving.value.code == 0
-        told = capsys.readouterr().out
-        for words in ("    inspect ", "    export ", "    import ", "torch.save({name: getattr(agent, name)"):
+        told = said(capsys, option)
+        for words in ("snapshot RUN_DIR ", " export RUN_DIR ", " import weights.pt ", "torch.save({name: ", "  out "):
             assert words in told
 
 
@@ -135,7 +132,9 @@ def test_ways_to_name_the_file_to_write(
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "contains no snapshot" in said(capsys, tmp_path, code=2)
     assert "cannot be read" in said(capsys, "export", tmp_path / "no.pt", tmp_path / "out", code=2)
-    assert "0 files to write to" in said(capsys, "export", tmp_path / "no.pt", code=2)
+    for words in ([], ["inspect"], ["export", "no.pt"], ["export", "a", "b", "c"], ["expor", "RUN_DIR", "b"]):
+        assert f"; got {' '.join(words) or 'nothing'} (see --help)\n" in said(capsys, *words, code=2)
+    assert "--x=3: there is no such key (see --help)" in said(capsys, "RUN_DIR", "--x=3", code=2)
     assert "cannot be read" in said(capsys, "import", tmp_path / "no.pt", tmp_path / "out", code=2)
     torch.save({"encoder": {"x": torch.zeros(1)}}, tmp_path / "part.pt")
     assert "must hold encoder, actor and critic" in said(capsys, "import", tmp_path / "part.pt", tmp_path / "o", code=2)

@@ -37,8 +37,10 @@ def holder(folder: Path) -> subprocess.Popen[bytes]:
 
 def test_lock_excludes_a_second_process_until_the_first_dies(tmp_path):
     assert not files.in_use(tmp_path)
+    assert files.is_unbegun(tmp_path)
     first = holder(tmp_path)
     assert files.in_use(tmp_path)
+    assert not files.is_unbegun(tmp_path)
     with pytest.raises(UserError, match=rf"in use by process {first.pid} on .*, started 20"), files.locked(tmp_path):
         pass
     first.send_signal(signal.SIGKILL)
