@@ -64,11 +64,11 @@ class Workspace(BaseWorkspace):
         self.agent = factory.make_agent(cfg, env, self.device)
 
         self.replay_storage = ReplayBufferStorage(
-            factory.data_specs(cfg, env), self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
+            factory.data_specs(env), self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
         )
         settings = factory.loader_settings(cfg, env, self.agent, self.replay_storage, self.device)
         self.replay_loader = make_replay_loader(**settings)
-        batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
+        batches = factory.batches_for(self.agent, iter(self.replay_loader))
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
 
         filmed = self.work_dir if cfg.save_video else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
+from dm_env import specs
 
 from drqv2 import utils
 from drqv2.agents.acting import choose_actions, takes_task
@@ -41,6 +43,8 @@ class MultitaskWorkspace(BaseWorkspace):
     def setup(self) -> None:
         """Make environments, agent, replay, recorders and predicates."""
         cfg, repeat = self.cfg, self.action_repeat
+        if not cfg.tasks:
+            print(f"a single task, {self.tasks[0]}: tasks=[NAME,NAME] trains several")
         self.train_envs = self.owned(make_envs(cfg, utils.TRAIN_ENV))
         self.eval_envs = self.owned(make_envs(cfg, utils.EVAL_ENV))
         self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
@@ -50,12 +54,16 @@ class MultitaskWorkspace(BaseWorkspace):
         self.agent = factory.make_agent(cfg, env, self.device)
         self.acting_tasks = self.task_of if takes_task(self.agent) else None
 
+        stored = *factory.data_specs(env), specs.Array((1,), np.int64, "task")
         self.replay_storage = ReplayBufferStorage(
-            factory.data_specs(cfg, env), self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
+            stored, self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
         )
         settings = factory.loader_settings(cfg, env, self.agent, self.replay_storage, self.device)
-        self.replay_loader = make_replay_loader(**settings)
-        batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
+        balanced = len(self.tasks) > 1 and cfg.task_sampling == "uniform"
+        self.replay_loader = make_replay_loader(**settings | {"discount": self.gammas, "balanced": balanced})
+        batches: Iterator[Any] = iter(self.replay_loader)
+        if self.acting_tasks is None:  # the agent does not ask for the task, the sixth field
+            batches = map(itemgetter(slice(5)), batches)
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
 
         filmed = self.work_dir if cfg.save_video else None

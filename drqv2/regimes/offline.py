@@ -105,12 +105,12 @@ class OfflineWorkspace(BaseWorkspace):
         """Make the replay and the iterator over its batches; its size is known by now."""
         cfg, specs = self.cfg, self.specs
         self.replay_storage = ReplayBufferStorage(
-            factory.data_specs(cfg, specs), self.work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack
+            factory.data_specs(specs), self.work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack
         )
         settings = factory.loader_settings(cfg, specs, self.agent, self.replay_storage, self.device)
         self.replay_loader = make_replay_loader(**settings)
         self.owns(self.replay_loader)
-        batches = factory.batches_for(self.agent, iter(self.replay_loader), cfg)
+        batches = factory.batches_for(self.agent, iter(self.replay_loader))
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
 
     def specs_of_data(self) -> DataSpecs:

@@ -20,6 +20,7 @@ from drqv2.envs.notices import notice
 from drqv2.envs.tasks import as_tasks
 from drqv2.envs.vector import HandleVector, VectorEnv
 from drqv2.errors import UserError
+from drqv2.run.registry import REGIMES
 from drqv2.run.target import own_factory
 from drqv2.system import machine
 
@@ -55,7 +56,7 @@ def resolve_obs_type(cfg: DictConfig) -> None:
         name = task_names(cfg)[0]
         own = _own_factory(cfg, name)
         chosen = {"image_key": cfg.image_key, "channels": cfg.channels, "render": cfg.render}
-        of_tasks = "state" if cfg.regime in ("ppo", "impala") else "pixels"
+        of_tasks = REGIMES[cfg.regime].obs_type
         cfg.obs_type = of_tasks if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
         print(f"obs_type: {cfg.obs_type} (auto)")
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,8 @@ from drqv2.logging.sinks.weights_and_biases import WeightsAndBiases
 from drqv2.logging.usage import Usage
 from drqv2.replay.device import choose_replay_device, needed_bytes
 from drqv2.replay.storage import ReplayBufferStorage
-from drqv2.run.environments import discounts, task_names, task_suffixes
+from drqv2.run.environments import task_names, task_suffixes
+from drqv2.run.registry import REGIMES
 from drqv2.system import machine
 
 
@@ -63,7 +63,7 @@ def prepare_machine(cfg: DictConfig) -> None:
         if cfg.compile is True:
             raise UserError(f"compile=true: {kind} has nothing to compile on {cfg.device}; use compile=auto")
         cfg.compile = False
-    if cfg.regime in ("ppo", "impala"):
+    if not REGIMES[cfg.regime].compiles:
         cfg.compile = False  # nothing to compile: `config.rules` refuses compile=true
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
@@ -138,7 +138,7 @@ def _fps(env: Any) -> float:
 
 def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
     """Return the console that is configured: auto is a dashboard on terminals that can move their cursor."""
-    tasks = [suffix[1:] for suffix in task_suffixes(cfg)] if cfg.regime == "multitask" else []  # as in eval.csv
+    tasks = [suffix[1:] for suffix in task_suffixes(cfg)] if "tasks" in cfg else []  # as in eval.csv
     if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
         return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device), tasks=tasks)
     return Console() if cfg.console == "off" else PlainConsole(tasks)
@@ -162,24 +162,20 @@ def group_of_seeds(config: Mapping[str, Any]) -> str:
     return f"{config['task_name']}_{digest[:8]}"
 
 
-def batches_for(agent: Any, batches: Iterator[Any], cfg: DictConfig) -> Iterator[Any]:
-    """Return the batches of a run, without their tasks unless the agent takes them.
+def batches_for(agent: Any, batches: Iterator[Any]) -> Iterator[Any]:
+    """Return the batches of a single task.
 
     Raises:
-        UserError: the agent takes tasks, and the regime has none.
+        UserError: the agent takes tasks.
     """
-    if not takes_task(agent):
-        return map(itemgetter(slice(5)), batches) if cfg.regime == "multitask" else batches
-    if cfg.regime != "multitask":
+    if takes_task(agent):
         raise UserError(f"{type(agent).__name__} learns several tasks: it needs regime=multitask")
     return batches
 
 
-def data_specs(cfg: DictConfig, env: Any) -> tuple[Any, ...]:
+def data_specs(env: Any) -> tuple[Any, ...]:
     """Return the specs of what a replay stores of each time step."""
     numbers = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
-    if cfg.regime == "multitask":
-        numbers.append(specs.Array((1,), np.int64, "task"))
     return env.observation_spec(), env.action_spec(), *numbers
 
 
@@ -211,14 +207,13 @@ def loader_settings(
         "num_workers": cfg.replay_buffer_num_workers,
         "save_snapshot": cfg.save_snapshot,
         "nstep": cfg.nstep,
-        "discount": discounts(cfg) if cfg.regime == "multitask" else cfg.discount,
+        "discount": cfg.discount,
         "storage": storage,
         "seed": utils.spawn_seed(cfg.seed, utils.REPLAY),
         "frame_stack": cfg.frame_stack,
         "pin_memory": device.type == "cuda",
         "replay_device": cfg.replay_device,
         "device": device,
-        "balanced": len(tasks) > 1 and cfg.task_sampling == "uniform",
         "segment": getattr(agent, "segment", None),
         "fading": cfg.get("replay_fading"),
     }

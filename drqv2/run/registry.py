@@ -1,24 +1,44 @@
-"""The Workspace of each regime, imported when a run needs it."""
+"""The regimes: the Workspace of each, imported when a run needs it, and what is known without it."""
 
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from drqv2 import programs
-from drqv2.run.workspace import BaseWorkspace
 
-_WORKSPACES = {  # module and class, by the name of the regime
-    "drqv2": ("train", "Workspace"),
-    "impala": ("drqv2.regimes.impala", "ImpalaWorkspace"),
-    "multitask": ("drqv2.regimes.multitask", "MultitaskWorkspace"),
-    "offline": ("drqv2.regimes.offline", "OfflineWorkspace"),
-    "ppo": ("drqv2.regimes.ppo", "PPOWorkspace"),
+if TYPE_CHECKING:
+    from drqv2.run.workspace import BaseWorkspace
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A regime.
+
+    Attributes:
+        module: where its Workspace is; `train` is the program in the root.
+        name: of its Workspace.
+        obs_type: what an agent learns from in a task that shows both, the state and images, with obs_type=auto.
+        compiles: whether torch compiles its agents, or a GPU has graphs of their updates.
+    """
+
+    module: str
+    name: str
+    obs_type: str = "pixels"
+    compiles: bool = True
+
+    def workspace(self) -> type[BaseWorkspace]:
+        """Return its Workspace."""
+        module = programs.load(self.module) if self.module == "train" else importlib.import_module(self.module)
+        workspace: type[BaseWorkspace] = getattr(module, self.name)
+        return workspace
+
+
+REGIMES = {
+    "drqv2": Regime("train", "Workspace"),
+    "impala": Regime("drqv2.regimes.impala", "ImpalaWorkspace", obs_type="state", compiles=False),
+    "multitask": Regime("drqv2.regimes.multitask", "MultitaskWorkspace"),
+    "offline": Regime("drqv2.regimes.offline", "OfflineWorkspace"),
+    "ppo": Regime("drqv2.regimes.ppo", "PPOWorkspace", obs_type="state", compiles=False),
 }
-
-
-def workspace_of(regime: str) -> type[BaseWorkspace]:
-    """Return the Workspace of a regime."""
-    module, name = _WORKSPACES[regime]
-    found = programs.load(module) if module == "train" else importlib.import_module(module)
-    workspace: type[BaseWorkspace] = getattr(found, name)
-    return workspace

@@ -13,10 +13,10 @@ from drqv2.errors import EnvError, NotFiniteError, UserError
 from drqv2.launch.compose import new_run_dir
 from drqv2.logging import provenance
 from drqv2.run import factory, objective
-from drqv2.run.environments import require_renderer, resolve_obs_type, task_names
+from drqv2.run.environments import require_renderer, resolve_obs_type
 from drqv2.run.epochs import reached
 from drqv2.run.progress import Progress
-from drqv2.run.registry import workspace_of
+from drqv2.run.registry import REGIMES
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.snapshot.checkpoints import newest_readable
 from drqv2.system import files
@@ -35,7 +35,7 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
     Raises:
         UserError: the configuration does not fit the machine, the environment or the files there.
     """
-    workspace = workspace_of(regime)
+    workspace = REGIMES[regime].workspace()
     factory.prepare_machine(cfg)
     for name in ("agent_dir", "init_from"):
         if cfg[name]:
@@ -47,8 +47,6 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
     print(f"run directory: {work_dir}")
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
-    if cfg.regime == "multitask" and not cfg.tasks:
-        print(f"a single task, {task_names(cfg)[0]}: tasks=[NAME,NAME] trains several")
     if _too_large_for_cpu(cfg):
         print("without a GPU, these sizes take hours for each 100,000 frames; preset=cpu has smaller ones")
     with ExitStack() as acquired:
@@ -71,7 +69,7 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
 
 def _too_large_for_cpu(cfg: DictConfig) -> bool:
     """Return whether a long run from pixels has the paper's sizes, or nearly, on a CPU."""
-    if cfg.device != "cpu" or cfg.regime not in ("drqv2", "multitask") or cfg.obs_type != "pixels":
+    if cfg.device != "cpu" or cfg.obs_type != "pixels" or "num_seed_frames" not in cfg:  # key of those that do both
         return False
     sizes = cfg.batch_size * cfg.agent.get("hidden_dim", 0)
     return bool(sizes >= 128 * 512 and cfg.num_train_frames >= 50_000)
