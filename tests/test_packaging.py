@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from graphlib import TopologicalSorter
@@ -208,3 +209,9 @@ def test_files_of_github_and_of_citations_are_right() -> None:
         for part in yaml.safe_load(form.read_text()).get("body", []):
             assert part.keys() <= {"type", "id", "attributes", "validations"}
             assert part["attributes"].keys() <= {"label", "description", "placeholder", "render", "value", "options"}
+
+
+def test_a_run_imports_its_own_regime_alone() -> None:
+    code = "import sys, train; print([name for name in sys.modules if name.startswith('drqv2.regimes.')])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
