@@ -37,7 +37,7 @@ def drqv2(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[
         (("eval", "nowhere"), 2, "error: nowhere: no such run directory or file"),
         (("datasets", "lsit"), 2, "error: lsit: must be list, card, check, convert"),
         (("datasets", "card"), 2, "error: card takes 1 place, got 0"),
-        (("snapshot", "export", "run"), 2, "error: 0 files to write to"),
+        (("snapshot", "export", "run"), 2, "error: give RUN_DIR, or export RUN_DIR FILE"),
         (("config",), 0, "# Configuration"),
     ],
 )

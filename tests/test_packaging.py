@@ -104,7 +104,7 @@ MAY_USE: dict[str, set[str]] = {
     "launch": {"system", "config"},
     "snapshot": {"system", "config"},
     "snapshot/__main__": {"config", "launch"},
-    "snapshot/inspection": {"system", "replay"},
+    "snapshot/inspection": {"system", "config", "replay"},
     "run": {"system", "config", "launch", "envs", "agents", "replay", "logging", "snapshot"},
     "rollout": {"system", "nn", "envs"},
     "play": set(),

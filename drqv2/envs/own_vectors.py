@@ -57,7 +57,7 @@ def make_vector_env(factory: Callable[..., Any], num_envs: int, **offered: Any) 
     if (number := getattr(made, "num_envs", None)) != num_envs:
         close_vector(made, name)
         raise UserError(
-            f"{name} returned num_envs={number} for num_envs={num_envs}\n"
+            f"num_envs={num_envs}: {name} returned {number}\n"
             "It must make as many as it is asked for; leave env.num_envs out"
         )
     return made

@@ -118,8 +118,13 @@ def gives_maps(encoder: nn.Module) -> bool:
 def takes_ready(encoder: Any) -> bool:
     """Return whether an `Encoder` takes images that are ready: not if its layers were replaced by others."""
     layers = list(encoder.convnet)
-    plain = all(type(layer) is nn.Conv2d and not any(layer.padding) for layer in layers[::2])
-    return plain and all(type(layer) is nn.ReLU for layer in layers[1::2])
+    if len(layers) % 2 or any(type(layer) is not nn.ReLU for layer in layers[1::2]):
+        return False
+    usual = (0, 0), (1, 1), 1  # padding, dilation, groups
+    return all(
+        type(layer) is nn.Conv2d and (layer.padding, layer.dilation, layer.groups) == usual and layer.bias is not None
+        for layer in layers[::2]
+    )
 
 
 def takes_maps(head: nn.Module) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from drqv2.nn.augmentation import RandomShiftsAug
+from drqv2.nn.conv_relu import conv_relu
 from drqv2.nn.networks import centred
 
 _MULTIPLE = 16  # of the channels: fewer are not multiplied by tensor cores
@@ -49,6 +50,10 @@ def has_kernel(device: str) -> bool:
         shift = torch.tensor([[3], [-2]])
         found = shifted_and_centred(images.to(device), shift.to(device))[:, :1].cpu()
         if torch.equal(found, centred(RandomShiftsAug(4)(images, shift)).bfloat16()):
+            # What comes next must work, too. Weights that are not initialized draw no random numbers.
+            layer = torch.nn.utils.skip_init(torch.nn.Conv2d, 16, 32, 3, device=device)
+            with torch.enable_grad():
+                conv_relu(shifted_and_centred(images.to(device), shift.to(device)), layer).sum().backward()
             return True
         why = "it gives other numbers"
     except ModuleNotFoundError:

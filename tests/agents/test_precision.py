@@ -307,6 +307,7 @@ REPLACED: dict[str, Callable[[Any], Any]] = {
     "precision": lambda agent: setattr(agent, "precision", "fp32"),
     "trunk": lambda agent: setattr(agent.actor, "trunk", torch.nn.Sequential(torch.nn.Linear(39200, 50))),
     "convolutions": lambda agent: agent.encoder.convnet.insert(0, torch.nn.Identity()),
+    "bias": lambda agent: setattr(agent.encoder.convnet[6], "bias", None),
     "augmentation": lambda agent: setattr(agent, "aug", torch.nn.Identity()),
     "hook": lambda agent: agent.encoder.register_forward_hook(lambda *_: None),
 }

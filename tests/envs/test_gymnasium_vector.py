@@ -173,7 +173,7 @@ def test_what_cannot_be_used_is_refused() -> None:
         played(GymnasiumVector(WithoutLast([Walk], autoreset_mode=AutoresetMode.SAME_STEP), 0, "state", 6), 9)
     with pytest.raises(EnvNotFiniteError, match="environment 0: the observation is nan at"):
         played(GymnasiumVector(SyncVectorEnv([Nan]), 0, "state", 6), 30)
-    with pytest.raises(UserError, match="returned num_envs=4 for num_envs=8\n"):
+    with pytest.raises(UserError, match="num_envs=8: vector returned 4\n"):
         make_vector_env(partial(vector, num_envs=4), 8)
     with pytest.raises(UserError, match=r"vector returned 4 environments at once: only regime=ppo.*\nElsewhere"):
         envs.make("walk", 1, 1, 0, factory=partial(vector, num_envs=4), obs_type="state")

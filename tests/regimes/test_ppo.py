@@ -275,7 +275,7 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         (f"{WALKS} action_repeat=2", "VectorEnv repeats actions and stacks frames by itself; set action_repeat=1"),
         (f"{WALKS} +env.mode=DISABLED", "It must be gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP"),
         (f"{WALKS} +env.num_envs=2", "returned 2 environments at once.*\n.*leave env.num_envs out"),
-        (f"{WALKS} +env.num_envs=2 obs_type=state", "returned 2 environments for num_envs=3\n.*leave env.num_envs"),
+        (f"{WALKS} +env.num_envs=2 obs_type=state", "num_envs=3: vector returned 2\n.*leave env.num_envs"),
         ("env_id=gymnasium:Blackjack-v1", "must be a Box or a Dict of Boxes"),
     ],
 )
