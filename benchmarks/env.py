@@ -16,7 +16,7 @@ from benchmarks.baseline import pixels
 from benchmarks.baseline.pixels import REPEAT, SIZE, STACK
 from benchmarks.common import Row, main, quartiles
 from drqv2 import envs, utils
-from drqv2.config import schema
+from drqv2.config import cfgs
 from drqv2.envs.dm_control import load
 
 ABOUT = (
@@ -31,7 +31,7 @@ WARM_UP = 5  # steps of each task
 
 def measure(quick: bool = False) -> list[Row]:
     """Return a row for each task of the paper, and the geometric mean."""
-    tasks, rounds = (QUICK, 2) if quick else (schema.tasks(), 8)
+    tasks, rounds = (QUICK, 2) if quick else (cfgs.tasks(), 8)
     sides: dict[str, Side] = {name: partial(times, name, tasks, rounds) for name in ("baseline", "ours")}
     if "render" in inspect.signature(envs.make).parameters:
         sides["fast"] = partial(times, "fast", tasks, rounds)

@@ -109,6 +109,11 @@ def here(setting: Setting, seconds: float) -> Iterator[float]:
         vf_clip=100.0,
         ent_coef=0.01,
         max_grad_norm=0.5,
+        advantage="full_batch",
+        adam_beta1=0.95,
+        adam_eps=1e-8,
+        normalize_observations=False,
+        normalize_rewards=False,
     )
     segments = Collector(vector, agent.step, None, setting.num_envs, setting.horizon, 0.99)
     segments.start(vector.reset())

@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from omegaconf import OmegaConf
 
-from drqv2.config.schema import CFGS
+from drqv2.config.cfgs import CFGS
 from drqv2.datasets import formats
 from drqv2.datasets.options import ReadOptions
 from drqv2.report import style

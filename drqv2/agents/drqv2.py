@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2 import utils
+from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Int, Schedule, Shape, fixed, free, key
 from drqv2.errors import UserError
 from drqv2.nn import pixels
 from drqv2.nn.augmentation import RandomShiftsAug
@@ -48,23 +49,12 @@ class DrQV2Agent:
     Args:
         obs_shape: (C, H, W) of a uint8 observation, frames stacked along C; or (N,) of a state, float32.
         action_shape: (A,); actions lie in [-1, 1].
-        device: where the networks live.
-        lr: learning rate of Adam, the same for all networks.
-        feature_dim: width of the actor's and the critic's trunk.
-        hidden_dim: width of their hidden layers.
-        critic_target_tau: fraction of the way the target critic moves at each update.
-        num_expl_steps: agent steps of uniformly random actions at the beginning.
-        update_every_steps: agent steps from one update to the next.
-        stddev_schedule: standard deviation of the exploration noise over agent steps, see `utils.schedule`.
-        stddev_clip: bound of the noise in updates.
-        use_tb: whether `update` returns metrics.
         precision: fp32; or bf16, in which updates multiply in bf16 and keep parameters, normalisation, the last layers,
             losses and optimizers in fp32.
         compile: on CUDA, whether updates, and actions, are replayed as a graph each; elsewhere, whether torch compiles
             the networks.
-        encoder: "drqv2", the paper's; or "strided", with an eighth of its multiplications. For images only.
-        critic_layer_norm: whether to normalise the critic's hidden layers, see `Critic`; the paper does not.
         seed: seeds the agent's own generators (exploration, learning). Without it they are torch's global ones.
+        others: keys of the configuration, described below.
 
     Raises:
         UserError: the observation is neither an image nor a vector, the actions are not one vector, or there is no such
@@ -73,23 +63,39 @@ class DrQV2Agent:
 
     def __init__(
         self,
-        obs_shape: Sequence[int],
-        action_shape: Sequence[int],
-        device: torch.device | str,
-        lr: float,
-        feature_dim: int,
-        hidden_dim: int,
-        critic_target_tau: float,
-        num_expl_steps: int,
-        update_every_steps: int,
-        stddev_schedule: str | float,
-        stddev_clip: float,
-        use_tb: bool,
+        obs_shape: Annotated[Sequence[int], key(Shape(), "Shape of an observation.", null="the environment's")],
+        action_shape: Annotated[Sequence[int], key(Shape(), "Shape of an action.", null="the environment's")],
+        device: Annotated[torch.device | str, free(Device(), "As device.", follows="device")],
+        lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for all networks.", follows="lr")] = 1e-4,
+        feature_dim: Annotated[int, key(Int(1), "Width of the trunks.", "units", follows="feature_dim")] = 50,
+        hidden_dim: Annotated[int, key(Int(1), "Width of hidden layers.", "units")] = 1024,
+        critic_target_tau: Annotated[float, key(FRACTION, "Fraction of the critic mixed into its target.")] = 0.01,
+        num_expl_steps: Annotated[int, key(Int(0), "Uniformly random actions at the start.", "agent steps")] = 2000,
+        update_every_steps: Annotated[int, key(Int(1), "Interval between updates.", "agent steps")] = 2,
+        stddev_schedule: Annotated[
+            str | float, key(Schedule(), "Standard deviation of the exploration noise.", follows="stddev_schedule")
+        ] = "linear(1.0,0.1,100000)",
+        stddev_clip: Annotated[float, key(POSITIVE, "Bound on the noise in updates.", null="no bound")] = 0.3,
+        use_tb: Annotated[bool, free(Bool(), "Whether update returns metrics.", follows="use_tb")] = True,
         precision: str = "fp32",
         compile: bool = False,
         seed: int | None = None,
-        encoder: str = "drqv2",
-        critic_layer_norm: bool = False,
+        encoder: Annotated[
+            str,
+            fixed(
+                Choice("drqv2", "strided"),
+                "Convolutions: the paper's, or fewer, with an eighth of the multiplications.",
+                legacy="drqv2",
+            ),
+        ] = "drqv2",
+        critic_layer_norm: Annotated[
+            bool,
+            fixed(
+                Bool(),
+                "Normalise the critic's hidden layers (RLPD, arXiv 2302.02948); the paper does not.",
+                legacy=False,
+            ),
+        ] = False,
     ) -> None:
         check_shapes("DrQ-v2", obs_shape, action_shape)
         if encoder not in ENCODERS:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from drqv2.agents.segments import Segments
+from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
 from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import vtrace
@@ -24,29 +25,11 @@ class ImpalaAgent:
         obs_shape: of one observation.
         action_spec: discrete, several discrete, or a vector within [-1, 1].
         device: where it computes.
-        encoder: mlp, small, nature or impala; auto: mlp for vectors, nature for images.
-        hidden_dim: units.
-        lstm: whether the policy is recurrent.
-        lr: initial learning rate; decays linearly to 0.
-        rms_alpha: decay of RMSprop's mean of squares.
-        rms_eps: RMSprop's epsilon.
-        rms_momentum: of RMSprop.
         total_steps: agent steps until the learning rate is 0.
         discount: gamma, of a step.
-        reward_clipping: none, abs_one or soft_asymmetric, see `clip_rewards`.
-        rho_clip: clip of the importance ratio in V-trace's temporal differences.
-        pg_rho_clip: clip of the importance ratio in the policy gradient.
-        baseline_cost: weight of the value loss.
-        entropy_cost: weight of the entropy.
-        loss_reduction: of the losses of a batch's steps: sum over rollouts and time (TorchBeast); batch_mean, the mean
-            over rollouts of the sum over time (RTFM); or mean over the steps whose actions counted. RMSprop undoes the
-            scale of a loss, but its epsilon and the gradient limit do not follow it: smaller losses, smaller steps.
-        max_grad_norm: maximum gradient norm.
-        reward_scale: factor of rewards, before they are clipped.
-        truncation: bootstrap from the last observation of a truncated episode, or ignore that it was cut off.
-        normalize_observations: vectors by their running mean and deviation.
         precision: fp32, or bf16 for the convolutions.
         seed: of the sampled actions.
+        others: keys of the configuration, described below.
     """
 
     def __init__(
@@ -54,25 +37,63 @@ class ImpalaAgent:
         obs_shape: tuple[int, ...],
         action_spec: Any,
         device: str,
-        encoder: str,
-        hidden_dim: int,
-        lstm: bool,
-        lr: float,
-        rms_alpha: float,
-        rms_eps: float,
-        rms_momentum: float,
         total_steps: int,
         discount: float,
-        reward_clipping: str,
-        rho_clip: float,
-        pg_rho_clip: float,
-        baseline_cost: float,
-        entropy_cost: float,
-        loss_reduction: str,
-        max_grad_norm: float,
-        reward_scale: float = 1.0,
-        truncation: str = "bootstrap",
-        normalize_observations: bool = False,
+        encoder: Annotated[
+            str,
+            fixed(
+                Choice("auto", "mlp", "small", "nature", "impala"),
+                "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of "
+                "Nature 518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
+            ),
+        ] = "auto",
+        hidden_dim: Annotated[int, fixed(Int(1), "Width behind the encoder, and of an LSTM.", "units")] = 256,
+        lstm: Annotated[bool, fixed(Bool(), "A recurrent policy.")] = False,
+        lr: Annotated[float, key(POSITIVE, "Initial learning rate; decays linearly to 0.")] = 0.0005,
+        rms_alpha: Annotated[float, fixed(Float(0, 1), "Decay of RMSprop's mean of squares.")] = 0.99,
+        rms_eps: Annotated[float, fixed(POSITIVE, "RMSprop's epsilon.")] = 0.01,
+        rms_momentum: Annotated[float, fixed(Float(0, 1), "Momentum of RMSprop.")] = 0.0,
+        reward_scale: Annotated[
+            float,
+            key(
+                POSITIVE,
+                "Factor of rewards, before they are clipped. Values near 1 take fewer updates to learn than values "
+                "near 100.",
+            ),
+        ] = 1.0,
+        reward_clipping: Annotated[
+            str,
+            key(
+                Choice("none", "abs_one", "soft_asymmetric"),
+                "Rewards as they are, within [-1, 1], or 5 tanh(r / 5), times 0.3 where negative.",
+            ),
+        ] = "abs_one",
+        rho_clip: Annotated[
+            float, key(POSITIVE, "Clip of the importance ratio in V-trace's temporal differences (rho-bar).")
+        ] = 1.0,
+        pg_rho_clip: Annotated[float, key(POSITIVE, "Clip of the importance ratio in the policy gradient.")] = 1.0,
+        baseline_cost: Annotated[float, key(Float(0), "Weight of the value loss.")] = 0.5,
+        entropy_cost: Annotated[float, key(Float(0), "Weight of the entropy.")] = 0.0006,
+        loss_reduction: Annotated[
+            str,
+            key(
+                Choice("sum", "batch_mean", "mean"),
+                "Loss of a batch: the sum over its rollouts and their steps, as in TorchBeast; the mean over rollouts "
+                "of the sum over steps, as in RTFM; or the mean over the steps whose actions counted. RMSprop undoes "
+                "the scale of a loss, but its epsilon and the gradient limit do not follow it.",
+            ),
+        ] = "sum",
+        max_grad_norm: Annotated[float, key(POSITIVE, "Maximum gradient norm.")] = 40.0,
+        truncation: Annotated[
+            str,
+            key(
+                Choice("bootstrap", "ignore"),
+                "At a time limit, bootstrap from the last observation, or treat it as a termination.",
+            ),
+        ] = "bootstrap",
+        normalize_observations: Annotated[
+            bool, fixed(Bool(), "Normalise vectors by their running mean and deviation.")
+        ] = False,
         precision: str = "fp32",
         seed: int = 0,
     ) -> None:

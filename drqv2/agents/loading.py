@@ -29,18 +29,14 @@ from hydra.errors import InstantiationException
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.config.checks import check_agent
 from drqv2.config.formatting import did_you_mean
+from drqv2.config.kinds import NO_LEGACY
+from drqv2.config.signatures import agent_keys
 from drqv2.errors import UserError
-from drqv2.nn.networks import ENCODERS
 
 # The original's modules that have another name here; `replay_buffer`, `video` and `drqv2` have the same.
 _ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs", "logger": "drqv2.logging.logger"}
-# Keys of DrQV2Agent that are not in the public implementation, and their values, the paper's first.
-OWN_KEYS: dict[str, tuple[Any, ...]] = {"encoder": tuple(ENCODERS), "critic_layer_norm": (False, True)}
-# Keys of MultiTaskAgent, which regime=multitask sets whatever the agent.
-_TASK_KEYS = (
-    *("task_dim", "critic", "critic_dim", "critic_blocks", "value", "value_bins", "value_max", "normalize_rewards"),
-    "critic_heads",
-)
+_OURS = "drqv2.agents.drqv2.DrQV2Agent"
+_OF_TASKS = "drqv2.agents.multitask.MultiTaskAgent"
 
 
 class _Names(MetaPathFinder, Loader):
@@ -154,7 +150,11 @@ def _reason(error: BaseException, names: _Names, target: str, agent_dir: Path | 
 
 
 def make_agent(
-    agent: dict[str, Any], agent_dir: Path | None, found: Mapping[str, Any], offered: Mapping[str, Any]
+    agent: dict[str, Any],
+    agent_dir: Path | None,
+    found: Mapping[str, Any],
+    offered: Mapping[str, Any],
+    passed: Mapping[str, Any] | None = None,
 ) -> Any:
     """Build an agent.
 
@@ -163,6 +163,7 @@ def make_agent(
         agent_dir: directory in which `_target_` and its imports are looked up first.
         found: values that override keys of the node (obs_shape, device, ...).
         offered: additional arguments, passed if the signature names them.
+        passed: as `offered`, but also passed if the signature takes any; the node comes first.
 
     Raises:
         UserError: `_target_` cannot be found or imported, or does not accept the node's keys.
@@ -171,6 +172,8 @@ def make_agent(
     kwargs |= {k: v for k, v in found.items() if k in agent}
     named = inspect.signature(factory).parameters
     _drop_own_keys(factory, named, kwargs)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in named.values())
+    kwargs = {k: v for k, v in (passed or {}).items() if k in named or takes_any} | kwargs
     kwargs |= {k: v for k, v in offered.items() if k in named and k not in kwargs}
     check_agent(factory, kwargs)
     if not factory.__module__.startswith("drqv2."):
@@ -184,17 +187,18 @@ def _drop_own_keys(factory: Callable[..., Any], named: Mapping[str, inspect.Para
     """Remove the keys that public agent files do not know from the arguments of an agent that cannot use them."""
     ours = inspect.isclass(factory) and issubclass(factory, DrQV2Agent)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in named.values())
-    if "num_tasks" not in named:
-        for name in _TASK_KEYS:
-            if name not in named:
-                kwargs.pop(name, None)
-    for name, values in OWN_KEYS.items():
-        value = kwargs.get(name)
+    usual = agent_keys(_OURS)
+    if "num_tasks" not in named:  # keys of an agent of several tasks, which regime=multitask sets whatever the agent
+        for name in agent_keys(_OF_TASKS).keys() - usual.keys() - named.keys():
+            kwargs.pop(name, None)
+    for name, key in usual.items():
+        if key.legacy is NO_LEGACY or name not in kwargs:
+            continue
         # An `encoder` of another agent is something else.
         takes = (name in named or takes_all) if ours else (name in named and name != "encoder")
-        if value in values and not takes:
-            del kwargs[name]
-            if value != values[0]:
+        if key.allows(kwargs[name]) and not takes:
+            value = kwargs.pop(name)
+            if value != key.legacy:
                 print(f"agent.{name}={value} is left out: it is meant for DrQV2Agent and its subclasses")
 
 

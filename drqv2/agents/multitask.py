@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent, Metrics, is_hooked
+from drqv2.config.kinds import POSITIVE, Bool, Choice, Int, fixed
 from drqv2.errors import UserError
 from drqv2.nn import categorical
 from drqv2.nn.augmentation import RandomShiftsAug
@@ -42,15 +43,7 @@ class MultiTaskAgent(DrQV2Agent):
         args: and kwargs, those of `DrQV2Agent`.
         num_tasks: how many tasks.
         action_sizes: numbers in an action of each task; actions are as long as the largest. None: all alike.
-        task_dim: size of a task's embedding; 0: the agent does not see the task.
-        critic: "drqv2", or "residual".
-        critic_dim: width of the residual blocks.
-        critic_blocks: how many.
-        value: "scalar"; or "two_hot" or "hl_gauss", distributions over `value_bins` bins in [-value_max, value_max].
-        value_bins: bins of such a distribution.
-        value_max: greatest value that the bins cover.
-        normalize_rewards: divide a task's rewards by its greatest discounted return so far over value_max.
-        critic_heads: "shared", or "task" for an output layer for each task.
+        others: keys of the configuration, described below.
         kwargs: see `args`.
 
     Raises:
@@ -63,15 +56,41 @@ class MultiTaskAgent(DrQV2Agent):
         *args: Any,
         num_tasks: int = 1,
         action_sizes: Sequence[int] | None = None,
-        task_dim: int = 32,
-        critic: str = "drqv2",
-        critic_dim: int = 512,
-        critic_blocks: int = 2,
-        value: str = "scalar",
-        value_bins: int = 101,
-        value_max: float = 10.0,
-        normalize_rewards: bool = False,
-        critic_heads: str = "shared",
+        task_dim: Annotated[int, fixed(Int(0), "Size of a task's embedding; 0: no embedding.", "numbers")] = 32,
+        critic: Annotated[
+            str,
+            fixed(
+                Choice("drqv2", "residual"),
+                "The critic's layers: DrQ-v2's, or residual blocks with layer normalisation (BRC, arXiv 2505.23150).",
+            ),
+        ] = "drqv2",
+        critic_dim: Annotated[int, fixed(Int(1), "Width of the residual blocks.", "units")] = 512,
+        critic_blocks: Annotated[int, fixed(Int(1), "Residual blocks of each value.", "blocks")] = 2,
+        value: Annotated[
+            str,
+            fixed(
+                Choice("scalar", "two_hot", "hl_gauss"),
+                "A value: a number; or a distribution over bins, learnt by cross-entropy from two neighbouring bins, "
+                "or from a Gaussian's share of each (HL-Gauss, arXiv 2403.03950).",
+            ),
+        ] = "scalar",
+        value_bins: Annotated[int, fixed(Int(3), "Number of bins of a distribution.", "bins")] = 101,
+        value_max: Annotated[
+            float,
+            fixed(
+                POSITIVE,
+                "Largest value that the bins cover; the smallest is its negative. Values beyond are clipped, so use "
+                "normalize_rewards with bins.",
+            ),
+        ] = 10.0,
+        normalize_rewards: Annotated[
+            bool,
+            fixed(Bool(), "Divide a task's rewards by its greatest discounted return so far over value_max."),
+        ] = False,
+        critic_heads: Annotated[
+            str,
+            fixed(Choice("shared", "task"), "The critic's output layer: one for all tasks, or one for each."),
+        ] = "shared",
         **kwargs: Any,
     ) -> None:
         self._task_dim = task_dim if num_tasks > 1 else 0

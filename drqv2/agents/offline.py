@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2.agents.drqv2 import DrQV2Agent, Metrics
+from drqv2.config.kinds import Float, Int, key
 from drqv2.utils import extends
 
 
@@ -18,12 +19,17 @@ class DrQV2BCAgent(DrQV2Agent):
 
     Args:
         args: and kwargs, those of `DrQV2Agent`.
-        bc_alpha: weight of the values beside the imitation.
+        bc_alpha: lambda of equation 5.
         kwargs: see `args`.
     """
 
     @extends(DrQV2Agent.__init__)
-    def __init__(self, *args: Any, bc_alpha: float = 2.5, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        bc_alpha: Annotated[float, key(Float(0), "Weight of the values relative to the imitation term.")] = 2.5,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.bc_alpha = bc_alpha
 
@@ -84,7 +90,13 @@ class CQLAgent(DrQV2Agent):
     """
 
     @extends(DrQV2Agent.__init__)
-    def __init__(self, *args: Any, cql_alpha: float = 1.0, cql_samples: int = 4, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        cql_alpha: Annotated[float, key(Float(0), "Weight of the conservative term.")] = 1.0,
+        cql_samples: Annotated[int, key(Int(1), "Samples per kind (uniform, policy at obs, policy at next_obs).")] = 4,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.cql_alpha, self.cql_samples = cql_alpha, cql_samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from drqv2.agents import ppo_mlp
 from drqv2.agents.ppo_mlp import Kernels
 from drqv2.agents.segments import Segments, take_rows
+from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
 from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss, explained_variance
 from drqv2.nn.normalization import RunningMeanStd
@@ -31,44 +32,13 @@ class PPOAgent:
         obs_shape: of one observation.
         action_spec: discrete, several discrete, or a vector within [-1, 1].
         device: where it computes.
-        encoder: mlp, small, nature or impala; auto: mlp for vectors, nature for images.
-        hidden_dim: units.
-        lstm: whether the policy is recurrent.
-        optimizer: muon (matrices; Adam for the rest) or adam.
-        lr: learning rate, at the start of the run where it is annealed.
-        total_steps: agent steps until it is 0.
+        total_steps: agent steps of the run, over which learning rates are annealed.
         discount: gamma, of a step.
-        gae_lambda: lambda of the advantages.
-        rho_clip: clip of the importance ratio in their differences (rho-bar).
-        c_clip: clip of the importance ratio in their trace (c-bar).
         update_epochs: passes over the batch per update.
         minibatch_size: steps in a minibatch, a multiple of the horizon.
-        accumulate_minibatches: minibatches before a step of the optimizer.
-        clip_coef: clipping range around a ratio of 1.
-        vf_coef: weight of the value loss.
-        vf_clip: clipping range around the old values.
-        ent_coef: weight of the entropy.
-        max_grad_norm: maximum gradient norm.
-        prio_alpha: exponent of the segments' priorities; 0 draws uniformly.
-        prio_beta0: exponent of the importance weights at the start; it rises with the steps.
-        truncation: bootstrap from the last observation of a truncated episode, or ignore that it was cut off and treat
-            it as an end.
-        advantage: full_batch computes advantages before each minibatch, with the current ratios and values of all
-            segments; minibatch does so again for the segments drawn, with their ratios after the forward pass; once
-            computes them when the batch has been collected and shuffles its steps into minibatches in every epoch
-            (whole segments with an LSTM), as in the paper: without priorities.
-        normalize_observations: vectors by their running mean and deviation. The first batch only begins these.
-        normalize_rewards: by the running deviation of their discounted sum.
         precision: fp32, or bf16 for the convolutions.
-        adam_beta1: Adam's decay of the mean of gradients.
-        adam_beta2: Adam's decay of the mean of their squares.
-        adam_eps: Adam's epsilon. Where a unit's inputs hardly change, as those of a still background, gradients are
-            small, and Adam makes full steps of their noise unless this is larger.
-        adam_lr: learning rate of Adam beside Muon, annealed alike; None: lr.
-        anneal_lr: whether learning rates decay to 0 along a cosine; otherwise they are constant.
-        target_kl: end an update after the first pass over the batch whose mean approximate KL, r - 1 - log r,
-            exceeds this; None: make all passes.
         seed: of what it draws.
+        others: keys of the configuration, described below.
     """
 
     def __init__(
@@ -76,37 +46,95 @@ class PPOAgent:
         obs_shape: tuple[int, ...],
         action_spec: Any,
         device: str,
-        encoder: str,
-        hidden_dim: int,
-        lstm: bool,
-        optimizer: str,
-        lr: float,
         total_steps: int,
         discount: float,
-        gae_lambda: float,
-        rho_clip: float,
-        c_clip: float,
         update_epochs: float,
         minibatch_size: int,
-        accumulate_minibatches: int,
-        clip_coef: float,
-        vf_coef: float,
-        vf_clip: float,
-        ent_coef: float,
-        max_grad_norm: float,
-        prio_alpha: float,
-        prio_beta0: float,
-        truncation: str = "bootstrap",
-        advantage: str = "full_batch",
-        normalize_observations: bool = False,
-        normalize_rewards: bool = False,
+        encoder: Annotated[
+            str,
+            fixed(
+                Choice("auto", "mlp", "small", "nature", "impala"),
+                "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of "
+                "Nature 518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
+            ),
+        ] = "auto",
+        hidden_dim: Annotated[int, fixed(Int(1), "Width behind the encoder, and of an LSTM.", "units")] = 128,
+        lstm: Annotated[bool, fixed(Bool(), "A recurrent policy.")] = False,
+        optimizer: Annotated[
+            str,
+            fixed(
+                Choice("adam", "muon"),
+                "Adam for all parameters; or Muon for matrices (torch.optim.Muon), with Adam for the rest.",
+            ),
+        ] = "adam",
+        lr: Annotated[float, key(POSITIVE, "Learning rate, at the start of the run if agent.anneal_lr.")] = 0.001,
+        adam_lr: Annotated[
+            float | None, key(POSITIVE, "Learning rate of Adam beside Muon.", null="as agent.lr", legacy=None)
+        ] = None,
+        anneal_lr: Annotated[
+            bool,
+            key(
+                Bool(),
+                "Let learning rates decay to 0 along a cosine over total_timesteps, or keep them constant.",
+                legacy=True,
+            ),
+        ] = True,
+        adam_beta1: Annotated[float, fixed(Float(0, 0.999), "Adam's decay of the mean of gradients.")] = 0.9,
+        adam_beta2: Annotated[
+            float,
+            fixed(Float(0, 0.99999), "Adam's decay of the mean of squared gradients.", legacy=0.999),
+        ] = 0.999,
+        adam_eps: Annotated[
+            float,
+            fixed(
+                POSITIVE,
+                "Adam's epsilon; larger: smaller steps where gradients are small, as of a still background's noise.",
+            ),
+        ] = 1e-5,
+        gae_lambda: Annotated[float, key(Float(0, 1), "Lambda of the advantages.")] = 0.95,
+        rho_clip: Annotated[float, key(POSITIVE, "Clip of the importance ratio in advantages' differences.")] = 1.0,
+        c_clip: Annotated[float, key(POSITIVE, "Clip of the importance ratio in advantages' trace (c-bar).")] = 1.0,
+        target_kl: Annotated[
+            float | None,
+            key(
+                POSITIVE,
+                "End an update after the first pass over the batch whose mean approximate KL divergence, "
+                "r - 1 - log r, exceeds this.",
+                null="make all passes",
+                legacy=None,
+            ),
+        ] = None,
+        accumulate_minibatches: Annotated[int, key(Int(1), "Minibatches before a step of the optimizer.")] = 1,
+        clip_coef: Annotated[float, key(POSITIVE, "PPO's clipping range around a ratio of 1.")] = 0.2,
+        vf_coef: Annotated[float, key(Float(0), "Weight of the value loss.")] = 0.5,
+        vf_clip: Annotated[float, key(POSITIVE, "Clipping range of values around the old ones.")] = 100.0,
+        ent_coef: Annotated[float, key(Float(0), "Weight of the entropy bonus.")] = 0.001,
+        max_grad_norm: Annotated[float, key(POSITIVE, "Maximum gradient norm.")] = 0.5,
+        prio_alpha: Annotated[float, key(Float(0), "Exponent of segments' priorities; 0 draws uniformly.")] = 0.0,
+        prio_beta0: Annotated[float, key(Float(0, 1), "Exponent of importance weights at the start.")] = 0.2,
+        truncation: Annotated[
+            str,
+            key(
+                Choice("bootstrap", "ignore"),
+                "At a time limit, bootstrap from the last observation; or treat it as an end.",
+            ),
+        ] = "bootstrap",
+        advantage: Annotated[
+            str,
+            key(
+                Choice("full_batch", "minibatch", "once"),
+                "Advantages of the whole batch before each minibatch; or again of the minibatch, with its own ratios; "
+                "or once, with minibatches of shuffled steps (whole segments with an LSTM) and prio_alpha=0, as in the "
+                "paper.",
+            ),
+        ] = "once",
+        normalize_observations: Annotated[
+            bool, fixed(Bool(), "Normalise vectors by their running mean and deviation.")
+        ] = True,
+        normalize_rewards: Annotated[
+            bool, fixed(Bool(), "Divide rewards by the running deviation of their discounted sum.")
+        ] = True,
         precision: str = "fp32",
-        adam_beta1: float = 0.95,
-        adam_eps: float = 1e-8,
-        adam_beta2: float = 0.999,
-        adam_lr: float | None = None,
-        anneal_lr: bool = True,
-        target_kl: float | None = None,
         seed: int = 0,
     ) -> None:
         self.device, self.training = device, True

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from drqv2 import utils
 from drqv2.agents.drqv2 import check_shapes, is_hooked
+from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Float, Int, Schedule, Shape, fixed, free, key
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
 from drqv2.nn.convolutions import check_name, pixel_convolutions
@@ -96,22 +97,10 @@ class SPQAgent:
     """Self-predictive Q-learning from images or vectors, see the head of this file.
 
     Args:
-        obs_shape, action_shape, device: as those of `DrQV2Agent`.
-        lr, model_lr: learning rates, of Adam for actor and critic, of AdamW with a decay of 0.01 for encoder and model.
-        hidden_dim, feature_dim: size of latents and hidden layers; width of the actor's and the critic's trunk.
-        embed_dim: size of an action's embedding.
-        pad, convolutions: greatest random shift of images, pixels; see `pixel_convolutions`.
-        horizon: H, transitions in a segment and in a return.
-        target_tau: fraction of the way that target encoder and target critic move at each update.
-        infonce: weight of the contrastive loss.
-        num_expl_steps, update_every_steps: agent steps of uniformly random actions at the beginning; from one update to
-            the next.
-        model_warmup: updates of encoder and model before the first of all.
-        stddev_schedule, hold: standard deviation of the exploration noise over agent steps, see `utils.schedule`; bound
-            of the agent steps for which it is held.
-        use_tb, precision, compile, seed: as those of `DrQV2Agent`; bf16 for the encoder's products alone, compile on
-            CUDA alone.
+        obs_shape, action_shape, precision, compile, seed: as those of `DrQV2Agent`; bf16 for the encoder's products
+            alone, compile on CUDA alone.
         num_envs, frame_stack: environments that act at once; images in an observation.
+        others: keys of the configuration, described below.
 
     Raises:
         UserError: the shapes are others, there are no such convolutions, or the images are too small.
@@ -122,25 +111,33 @@ class SPQAgent:
 
     def __init__(
         self,
-        obs_shape: Sequence[int],
-        action_shape: Sequence[int],
-        device: torch.device | str,
-        lr: float = 3e-4,
-        model_lr: float = 1e-3,
-        hidden_dim: int = 512,
-        feature_dim: int = 50,
-        embed_dim: int = 256,
-        pad: int = 4,
-        convolutions: str = "strided",
-        horizon: int = 3,
-        target_tau: float = 0.01,
-        infonce: float = 0.1,
-        num_expl_steps: int = 1000,
-        model_warmup: int = 250,
-        update_every_steps: int = 1,
-        stddev_schedule: str | float = "linear(0.6,0.2,8000)",
-        hold: int = 16,
-        use_tb: bool = True,
+        obs_shape: Annotated[Sequence[int], key(Shape(), "Shape of an observation.", null="the environment's")],
+        action_shape: Annotated[Sequence[int], key(Shape(), "Shape of an action.", null="the environment's")],
+        device: Annotated[torch.device | str, free(Device(), "As device.", follows="device")],
+        lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for actor and critic.", follows="lr")] = 3e-4,
+        model_lr: Annotated[float, key(POSITIVE, "Learning rate of AdamW, for encoder and model.")] = 1e-3,
+        hidden_dim: Annotated[int, key(Int(1), "Width of latents and hidden layers.", "units")] = 512,
+        feature_dim: Annotated[int, key(Int(1), "Width of the trunks.", "units", follows="feature_dim")] = 50,
+        embed_dim: Annotated[int, key(Int(1), "Width of an action's embedding.", "units")] = 256,
+        pad: Annotated[int, fixed(Int(0, 24), "Greatest random shift of images.", "pixels")] = 4,
+        convolutions: Annotated[
+            str,
+            fixed(Choice("patch", "strided"), "Those of the encoder, with 4 or 10 million multiplications an image."),
+        ] = "strided",
+        horizon: Annotated[
+            int,
+            fixed(Int(1), "Transitions of a segment and of a return.", "agent steps", follows="nstep"),
+        ] = 3,
+        target_tau: Annotated[float, key(FRACTION, "Fraction of networks mixed into targets.")] = 0.01,
+        infonce: Annotated[float, key(Float(0), "Weight of the contrastive loss.")] = 0.1,
+        num_expl_steps: Annotated[int, key(Int(0), "Uniformly random actions at the start.", "agent steps")] = 1000,
+        model_warmup: Annotated[int, key(Int(0), "Updates of encoder and model before others.", "updates")] = 250,
+        update_every_steps: Annotated[int, key(Int(1), "Interval between updates.", "agent steps")] = 1,
+        stddev_schedule: Annotated[
+            str | float, key(Schedule(), "Standard deviation of the exploration noise.", follows="stddev_schedule")
+        ] = "linear(0.6,0.2,8000)",
+        hold: Annotated[int, fixed(Int(1), "Longest time for which noise is held.", "agent steps")] = 16,
+        use_tb: Annotated[bool, free(Bool(), "Whether update returns metrics.", follows="use_tb")] = True,
         precision: str = "fp32",
         compile: bool = False,
         seed: int | None = None,

@@ -8,21 +8,21 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from drqv2.config.cfgs import CFGS
 from drqv2.config.dm_control import every_task, unknown_task
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.kinds import NO_LEGACY, Device, Key, Schedule
 from drqv2.config.messages import explain
+from drqv2.config.regime import Regime
+from drqv2.config.regimes.multitask import TASK_GROUPS
 from drqv2.config.rules import check_together
-from drqv2.config.schema import AGENTS, arguments_of, every_key, keys
-from drqv2.config.tables.multitask import TASK_GROUPS
-from drqv2.config.tables.shared import FIRST_REGIME
+from drqv2.config.schema import FIRST, REGIMES, every_key, moved, regime_of
 from drqv2.errors import UserError
 
 FOR_REGIMES = "for_regimes"  # in a preset: the regimes that it fits, where it does not choose one
@@ -31,15 +31,10 @@ _LENGTHS = {"obs_shape": 3, "action_shape": 1}  # of the shapes that the environ
 
 
 def _drop_foreign(cfg: DictConfig, known: Mapping[str, Key]) -> None:
-    """Remove keys that only other regimes have. Tasks and presets set such keys."""
+    """Remove keys that only other regimes have, but not those of `agent`. Tasks and presets set such keys."""
     for name in every_key().keys() - known.keys():
-        node, _, leaf = name.rpartition(".")
-        values = cfg.get(node) if node else cfg
-        if isinstance(values, DictConfig):
-            with suppress(KeyError):
-                del values[leaf]
-        if node and not any(other.startswith(f"{node}.") for other in known):
-            cfg.pop(node, None)
+        if "." not in name and name in cfg:
+            del cfg[name]
 
 
 def _check_names(cfg: Mapping[str, Any], known: Mapping[str, Key]) -> None:
@@ -70,30 +65,30 @@ def validate(cfg: DictConfig) -> None:
         UserError: an unknown or missing key, a value of the wrong type or out of bounds, or values that do not fit
             together.
     """
-    regime = cfg.get("regime", FIRST_REGIME)
-    known = keys(regime)
+    regime = regime_of(cfg)
+    known = regime.keys_of(str(OmegaConf.select(cfg, "agent._target_")), cfg.get("agent_dir"))
     with open_dict(cfg):
         cfg.pop(FOR_REGIMES, None)
         cfg.pop(FOR_AGENTS, None)
         _drop_foreign(cfg, known)
         if re.search(":.", str(cfg.get("env_id"))):
             cfg.task_name = label(cfg.env_id, "")
-        if regime == "multitask" and cfg.get("tasks"):
+        if cfg.get("tasks"):
             cfg.task_name = label(None, "", cfg.tasks)
         try:
             plain = _resolved(cfg)
         except OmegaConfBaseException as error:
-            raise UserError(explain(error, regime)) from None
+            raise UserError(explain(error, regime.name)) from None
         _check_names(plain, known)
+        _take_moved(cfg, plain, regime)
         flat: dict[str, Any] = {}
-        own = arguments_of(str(plain.get("agent", {}).get("_target_")))
         # Those that may import torch, which takes seconds, come last.
         for key in sorted(known.values(), key=lambda key: isinstance(key.kind, Schedule | Device)):
             node, _, leaf = key.name.rpartition(".")
             values, target = (plain[node], cfg[node]) if node else (plain, cfg)
-            if leaf not in values and key.legacy is not NO_LEGACY and not (node == "agent" and own and leaf not in own):
+            if leaf not in values and key.legacy is not NO_LEGACY:
                 values[leaf] = key.legacy
-            if leaf in values and not (key.name == "agent.encoder" and _is_foreign(plain)):
+            if leaf in values:
                 flat[key.name] = key.check(values[leaf])
                 if not OmegaConf.is_interpolation(target, leaf) and not OmegaConf.is_missing(target, leaf):
                     target[leaf] = flat[key.name]
@@ -102,6 +97,17 @@ def validate(cfg: DictConfig) -> None:
     if "time_limit" in plain["env"]:
         flat["env.time_limit"] = plain["env"]["time_limit"]  # of dm_control's task: its episodes have another length
     check_together(flat)
+    regime.check(flat)
+
+
+def _take_moved(cfg: DictConfig, plain: dict[str, Any], regime: Regime) -> None:
+    """Replace what a configuration, old or of your own, has as keys of `agent` that are keys of the regime now."""
+    arguments, values = moved(plain, regime)
+    for name in arguments:
+        del cfg.agent[name], plain["agent"][name]
+    for key, value in values.items():
+        if plain.get(key) != value:
+            cfg[key] = plain[key] = value
 
 
 def _resolved(cfg: DictConfig) -> Any:
@@ -115,11 +121,6 @@ def _resolved(cfg: DictConfig) -> Any:
     if unknown:
         plain["agent"].update(unknown)
     return plain
-
-
-def _is_foreign(plain: Mapping[str, Any]) -> bool:
-    """Return whether the agent may be foreign, with another meaning of `encoder`; DrQV2Agent checks its own."""
-    return plain.get("agent_dir") is not None or not str(plain["agent"].get("_target_")).startswith("drqv2.")
 
 
 def label(env_id: str | None, task_name: str, tasks: str | Sequence[str] | None = None) -> str:
@@ -150,9 +151,9 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
     Raises:
         UserError: one names a key that only another regime has, a preset of another regime, or two environments.
     """
-    regime = cfg.get("regime", FIRST_REGIME)
-    known = keys(regime)
-    chosen = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("regime=")), FIRST_REGIME)
+    own = regime_of(cfg)
+    regime, known = own.name, own.every_key
+    chosen = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("regime=")), FIRST)
     presets = [o for o in overrides if o.startswith("preset=")]
     fitting = cfg.get(FOR_REGIMES, [regime])
     if presets and (regime != chosen or regime not in fitting):
@@ -172,21 +173,27 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
             raise UserError(
                 f"{override}: a run needs an agent; choose one with agent=NAME or agent._target_=MODULE.CLASS"
             )
-        if name == "agent" and value.strip("'\"") not in AGENTS.get(regime, ()):
-            raise UserError(_other_agent(override, value, regime))
+        if name == "agent" and not _has_agent(own, value.strip("'\"")):
+            raise UserError(_other_agent(override, value, own))
+        if name in own.moved:
+            raise UserError(f"{name} is now {own.moved[name]}")
         if name == "task" and cfg.get("env_id") is not None:
             raise UserError(f"{override} and env_id={cfg.env_id}: give only one of them")
         if name in every_key() and name not in known:
             raise UserError(f"{override}: regime={regime} has no such key{did_you_mean(name, known)} (see --help)")
 
 
-def _other_agent(override: str, agent: str, regime: str) -> str:
-    offered = AGENTS.get(regime, ())
-    fitting = [name for name, agents in AGENTS.items() if agent in agents]
-    where = (
-        f"; agent={agent} applies only to regime={' or '.join(fitting)}" if fitting else did_you_mean(agent, offered)
+def _has_agent(regime: Regime, name: str) -> bool:
+    return name in regime.agents or (CFGS / "agent" / f"{name}.yaml").is_file()  # one of your own
+
+
+def _other_agent(override: str, agent: str, regime: Regime) -> str:
+    fitting = [other.name for other in REGIMES.values() if agent in other.agents]
+    near = f"; agent={agent} applies only to regime={' or '.join(fitting)}" if fitting else ""
+    return (
+        f"{override}: regime={regime.name} has {', '.join(regime.agents)}"
+        f"{near or did_you_mean(agent, regime.agents)}; others are chosen by agent._target_=MODULE.CLASS"
     )
-    return f"{override}: regime={regime} has {', '.join(offered) or 'no agents to choose by name'}{where}"
 
 
 def check_agent(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
@@ -212,10 +219,3 @@ def check_agent(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
                 f"agent.{name} is missing: {who} needs it; add +agent.{name}=VALUE"
                 f"\nagent has: {', '.join(given) or 'no arguments'}"
             )
-
-
-def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Return a nested configuration's values by dotted name."""
-    if not isinstance(node, dict) or (prefix and not node):
-        return {prefix[:-1]: node}
-    return {name: leaf for key, value in node.items() for name, leaf in leaves(value, f"{prefix}{key}.").items()}

@@ -6,8 +6,8 @@ from functools import cache
 
 from hydra.core.config_store import ConfigStore
 
+from drqv2.config.cfgs import CFGS, tasks
 from drqv2.config.formatting import did_you_mean
-from drqv2.config.schema import CFGS, tasks
 
 # By domain, those of dm_control.suite.ALL_TASKS; tests/envs/test_every_task.py compares them.
 _SUITE = {
@@ -60,7 +60,8 @@ def every_task() -> list[str]:
 
 def other_tasks() -> list[str]:
     """Return the names of dm_control's tasks that have no file in cfgs/task, under any name."""
-    return [name for name in every_task() if name not in {*tasks(), *_SAME}]
+    known = {*tasks(), *_SAME}
+    return [name for name in every_task() if name not in known]
 
 
 def unknown_task(given: str, name: str) -> str:

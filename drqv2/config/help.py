@@ -8,17 +8,18 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from drqv2.config.checks import leaves
+from drqv2.config.cfgs import CFGS, leaves, presets, tasks
 from drqv2.config.dm_control import MANIPULATION, other_tasks
 from drqv2.config.formatting import show
 from drqv2.config.kinds import Key
-from drqv2.config.schema import CFGS, GROUPS, agent_arguments, defaults, groups, keys, presets, tasks
-from drqv2.config.tables.shared import FIRST_REGIME, REGIMES
+from drqv2.config.regime import Regime
+from drqv2.config.schema import FIRST, REGIMES, defaults, find
 
 _HEAD = """\
 # Configuration
 
-Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/tables/` and `cfgs/`.
+Made by `python -m drqv2.config > docs/configuration.md` from `drqv2/config/regimes/`, the signatures of
+`drqv2/agents/` and `cfgs/`.
 
 Later wins: `cfgs/config.yaml`, then the agent (`agent=spq`, in some regimes), the regime (`regime=drqv2`), the task
 (`task=cheetah_run`), the preset (`preset=cpu`), settings that a regime always forces (`cfgs/last/`), and last the
@@ -55,10 +56,10 @@ no time limit and its actions no bounds; here they are 30 s (1000 frames) and [-
 `+env.fully_observable=false` of `manipulator` and `stacker`; its manipulation tasks take none."""
 
 
-def help_text(regime: str = FIRST_REGIME) -> str:
-    """Return what `--help` prints: usage, tasks, presets and the keys of a regime; raises as `groups`."""
-    values = _shown_defaults(regime)
-    others = "".join(f", {name} ({about})" for name, about in REGIMES.items() if name != regime)
+def help_text(regime: str = FIRST) -> str:
+    """Return what `--help` prints: usage, tasks, presets and the keys of a regime; raises as `find`."""
+    chosen = find(regime)
+    others = "".join(f", {name} ({other.purpose})" for name, other in REGIMES.items() if name != regime)
     lines = [
         "usage: python train.py [regime=NAME] [task=NAME] [preset=NAME] [key=value ...]",
         "       python train.py resume=RUN_DIR|latest [key=value ...]   resume a run in its own directory",
@@ -69,7 +70,7 @@ def help_text(regime: str = FIRST_REGIME) -> str:
         "Other options: --cfg job (print the configuration and stop), --hydra-help.",
         "~agent.x removes an argument of the agent, +agent.x=1 adds one.",
         "",
-        _fill(f"regime: {regime} ({REGIMES[regime]}; its keys are below){others}", 2),
+        _fill(f"regime: {regime} ({chosen.purpose}; its keys are below){others}", 2),
         _fill(
             "task: " + ", ".join(tasks()) + f"; and the {len(other_tasks())} others of dm_control's suite and "
             "manipulation tasks (fish_swim, dog_run, stack_2_bricks; docs/configuration.md lists them)",
@@ -77,8 +78,8 @@ def help_text(regime: str = FIRST_REGIME) -> str:
         ),
         _fill("preset: paper (the task's own values), " + ", ".join(name for name in presets() if name != "paper"), 2),
     ]
-    for title, group in groups(regime).items():
-        lines += ["", title, *(key_text(key, values[key.name], 27) for key in group)]
+    for title, group in _shown(chosen).items():
+        lines += ["", title, *(key_text(key, default, 27) for key, default in group)]
     return "\n".join(lines)
 
 
@@ -104,24 +105,22 @@ def _key_tables() -> dict[str, list[str]]:
 
     Regimes may describe a key of the same name differently; then it stands in several tables.
     """
-    shown = {regime: _shown_defaults(regime) for regime in GROUPS}
-    owners: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}  # regimes by title, key and description
-    for regime in GROUPS:
-        for title, group in groups(regime).items():
-            for key in group:
-                owners.setdefault((title, key.name, _description(key)), []).append(regime)
+    defaults: dict[tuple[str, str, tuple[str, ...]], dict[str, str]] = {}  # by regime; by title, key and description
+    for regime in REGIMES.values():
+        for title, group in _shown(regime).items():
+            for key, default in group:
+                defaults.setdefault((title, key.name, _description(key)), {})[regime.name] = default
     tables: dict[tuple[str, tuple[str, ...]], list[list[str]]] = {}
-    for (title, name, description), regimes in owners.items():
-        default = _default({regime: shown[regime][name] for regime in regimes})
-        tables.setdefault((title, tuple(regimes)), []).append([f"`{name}`", default, *description])
-    titles = list(dict.fromkeys(title for title, _ in tables))
+    for (title, name, description), values in defaults.items():
+        tables.setdefault((title, tuple(values)), []).append([f"`{name}`", _default(values), *description])
+    titles = sorted(dict.fromkeys(title for title, _ in tables), key=lambda title: title.startswith("Agent"))
     ordered = sorted(tables.items(), key=lambda table: (titles.index(table[0][0]), -len(table[0][1])))
     head = ["key", "default", "allowed", "unit", "resume", "meaning"]
     return {_heading(title, regimes): _table(head, rows) for (title, regimes), rows in ordered}
 
 
 def _heading(title: str, regimes: Sequence[str]) -> str:
-    return title if len(regimes) == len(GROUPS) else f"{title} ({', '.join(regimes)})"
+    return title if len(regimes) == len(REGIMES) else f"{title} ({', '.join(regimes)})"
 
 
 def _description(key: Key) -> tuple[str, ...]:
@@ -167,13 +166,32 @@ def _other_tasks() -> str:
     )
 
 
-def _shown_defaults(regime: str) -> dict[str, str]:
-    """Return the default of each key of a regime as text."""
-    values = agent_arguments(regime) | leaves(defaults(regime))
+def _shown(regime: Regime) -> dict[str, list[tuple[Key, str]]]:
+    """Return the keys of a regime with their defaults as text, by title.
+
+    Those of its first agent are followed by what is different in each other one.
+    """
+    values = leaves(defaults(regime.name))
     entries: Any = OmegaConf.to_container(OmegaConf.load(CFGS / "config.yaml").defaults)
-    chosen = {folder: name for entry in entries if isinstance(entry, dict) for folder, name in entry.items()}
-    values |= {"regime": chosen["regime"], "task_name": chosen["task"]}
-    return {name: "-" if values[name] == "???" else show(values[name]) for name in keys(regime)}
+    values["task_name"] = next(entry["task"] for entry in entries if isinstance(entry, dict) and "task" in entry)
+    values["regime"] = FIRST
+    shown = {
+        title: [(key, _text(values[key.name])) for key in group.values()] for title, group in regime.groups.items()
+    }
+    usual: dict[str, tuple[str, ...]] = {}  # default and description
+    for name, agent in regime.agents.items():
+        values = leaves(defaults(regime.name, name))
+        own = [key for key in regime.keys_of(agent.target).values() if key.name.startswith("agent.")]
+        told = {key.name: (_text(values[key.name]), *_description(key)) for key in own}
+        title = f"Agent, with agent={name}" if usual else "Agent"
+        different = [key for key in own if told[key.name] != usual.get(key.name)]
+        shown[title] = [(key, told[key.name][0]) for key in different if not usual or key.name != "agent._target_"]
+        usual = usual or told
+    return {title: group for title, group in shown.items() if group}
+
+
+def _text(default: Any) -> str:
+    return "-" if default == "???" else show(default)
 
 
 def _fill(text: str, indent: int) -> str:

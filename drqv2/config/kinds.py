@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,15 @@ class Kind:
         raise NotImplementedError
 
 
+class Anything(Kind):
+    """Any value."""
+
+    allowed = "anything"
+
+    def check(self, value: Any) -> Any:
+        return value
+
+
 class Float(Kind):
     """A finite number.
 
@@ -74,6 +83,10 @@ class Int(Float):
     def check(self, value: Any) -> int:
         _require(super().check(value) == int(value))
         return int(value)
+
+
+POSITIVE = Float(0, above=True)
+FRACTION = Float(0, 1, above=True)
 
 
 class Auto(Kind):
@@ -310,6 +323,7 @@ class Key:
             rounding; force: change it with resume_force=true; fixed: keep it, the run's state depends on it.
         legacy: value of a stored configuration that lacks the key, because it was written before the key existed;
             NO_LEGACY: every configuration has the key.
+        follows: the key whose value is the default, of an agent's key.
     """
 
     name: str
@@ -319,11 +333,25 @@ class Key:
     null: str = ""
     resume: Literal["free", "force", "fixed"] = "force"
     legacy: Any = NO_LEGACY
+    follows: str = ""
+
+    def with_any_choice(self) -> Key:
+        """Return the key of an agent from elsewhere, whose choices may have other names."""
+        chosen = isinstance(self.kind, Choice) and isinstance(self.kind.choices[0], str)
+        return replace(self, kind=Anything()) if chosen else self
 
     @property
     def allowed(self) -> str:
         """The allowed values, in words."""
         return self.kind.allowed + (" or null" if self.null else "")
+
+    def allows(self, value: Any) -> bool:
+        """Return whether a value is allowed."""
+        try:
+            self.check(value)
+        except UserError:
+            return False
+        return True
 
     def check(self, value: Any) -> Any:
         """Return `value` in the key's type.
@@ -340,6 +368,17 @@ class Key:
         except ValueError as error:
             reason = str(error) or f"must be {self.allowed}" + (f" ({self.unit})" if self.unit else "")
             raise UserError(f"{self.name}={show(value)}: {reason}") from None
+
+
+# Descriptions of keys whose names stand beside them: in `table`, and at an agent's constructor (`signatures.py`), as in
+# `pad: Annotated[int, fixed(Int(0, 24), "Greatest random shift of images.", "pixels")] = 4`.
+key = partial(Key, "")
+fixed, free = partial(Key, "", resume="fixed"), partial(Key, "", resume="free")
+
+
+def table(**keys: Key) -> dict[str, Key]:
+    """Return keys by name, with these names."""
+    return {name: replace(one, name=name) for name, one in keys.items()}
 
 
 def not_set(name: str) -> str:

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
+from drqv2.config.cfgs import CHOSEN
 from drqv2.config.dm_control import unknown_task
 from drqv2.config.formatting import did_you_mean, synonym, unknown
 from drqv2.config.kinds import Key, not_set
-from drqv2.config.schema import CHOSEN, GROUPS, every_key, keys
-from drqv2.config.tables.shared import FIRST_REGIME
+from drqv2.config.schema import FIRST, REGIMES, every_key
 
 
-def explain(error: Exception, regime: str = FIRST_REGIME) -> str:
+def explain(error: Exception, regime: str = FIRST) -> str:
     """Explain an error of Hydra's or OmegaConf's in one or two lines, which may suggest keys of `regime`."""
-    known = keys(regime) if regime in GROUPS else every_key()
+    known = REGIMES[regime].every_key if regime in REGIMES else every_key()
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         if group == "task":
@@ -27,7 +27,7 @@ def explain(error: Exception, regime: str = FIRST_REGIME) -> str:
         return _unreadable(error.override, known)
     if isinstance(error, OmegaConfBaseException):
         return _omegaconf(error, known)
-    return _composition(error, [*known, *CHOSEN])
+    return _composition(error, [*known, *CHOSEN], REGIMES[regime].moved if regime in REGIMES else {})
 
 
 def _unreadable(override: str, known: Mapping[str, Key]) -> str:
@@ -52,14 +52,6 @@ def _omegaconf(error: OmegaConfBaseException, known: Iterable[str]) -> str:
 
 # Hydra's messages, and what to say instead; {near} are the names most like the first group.
 _ADVICE = (
-    (
-        r"To append to your (?:config|default list) use \+(agent)=(.*)",
-        "{0}={1}: regime=ppo and regime=impala have one agent each; another is chosen by agent._target_=MODULE.CLASS",
-    ),
-    (
-        r"In 'preset/(\S+)': Could not override 'agent'",
-        "preset={0} applies only to regimes with agent=NAME: drqv2, offline",
-    ),
     (
         r"To append to your config use \+(agent\.[^=]+)=(.*)",
         "{0}={1}: there is no such key{near} (see --help)\nAdd an argument that your own agent takes with +{0}={1}",
@@ -89,13 +81,15 @@ _ELSEWHERE = {
 }
 
 
-def _composition(error: Exception, names: list[str]) -> str:
+def _composition(error: Exception, names: list[str], moved: Mapping[str, str]) -> str:
     for pattern, message in _ADVICE:
         if match := re.search(pattern, str(error)):
+            if match.groups() and match[1] in moved:
+                return f"{match[1]} is now {moved[match[1]]}"
             if match.groups() and match[1] in _ELSEWHERE:
                 return f"{match[1]}: there is no such key; here it is {_ELSEWHERE[match[1]]}"
             if match.groups() and match[1] in every_key().keys() - set(names):
-                others = " and ".join(f"regime={name}" for name in GROUPS if match[1] in keys(name))
+                others = " and ".join(f"regime={name}" for name, one in REGIMES.items() if match[1] in one.every_key)
                 own = synonym(match[1], names)
                 advice = f"here it is {own}" if own else "leave it out, or choose that regime"
                 return f"{match[1]}: is a key of {others} only (see --help); {advice}"

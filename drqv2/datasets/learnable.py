@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from drqv2.config.tables.shared import SMALLEST_IMAGE
+from drqv2.config.regimes.shared import SMALLEST_IMAGE
 from drqv2.datasets.episodes import Episode, is_observed
 from drqv2.datasets.formats import read
 from drqv2.datasets.images import Announce

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drqv2.config.cfgs import CFGS
 from drqv2.config.formatting import counted
-from drqv2.config.schema import CFGS
 from drqv2.doctor import measure
 from drqv2.errors import UserError
 from drqv2.programs import INSTALLED, ROOT

@@ -13,8 +13,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from drqv2.config.schema import defaults
-from drqv2.config.tables.shared import FIRST_REGIME
+from drqv2.config.schema import FIRST, REGIMES, defaults
 from drqv2.errors import UserError
 from drqv2.run import factory
 from drqv2.run.target import find as find_target
@@ -63,7 +62,8 @@ def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
     config, state, frame = _read_export(path) if path.suffix == ".safetensors" else _read_snapshot(path)
     if not isinstance(config, dict) or not all(isinstance(config.get(node), dict) for node in ("agent", "env")):
         raise UserError(f"{path}: contains no configuration of a run; train with init_from={path} first")
-    base = defaults(config.get("regime", FIRST_REGIME))  # for keys that there were not yet
+    regime = config.get("regime", FIRST)  # one from elsewhere is no older than its keys
+    base = defaults(regime) if regime in REGIMES else {}  # for keys that there were not yet
     try:
         cfg = OmegaConf.merge({key: value for key, value in base.items() if key not in ("agent", "env")}, config)
     except OmegaConfBaseException as e:
@@ -109,7 +109,9 @@ def reject_foreign_code(cfg: DictConfig, path: Path) -> None:
     for task in plain.get("tasks") or ():
         if str(task).count(":") > 1:
             plain["env"]["_target_"] = task
-    for key, value in _code({name: plain[name] for name in ("agent", "env", "agent_dir")}):
+    for key, value in _code(
+        {name: plain[name] for name in ("agent", "env", "agent_dir", "regime_dir") if name in plain}
+    ):
         if key != "agent._target_" or not re.fullmatch(r"drqv2\.agents\.\w+\.\w+Agent", str(value)):
             raise UserError(
                 f"{path} names code to run: {_line(f'{key}={value}')}\nIf you trust its source, add trust=true."
@@ -122,7 +124,7 @@ def _code(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(node, dict | list):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
             yield from _code(value, f"{name}.{key}".lstrip("."))
-    elif (node is not None and leaf in ("_target_", "agent_dir")) or (isinstance(node, str) and "${" in node):
+    elif node is not None and (leaf in ("_target_", "agent_dir", "regime_dir") or "${" in str(node)):
         yield name, node
 
 

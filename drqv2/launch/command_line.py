@@ -26,9 +26,9 @@ from omegaconf.errors import OmegaConfBaseException
 import drqv2
 from drqv2 import programs
 from drqv2.config.checks import check_overrides, validate
-from drqv2.config.dm_control import offer_tasks
 from drqv2.config.help import help_text
 from drqv2.config.messages import explain
+from drqv2.config.schema import offer
 from drqv2.errors import UserError
 from drqv2.launch.jobs import Job, JobFailed, Run, explain_launcher
 from drqv2.launch.overrides import (
@@ -134,7 +134,7 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
         if files.has_snapshot(run_dir):
             args.overrides.append(WITHOUT_WEIGHTS)
     job = Job(run)
-    offer_tasks()
+    offer()
     try:
         if not only_shown:
             _check_jobs(args, config_dir)

@@ -15,10 +15,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from drqv2.config.cfgs import CFGS
 from drqv2.config.checks import check_overrides, label, validate
-from drqv2.config.dm_control import offer_tasks
 from drqv2.config.messages import explain
-from drqv2.config.schema import CFGS
+from drqv2.config.schema import offer
 from drqv2.errors import UserError
 from drqv2.launch.overrides import RUNS, STORED, quote, readable, take_resume
 
@@ -45,7 +45,7 @@ def compose(*overrides: str, **values: Any) -> DictConfig:
             f"{foreign} applies only to the command line; pass the directory to make_workspace(cfg, directory)"
         )
     run_dir, regime, given = take_resume(given, multirun=False)
-    offer_tasks()
+    offer()
     try:
         with hydra.initialize_config_dir(str(run_dir or CFGS), version_base="1.3"):
             cfg = hydra.compose(Path(STORED).stem, overrides=given)

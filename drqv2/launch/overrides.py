@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from drqv2.config.cfgs import CHOSEN
 from drqv2.config.formatting import did_you_mean
 from drqv2.config.kinds import Schedule, Settings
-from drqv2.config.schema import CHOSEN, every_key
-from drqv2.config.tables.shared import FIRST_REGIME
+from drqv2.config.schema import FIRST, REGIMES, every_key, find, regime_of
 from drqv2.errors import UserError
 from drqv2.system import files
 
@@ -30,7 +30,7 @@ PLUGINS = {
     "hydra/launcher=ray": ("hydra-ray-launcher", "cluster"),
     "hydra/sweeper=search": ("hydra-optuna-sweeper", "sweep"),
 }
-_PATHS = ("agent_dir", "init_from", "hydra.run.dir", "hydra.sweep.dir")
+_PATHS = ("agent_dir", "regime_dir", "init_from", "hydra.run.dir", "hydra.sweep.dir")
 _READABLE_PATH = re.compile(r"""(?a:[\w./:%-]|\$\{[^}]*\})*|'.*'|".*\"""")  # Hydra's grammar reads these unquoted
 _TASK_KEY = re.compile(r"""(?<=[{,])\s*["']?((?:gymnasium|envpool|metaworld):[^{}\\"']+)["']?\s*(?=:\s*\{)""")
 _SCHEDULE = re.compile(r"""(?<!["'\w])(?:step_)?linear\([^()]*\)(?!["'])""")
@@ -115,7 +115,8 @@ def check_plugins(overrides: Sequence[str], single: bool) -> None:
 def check_search(overrides: Sequence[str]) -> None:
     """Raise UserError if a search would compare runs that return no number."""
     searched = "hydra/sweeper=search" in overrides and "eval_every_frames=null" in overrides
-    if searched and chosen_regime(overrides) != "ppo" and not any(o.startswith("objective=") for o in overrides):
+    regime = REGIMES.get(chosen_regime(overrides))
+    if searched and regime and not regime.objective and not any(o.startswith("objective=") for o in overrides):
         raise UserError(
             "hydra/sweeper=search with eval_every_frames=null: trials are compared by their evaluations; set "
             "objective=train/NAME, a column of train.csv"
@@ -123,8 +124,13 @@ def check_search(overrides: Sequence[str]) -> None:
 
 
 def chosen_regime(overrides: Sequence[str]) -> str:
-    """Return the regime that overrides choose, or the default."""
-    return next((o.removeprefix("regime=") for o in reversed(overrides) if o.startswith("regime=")), FIRST_REGIME)
+    """Return the regime that overrides choose, or the default; one from regime_dir is known from then on."""
+    given = {name: _unquote(value) for name, _, value in (override.partition("=") for override in overrides)}
+    name, folder = given.get("regime", FIRST), given.get("regime_dir", "null")
+    if folder != "null":
+        for each in name.split(","):
+            find(each, Path(folder).expanduser())
+    return name
 
 
 def restarted(overrides: Sequence[str]) -> Path | None:
@@ -190,7 +196,7 @@ def _stored_regime(run_dir: Path, wanted: str) -> str:
             f"resume={wanted}: {STORED} in it has {min(map(str, foreign))}, which no run writes: it could run code\n"
             "Remove it, if you trust the source of the directory."
         )
-    return str(OmegaConf.select(stored, "regime", default=FIRST_REGIME))
+    return regime_of(stored).name
 
 
 def _latest() -> Path:

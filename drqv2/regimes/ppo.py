@@ -11,7 +11,7 @@ import numpy as np
 from drqv2 import utils
 from drqv2.agents.ppo_mlp import Kernels
 from drqv2.config.formatting import counted
-from drqv2.config.rules import default_minibatch
+from drqv2.config.regimes.ppo import default_minibatch
 from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError
@@ -59,7 +59,7 @@ class PPOWorkspace(BaseWorkspace):
         )
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
-        minibatches = int(cfg.agent.get("update_epochs", 1) * self.round_steps / cfg.minibatch_size)
+        minibatches = int(cfg.repeat_per_collect * self.round_steps / cfg.minibatch_size)
         self.gradient_steps = math.ceil(minibatches / cfg.agent.get("accumulate_minibatches", 1))  # of an update
         frames = cfg.snapshot_every_epochs * self.round_steps * self.action_repeat
         self.save_every_step = self.every("save_every_step", frames)

@@ -13,10 +13,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from drqv2.config.checks import leaves
 from drqv2.config.formatting import column_name
-from drqv2.config.schema import legacy, length
-from drqv2.config.tables.shared import FIRST_REGIME
+from drqv2.config.schema import length, stored
 from drqv2.errors import UserError
 from drqv2.report.tables import number, read_json_lines, read_table
 
@@ -113,8 +111,8 @@ def read(path: Path) -> Run:
         UserError: its configuration is missing or damaged.
     """
     try:
-        stored = leaves(OmegaConf.to_container(OmegaConf.load(path / "config.yaml"), resolve=True))
-        config = legacy(stored.get("regime", FIRST_REGIME)) | stored
+        plain: Any = OmegaConf.to_container(OmegaConf.load(path / "config.yaml"), resolve=True)
+        config = stored(plain)
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as e:
         raise UserError(f"config.yaml cannot be read ({' '.join(str(e).split())[:100]})") from e
     for name, kind in _NEEDED.items():

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from drqv2.config.checks import leaves
+from drqv2.config.cfgs import CFGS, leaves
 from drqv2.config.dm_control import every_task
 from drqv2.config.formatting import counted, show
-from drqv2.config.schema import CFGS, defaults, free_in_a_setting
-from drqv2.config.tables.multitask import TASK_GROUPS
-from drqv2.config.tables.shared import FIRST_REGIME
+from drqv2.config.regimes.multitask import TASK_GROUPS
+from drqv2.config.schema import FIRST, defaults, free_in_a_setting
 from drqv2.errors import UserError
 from drqv2.report.runs import Run
 
@@ -81,7 +80,7 @@ def _values(run: Run) -> dict[str, str]:
     """Return the keys that affect learning, without those that only repeat another."""
     own = {name: value for name, value in run.config.items() if name not in free_in_a_setting() | _TASK}
     shown = {}
-    usual = {} if run.several else _task_defaults(run.task, str(run.config.get("regime", FIRST_REGIME)))
+    usual = {} if run.several else _task_defaults(run.task, str(run.config.get("regime", FIRST)))
     for name, value in own.items():
         if name.startswith("agent.") and name[6:] in own and own[name[6:]] == value:
             continue  # agent.lr is lr
@@ -95,7 +94,7 @@ def _readable(row: dict[str, str], runs: Sequence[Run]) -> dict[str, str]:
     """Return a setting's values with the task's default as a value where it is the same on all tasks of the page."""
     readable = dict(row)
     for name in (name for name, value in row.items() if value == _OF_TASK):
-        every = {_task_defaults(run.task, str(run.config.get("regime", FIRST_REGIME))).get(name) for run in runs}
+        every = {_task_defaults(run.task, str(run.config.get("regime", FIRST))).get(name) for run in runs}
         if len(every) == 1:
             readable[name] = show(every.pop())
     return readable
@@ -127,7 +126,7 @@ def _task_keys(name: str) -> dict[str, Any]:
 
 
 def _family(run: Run) -> _Family:
-    regime, preset = str(run.config.get("regime", FIRST_REGIME)), run.given.get("preset", "")
+    regime, preset = str(run.config.get("regime", FIRST)), run.given.get("preset", "")
     if not run.several:
         return _Family((regime, ""), regime, preset)
     names = run.config["tasks"]

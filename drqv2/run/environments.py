@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, utils
 from drqv2.config.formatting import column_name
-from drqv2.config.schema import length
+from drqv2.config.schema import length, regime_of
 from drqv2.envs import ids, libraries
 from drqv2.envs.episode import LONG_EPISODE
 from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
@@ -20,7 +20,6 @@ from drqv2.envs.notices import notice
 from drqv2.envs.tasks import as_tasks
 from drqv2.envs.vector import HandleVector, VectorEnv
 from drqv2.errors import UserError
-from drqv2.run.registry import REGIMES
 from drqv2.run.target import own_factory
 from drqv2.system import machine
 
@@ -35,7 +34,7 @@ def require_renderer(cfg: DictConfig) -> str:
     Raises:
         UserError: it cannot.
     """
-    if cfg.regime == "offline" and cfg.eval_every_frames is None and cfg.then is None:
+    if not regime_of(cfg).collects and cfg.eval_every_frames is None and cfg.get("then") is None:
         return "none needed"
     if cfg.env._target_ is not None or all(":" in name for name in task_names(cfg)):
         return "the environment's own"
@@ -56,7 +55,7 @@ def resolve_obs_type(cfg: DictConfig) -> None:
         name = task_names(cfg)[0]
         own = _own_factory(cfg, name)
         chosen = {"image_key": cfg.image_key, "channels": cfg.channels, "render": cfg.render}
-        of_tasks = REGIMES[cfg.regime].obs_type
+        of_tasks = regime_of(cfg).obs_type
         cfg.obs_type = of_tasks if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
         print(f"obs_type: {cfg.obs_type} (auto)")
 
@@ -304,7 +303,7 @@ def _if_long(cfg: DictConfig, stream: int, truncated: str) -> str:
     """Return what an episode without an end means for a run."""
     waits = "The evaluation waits for its end."
     if stream == utils.TRAIN_ENV:
-        whole = cfg.regime not in ("ppo", "impala")
+        whole = regime_of(cfg).whole_episodes
         waits = "DrQ-v2 learns from it once it has ended." if whole else "Its return is logged once it has ended."
     return f"{waits} To truncate episodes, {truncated}."
 

@@ -21,8 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from drqv2 import envs, utils
 from drqv2.agents.acting import takes_task
 from drqv2.agents.loading import make_agent as agent_from
-from drqv2.config.checks import leaves
-from drqv2.config.schema import free_in_a_setting
+from drqv2.config.cfgs import leaves
+from drqv2.config.schema import find_agent, free_in_a_setting, regime_of
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.vector import VectorEnv
 from drqv2.errors import UserError
@@ -34,7 +34,6 @@ from drqv2.logging.usage import Usage
 from drqv2.replay.device import choose_replay_device, needed_bytes
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run.environments import task_names, task_suffixes
-from drqv2.run.registry import REGIMES
 from drqv2.system import machine
 
 
@@ -57,14 +56,15 @@ def prepare_machine(cfg: DictConfig) -> None:
             else "multiplies bf16 more slowly than fp32"
         )
         print(f"warning: this CPU {why}; precision=auto would choose fp32 here")
-    kind = str(OmegaConf.select(cfg, "agent._target_")).rpartition(".")[2]
-    nothing_to_compile = {"cuda": "MultiTaskAgent", "cpu": "SPQAgent"}
-    if kind == nothing_to_compile.get(cfg.device.partition(":")[0]):
+    target = str(OmegaConf.select(cfg, "agent._target_"))
+    agent = find_agent(target)
+    if agent is not None and cfg.device.partition(":")[0] not in agent.compiles:
         if cfg.compile is True:
-            raise UserError(f"compile=true: {kind} has nothing to compile on {cfg.device}; use compile=auto")
+            name = target.rpartition(".")[2]
+            raise UserError(f"compile=true: {name} has nothing to compile on {cfg.device}; use compile=auto")
         cfg.compile = False
-    if not REGIMES[cfg.regime].compiles:
-        cfg.compile = False  # nothing to compile: `config.rules` refuses compile=true
+    if not regime_of(cfg).compiles:
+        cfg.compile = False  # nothing to compile: the regime's `check` refuses compile=true
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
         utils.keep_freed_memory()
@@ -93,9 +93,8 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
     shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
     cfg.agent.update({name: list(shape) for name, shape in shapes.items() if name in cfg.agent})
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)  # other keys may refer to the shapes
-    if str(node["_target_"]).endswith((".DrQV2Agent", ".MultiTaskAgent", ".SPQAgent")) and np.issubdtype(
-        env.action_spec().dtype, np.integer
-    ):
+    known = find_agent(str(node["_target_"]))
+    if known is not None and known.continuous and np.issubdtype(env.action_spec().dtype, np.integer):
         raise UserError(
             f"{node['_target_']} needs continuous actions; those of {cfg.task_name} are discrete: use regime=ppo "
             "and its own agent, or an agent of your own"
@@ -107,7 +106,10 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
         "num_envs": len(task_names(cfg)) * cfg.num_envs,
         "action_sizes": getattr(env, "action_sizes", None),
     }
-    return agent_from(node, Path(cfg.agent_dir) if cfg.agent_dir else None, shapes | {"device": str(device)}, offered)
+    regime, found = regime_of(cfg), shapes | {"device": str(device)}
+    folder = cfg.agent_dir or regime.folder
+    passed = {argument: cfg[key] for argument, key in regime.passes.items()}
+    return agent_from(node, Path(folder) if folder else None, found, offered, passed | found)
 
 
 def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from drqv2.config.formatting import show
+from drqv2.config.schema import find
 from drqv2.errors import EnvError, NotFiniteError, UserError
 from drqv2.launch.compose import new_run_dir
 from drqv2.logging import provenance
@@ -16,7 +17,6 @@ from drqv2.run import factory, objective
 from drqv2.run.environments import require_renderer, resolve_obs_type
 from drqv2.run.epochs import reached
 from drqv2.run.progress import Progress
-from drqv2.run.registry import REGIMES
 from drqv2.run.workspace import BaseWorkspace
 from drqv2.snapshot.checkpoints import newest_readable
 from drqv2.system import files
@@ -35,10 +35,10 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
     Raises:
         UserError: the configuration does not fit the machine, the environment or the files there.
     """
-    workspace = REGIMES[regime].workspace()
+    workspace: type[BaseWorkspace] = find(regime, cfg.get("regime_dir")).load_workspace()
     factory.prepare_machine(cfg)
-    for name in ("agent_dir", "init_from"):
-        if cfg[name]:
+    for name in ("agent_dir", "regime_dir", "init_from"):
+        if cfg.get(name):
             cfg[name] = str(Path(cfg[name]).resolve())  # found again when the run is resumed from elsewhere
     if cfg.init_parts is not None and not cfg.init_from and not files.has_snapshot(work_dir):
         raise UserError(f"init_parts={show(list(cfg.init_parts))}: needs init_from=FILE")

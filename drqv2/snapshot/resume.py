@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from drqv2.config.checks import leaves
 from drqv2.config.formatting import show
-from drqv2.config.schema import keys, legacy
-from drqv2.config.tables.shared import FIRST_REGIME
+from drqv2.config.schema import regime_of, stored
 from drqv2.errors import UserError
 
 
@@ -21,11 +19,11 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
     Raises:
         UserError: a fixed key differs; or a key that affects learning does, and `resume_force` is not set.
     """
-    regime = old.get("regime", FIRST_REGIME)
-    known, absent = keys(regime), object()
+    agent = old.get("agent", {})
+    known, absent = regime_of(old).keys_of(str(agent.get("_target_")), old.get("agent_dir")), object()
     # The environment, not the user, says what the two shapes are.
     unrelated = {"resume", "resume_force", "init_from", "init_parts", "agent.obs_shape", "agent.action_shape"}
-    was, now = (legacy(regime) | leaves(cfg) for cfg in (old, new))
+    was, now = map(stored, (old, new))
     changed: dict[str, Any] = {}
     said: dict[str, list[str]] = {"free": [], "force": [], "fixed": []}
     for name in sorted((was.keys() | now.keys()) - unrelated):

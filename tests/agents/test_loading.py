@@ -69,8 +69,9 @@ PUBLIC = {
     "drqv2.Encoder": "obs_shape",
     "drqv2.Actor": "repr_dim action_shape feature_dim hidden_dim",
     "drqv2.Critic": "repr_dim action_shape feature_dim hidden_dim",
-    "drqv2.DrQV2Agent": "obs_shape action_shape device lr feature_dim hidden_dim critic_target_tau num_expl_steps "
-    "update_every_steps stddev_schedule stddev_clip use_tb",
+    "drqv2.DrQV2Agent": "obs_shape action_shape device lr=0.0001 feature_dim=50 hidden_dim=1024 "
+    "critic_target_tau=0.01 num_expl_steps=2000 update_every_steps=2 stddev_schedule='linear(1.0,0.1,100000)' "
+    "stddev_clip=0.3 use_tb=True",
     "drqv2.DrQV2Agent.train": "self training=True",
     "drqv2.DrQV2Agent.act": "self obs step eval_mode",
     "drqv2.DrQV2Agent.update": "self replay_iter step",

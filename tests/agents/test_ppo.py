@@ -42,6 +42,10 @@ ARGUMENTS: dict[str, Any] = {
     "prio_beta0": 0.2,
     "truncation": "bootstrap",
     "advantage": "full_batch",
+    "adam_beta1": 0.95,
+    "adam_eps": 1e-8,
+    "normalize_observations": False,
+    "normalize_rewards": False,
     "seed": 0,
 }
 

@@ -47,6 +47,9 @@ ARGUMENTS: dict[str, Any] = {
     "adam_beta1": 0.9,
     "adam_beta2": 0.99,
     "adam_eps": 0.001,
+    "advantage": "full_batch",
+    "normalize_observations": False,
+    "normalize_rewards": False,
     "seed": 0,
 }
 ACTIONS = {

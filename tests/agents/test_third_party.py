@@ -160,7 +160,6 @@ def test_how_an_agent_is_made_and_called(tmp_path: Path, capsys: pytest.CaptureF
     ("overrides", "said"),
     [
         (["+agent.x=1"], "agent.x"),
-        (["~agent.stddev_clip"], "agent.stddev_clip is missing"),
         (["agent._target_=drqv2.DrQV2Agnt"], "nearest: DrQV2Agent"),
         ([*AGENTS["huber"][:2], "+agent.huber_dleta=1"], "nearest: huber_delta"),
         (AGENTS["regression"][:2], "critic_target_tau"),

@@ -14,11 +14,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 import train
-from drqv2.config.checks import check_agent, leaves, validate
+from drqv2.config.cfgs import CFGS, leaves, presets, tasks
+from drqv2.config.checks import check_agent, validate
 from drqv2.config.formatting import show
 from drqv2.config.help import help_text, markdown
-from drqv2.config.schema import AGENTS, CFGS, GROUPS, agent_arguments, defaults, groups, keys, presets, tasks
-from drqv2.config.tables.shared import REGIMES, SMALLEST_IMAGE
+from drqv2.config.regimes.shared import SMALLEST_IMAGE
+from drqv2.config.schema import REGIMES, defaults, offer
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
 from drqv2.run import factory
@@ -72,6 +73,7 @@ AGENT = {
 
 
 def composed(*overrides: str) -> DictConfig:
+    offer()
     with initialize_config_dir(str(CFGS), version_base="1.3"):
         return compose("config", overrides=list(overrides))
 
@@ -98,6 +100,7 @@ def changed(plain: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
 
 def test_every_task_has_the_values_of_the_paper():
     assert tasks() == sorted(" ".join(TIERS.values()).split())
+    offer()
     with initialize_config_dir(str(CFGS), version_base="1.3"):
         for tier, names in TIERS.items():
             for task in names.split():
@@ -132,7 +135,7 @@ def test_the_page_of_ppo_shows_its_defaults_and_those_of_pufferlib() -> None:
     plain, puffer = (leaves(checked(composed("regime=ppo", *more))) for more in ((), ("preset=puffer",)))
     assert rows == [(name, show(plain[name]), show(puffer[name])) for name, *_ in rows]
     changed = {name for name in plain if plain[name] != puffer[name]}
-    shown = {name for name, *_ in rows} | {"agent.update_epochs", "agent.discount", "agent.minibatch_size"}
+    shown = {name for name, *_ in rows}
     assert changed <= shown, "every value that the preset changes is in the table"
 
 
@@ -165,13 +168,15 @@ def test_order_is_regime_then_task_then_preset_then_command_line():
     assert composed("preset=paper", "task=humanoid_run") == composed("task=humanoid_run")
 
 
-@pytest.mark.parametrize("regime", GROUPS)
-def test_the_table_and_the_files_have_the_same_keys(regime):
-    named = agent_arguments(regime)
-    assert set(leaves(defaults(regime))) | set(named) == set(keys(regime))
-    assert sum(len(group) for group in groups(regime).values()) == len(keys(regime)), "no key twice"
-    assert all(key.meaning.endswith(".") for key in keys(regime).values())
-    assert list(REGIMES) == list(GROUPS) == sorted(path.stem for path in (CFGS / "regime").glob("*.yaml"))
+@pytest.mark.parametrize("regime", REGIMES)
+def test_each_key_has_a_description_and_a_default(regime):
+    described, named = REGIMES[regime].every_key, set(leaves(defaults(regime)))
+    usual = REGIMES[regime].keys_of(defaults(regime)["agent"]["_target_"])
+    assert named == set(usual) <= set(described)
+    assert all(key.meaning.endswith(".") for key in described.values())
+    titles = REGIMES[regime].groups.values()
+    assert sum(map(len, titles)) == len({name for group in titles for name in group}), "no key twice"
+    assert list(REGIMES) == sorted(path.stem for path in (CFGS / "regime").glob("*.yaml"))
 
 
 def test_pages_are_up_to_date():
@@ -179,7 +184,7 @@ def test_pages_are_up_to_date():
         "run: python -m drqv2.config > docs/configuration.md"
     )
     text = help_text()
-    assert all(name in text for name in [*keys(), *tasks(), *presets(), *REGIMES])
+    assert all(name in text for name in [*REGIMES["drqv2"].every_key, *tasks(), *presets(), *REGIMES])
 
 
 def test_numbers_are_put_in_their_type():
@@ -318,8 +323,8 @@ def test_config_and_launch_import_neither_torch_nor_mujoco():
             ["regime=multitask", "agent=spq"],
             "regime=multitask has multitask, drqv2; agent=spq applies only to regime=drqv2 or",
         ),
-        (["regime=ppo", "agent=drqv2"], "agent=drqv2: regime=ppo and regime=impala have one agent each"),
-        (["preset=spq", "regime=ppo"], "preset=spq applies only to regimes with agent=NAME: drqv2, offline"),
+        (["regime=ppo", "agent=drqv2"], "agent=drqv2: regime=ppo has ppo; agent=drqv2 applies only to"),
+        (["preset=spq", "regime=ppo"], "preset=spq applies only to regime=drqv2 or regime=offline"),
         (["preset=spq", "regime=multitask"], "applies only to regime=drqv2 or regime=offline"),
         (["preset=spq", "agent=drqv2"], "preset=spq with agent=drqv2: applies only to agent=spq"),
         (["agent=spq", "preset=cpu"], "preset=cpu with agent=spq: applies only to agent=drqv2 or"),
@@ -336,8 +341,10 @@ def test_an_agent_is_chosen_by_name_where_there_is_a_choice(overrides: list[str]
 @pytest.mark.parametrize("regime", ["drqv2", "offline", "multitask"])
 def test_every_agent_of_a_regime_composes(regime: str) -> None:
     data = ["data=here"] if regime == "offline" else []
-    targets = [train.compose(f"regime={regime}", f"agent={name}", *data).agent._target_ for name in AGENTS[regime]]
-    assert len(set(targets)) == len(AGENTS[regime])
+    targets = [
+        train.compose(f"regime={regime}", f"agent={name}", *data).agent._target_ for name in REGIMES[regime].agents
+    ]
+    assert len(set(targets)) == len(REGIMES[regime].agents)
     assert train.compose(f"regime={regime}", *data).agent._target_ in targets
 
 

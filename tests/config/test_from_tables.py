@@ -6,8 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from drqv2.config.schema import keys
-from drqv2.config.tables.shared import REGIMES
+from drqv2.config.schema import REGIMES
 from drqv2.run.hooks import Hooks
 from tests.markdown import tables, value
 
@@ -47,6 +46,6 @@ def test_every_key_and_hook_in_them_exists() -> None:
         for regime in REGIMES if kind == "every regime" else [kind.partition("=")[2]]:
             for code in codes:
                 name, given, text = code.partition("=")
-                assert name in keys(regime), f"{page}: {name} is no key of regime={regime}"
+                assert name in REGIMES[regime].every_key, f"{page}: {name} is no key of regime={regime}"
                 if given:
-                    keys(regime)[name].check(value(text))
+                    REGIMES[regime].every_key[name].check(value(text))

@@ -13,7 +13,7 @@ import pytest
 from dm_control import suite
 from dm_control.mujoco import engine
 
-from drqv2.config.schema import tasks as names
+from drqv2.config.cfgs import tasks as names
 from drqv2.envs import make
 from drqv2.envs.cameras import PhysicsCamera, RenderCamera
 from drqv2.envs.dm_control import load

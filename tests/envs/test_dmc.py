@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dm_control import suite
 
-from drqv2.config.schema import tasks
+from drqv2.config.cfgs import tasks
 from drqv2.envs import dm_control, make
 from drqv2.envs.episode import find_seeder
 from drqv2.envs.scene import Scene

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from dm_control import manipulation, suite
 
+from drqv2.config.cfgs import tasks
 from drqv2.config.dm_control import MANIPULATION, SUITE, episode_frames, every_task, other_tasks
-from drqv2.config.schema import tasks
 from drqv2.envs import make
 from drqv2.errors import UserError
 from tests import short_env

@@ -11,7 +11,7 @@ import pytest
 
 import train
 from drqv2 import envs, utils
-from drqv2.config.tables.multitask import TASK_GROUPS
+from drqv2.config.regimes.multitask import TASK_GROUPS
 from drqv2.envs import ids, libraries
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch

@@ -24,6 +24,7 @@ from drqv2.agents.impala import ImpalaAgent
 from drqv2.agents.multitask import MultiTaskAgent
 from drqv2.agents.ppo import PPOAgent
 from drqv2.agents.spq import SPQAgent
+from drqv2.config.schema import defaults
 from drqv2.envs import ExtendedTimeStep
 from drqv2.envs.handles import EnvHandle, LocalEnv
 from drqv2.envs.pool import PoolEnvironment
@@ -52,11 +53,12 @@ DRQV2: dict[str, Any] = {
 }
 
 
+LEARNING: dict[str, Any] = {"discount": 0.99, "update_epochs": 1.0, "minibatch_size": 64}  # PPO's
+
+
 def configured(regime: str, **changed: Any) -> dict[str, Any]:
     """The arguments of a regime's agent as in cfgs, with some changed."""
-    cfg = OmegaConf.load(ROOT / f"cfgs/regime/{regime}.yaml")
-    node: Any = OmegaConf.merge(cfg, {"task_name": "x", "seed": 1, "use_tb": False, "device": "cpu", "discount": 0.99})
-    agent: Any = OmegaConf.to_container(node.agent, resolve=True)
+    agent = defaults(regime)["agent"]
     return {name: value for name, value in agent.items() if name != "_target_"} | changed
 
 
@@ -78,9 +80,11 @@ def agent_of(kind: str, obs_shape: tuple[int, ...]) -> tuple[Any, tuple[int, ...
     spec = {"vector": VECTOR, "buttons": BUTTONS, "parts": PARTS}[actions]
     common: dict[str, Any] = {"obs_shape": obs_shape, "action_spec": spec, "device": "cpu", "hidden_dim": 16}
     if name.startswith("PPO"):
-        made = PPOAgent(**configured("ppo", **common, lstm="LSTM" in name, total_steps=1000, minibatch_size=64))
+        made = PPOAgent(**configured("ppo", **common, lstm="LSTM" in name, total_steps=1000, **LEARNING))
     else:
-        made = ImpalaAgent(**configured("impala", **common, lstm="LSTM" in name, total_steps=1000, precision="bf16"))
+        made = ImpalaAgent(
+            **configured("impala", **common, lstm="LSTM" in name, total_steps=1000, discount=0.99, precision="bf16")
+        )
     for parameter in made.policy.parameters():  # otherwise all actions are nearly the same
         parameter.data.add_(0.3 * torch.randn_like(parameter))
     return made, spec.shape

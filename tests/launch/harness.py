@@ -9,7 +9,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2.config.schema import CFGS
+from drqv2.config.cfgs import CFGS
+from drqv2.config.schema import offer
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 
@@ -43,6 +44,7 @@ def start(*argv: str, config_dir: Path = CFGS) -> tuple[DictConfig, Path]:
 
 @cache
 def _defaults() -> str:
+    offer()
     with initialize_config_dir(str(CFGS), version_base="1.3"):
         return OmegaConf.to_yaml(compose("config"))
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from drqv2.config import help, schema
+from drqv2.config import schema
+from drqv2.config.cfgs import CFGS
 from drqv2.config.formatting import SYNONYMS
-from drqv2.config.kinds import Choice, Int, Key
-from drqv2.config.schema import CFGS, every_key
-from drqv2.config.tables import shared
+from drqv2.config.schema import every_key
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.launch.overrides import quote, readable, without_dashes
@@ -139,40 +138,53 @@ def test_mistakes(capsys, tmp_path, argv, said):
     assert not (tmp_path / "exp_local").exists(), "a mistake leaves no run directory"
 
 
+TOY = """
+from typing import Annotated
+from drqv2.config.kinds import Int, fixed, key, table
+from drqv2.config.regime import Agent, Regime
+class ToyAgent:
+    def __init__(self, width: Annotated[int, key(Int(1), "Width.", "units")] = 4): ...
+REGIME = Regime(
+    name="toy",
+    purpose="a regime of the tests",
+    workspace="nowhere:Workspace",
+    agents={"toy": Agent("toy.ToyAgent")},
+    keys={"Toy": table(horizon=key(Int(1), "Steps of one segment.", "agent steps"))},
+    defaults={"horizon": 64},
+)
+"""
+
+
 @pytest.fixture
-def toy(tmp_path, monkeypatch) -> Path:
-    """Configuration files and a table with a second regime, whose keys are not DrQ-v2's."""
-    cfgs = tmp_path / "cfgs"
-    shutil.copytree(CFGS, cfgs)
-    (cfgs / "regime" / "toy.yaml").write_text("# @package _global_\nregime: toy\nhorizon: 64\n")
-    key = Key("horizon", Int(1), "Steps of one segment.", "agent steps")
-    task = (Key("regime", Choice("drqv2", "toy"), "Set by regime=NAME."), *shared.TASK[1:])
-    others = {"Evaluation": shared.EVALUATION, "Run": shared.RUN, "Snapshots": shared.SNAPSHOTS}
-    monkeypatch.setitem(schema.GROUPS, "toy", {"Task": task, "Toy": (key,), **others, "Records": shared.RECORDS})
-    monkeypatch.setitem(shared.REGIMES, "toy", "A regime of the tests")
-    for module in (schema, help):
-        monkeypatch.setattr(module, "CFGS", cfgs)
-    return cfgs
+def toy(tmp_path) -> Iterator[str]:
+    """The override that finds a regime in a directory, whose keys are not DrQ-v2's."""
+    folder = tmp_path / "regimes"
+    folder.mkdir()
+    (folder / "toy.py").write_text(TOY)
+    yield f"regime_dir={folder}"
+    schema.REGIMES.pop("toy", None)
+    schema.every_key.cache_clear()
 
 
-def test_another_regime(capsys, toy):
-    cfg, work_dir = start("regime=toy", "task=walker_walk", "horizon=32", config_dir=toy)
+def test_a_regime_from_elsewhere(capsys, toy):
+    cfg, work_dir = start("regime=toy", toy, "task=walker_walk", "horizon=32", "agent.width=8")
     assert (cfg.regime, cfg.horizon, cfg.task_name, cfg.eval_every_frames) == ("toy", 32, "walker_walk", 10000)
-    assert not {"nstep", "batch_size", "agent"} & set(cfg), "what tasks set for DrQ-v2 is left out"
-    assert "preset=cpu applies only to regime=drqv2" in refused(capsys, "regime=toy", "preset=cpu", config_dir=toy)
-    cfg, _ = start(f"resume={work_dir}", "horizon=16", config_dir=toy)
+    assert cfg.agent == {"_target_": "toy.ToyAgent", "width": 8}
+    assert not {"nstep", "batch_size"} & set(cfg), "what tasks set for DrQ-v2 is left out"
+    assert "preset=cpu applies only to regime=drqv2" in refused(capsys, "regime=toy", toy, "preset=cpu")
+    cfg, _ = start(f"resume={work_dir}", "horizon=16")
     assert (cfg.regime, cfg.horizon) == ("toy", 16), "the regime is that of the stored configuration"
-    foreign = ["regime=toy", "task=walker_walk", "nstep=3"]
-    assert "nstep=3: regime=toy has no such key" in refused(capsys, *foreign, config_dir=toy)
-    assert "horizn=3: there is no such key; nearest: horizon" in refused(
-        capsys, "regime=toy", "horizn=3", config_dir=toy
-    )
-    launch(run, toy, argv=["--help", "regime=toy"])
+    assert "nstep=3: regime=toy has no such key" in refused(capsys, "regime=toy", toy, "task=walker_walk", "nstep=3")
+    assert "horizn=3: there is no such key; nearest: horizon" in refused(capsys, "regime=toy", toy, "horizn=3")
+    assert "agent.width=0: must be a whole number of at least 1" in refused(capsys, "regime=toy", toy, "agent.width=0")
+    assert "regime=tox: there is no such regime; nearest: toy" in refused(capsys, "regime=tox", toy)
+    launch(run, CFGS, argv=["--help", "regime=toy", toy])
     text = capsys.readouterr().out
+    assert "agent.width" in text
     assert "horizon" in text
     assert "nstep" not in text
     assert ", drqv2 (DrQ-v2" in text
-    assert start("regime=drqv2", config_dir=toy)[0].nstep == 3
+    assert start("regime=drqv2")[0].nstep == 3
 
 
 def test_resume_uses_the_stored_configuration():

@@ -88,7 +88,7 @@ def test_a_job_ends_requeues_itself_and_resumes(tmp_path: Path, temporary: str) 
 
         steps = int(list(csv.DictReader(table.read_text().splitlines()))[-1]["step"])
         (tmp_path / "requeued").unlink()
-        jobs.append(start(tmp_path, temporary, f"total_timesteps={steps + 400}", "agent.total_steps=100000000"))
+        jobs.append(start(tmp_path, temporary, f"total_timesteps={steps + 400}"))
         output, _ = jobs[1].communicate(timeout=PATIENCE)
         assert jobs[1].returncode == 0, output
         assert f"resumed {table.parent} at frame " in output

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 import train
 from drqv2 import utils
-from drqv2.config.schema import CFGS
+from drqv2.config.cfgs import CFGS
 from drqv2.envs import make, notices
 from drqv2.launch.command_line import launch
 from drqv2.launch.compose import compose

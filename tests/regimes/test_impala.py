@@ -133,7 +133,7 @@ def test_actors_act_with_the_policy_of_an_agent_file(tmp_path: Path, capsys: pyt
     own = f"agent_dir={tmp_path} save_video=false agent._target_=own_agent.".split(" ")
     done = run(tmp_path / "run", *own[:-1], own[-1] + "OwnAgent")
     assert float(rows(done, "train")[-1]["aux_loss"]) > 0
-    keys = [f"~agent.{key}" for key in defaults("impala")["agent"] if key not in ("_target_", "device")]
+    keys = [f"~agent.{key}" for key in defaults("impala")["agent"] if key != "_target_"]
     with pytest.raises(SystemExit) as leaving:
         run(tmp_path / "other", *own[:-1], own[-1] + "Without", *keys)
     assert leaving.value.code == 2
@@ -259,7 +259,7 @@ def test_a_task_from_pixels(tmp_path: Path) -> None:
             ["cluster=ray", "batched_inference=true"],
             "cluster=ray with batched_inference=true: batched_inference applies only to cluster=local",
         ),
-        (["agent.discount=0.9"], "agent.discount=0.9: differs from discount=0.99"),
+        (["agent.discount=0.9"], "agent.discount is now discount"),
         (["agent.reward_clipping=hard"], "agent.reward_clipping=hard"),
         (["horizon=8"], "horizon: is a key of regime=ppo only"),
         (["agent._target_=drqv2.agents.drqv2.DrQV2Agent"], "DrQV2Agent needs continuous actions"),

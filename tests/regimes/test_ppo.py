@@ -249,8 +249,8 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         ("num_envs=4", "segments=6: must be a multiple of num_envs=4"),
         ("minibatch_size=20", "minibatch_size=20: must be a multiple of horizon=8"),
         ("minibatch_size=96", "minibatch_size=96: larger than 48, the steps of segments=6"),
-        ("agent.update_epochs=0.1", "agent.update_epochs=0.1: less than one minibatch of 24 steps"),
-        ("agent.minibatch_size=8", "agent.minibatch_size=8: differs from minibatch_size=24"),
+        ("repeat_per_collect=0.1", "repeat_per_collect=0.1: less than one minibatch of 24 steps"),
+        ("agent.minibatch_size=8", "agent.minibatch_size is now minibatch_size"),
         (
             "env_id=envpool:CartPole-v1 vector=auto obs_type=pixels",
             "obs_type=pixels: the observations of envpool:CartPole-v1 have no image",

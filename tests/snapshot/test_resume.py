@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from drqv2.config.schema import keys
+from drqv2.config.schema import REGIMES
 from drqv2.errors import UserError
 from drqv2.snapshot.agent_state import capture
 from drqv2.snapshot.agent_weights import apply, restore_agent
@@ -21,7 +21,7 @@ RUN = Path("run")
 
 
 def test_rules_of_the_keys():
-    rules = {name: key.resume for name, key in keys().items()}
+    rules = {name: key.resume for name, key in REGIMES["drqv2"].every_key.items()}
     fixed = {name for name, rule in rules.items() if rule == "fixed"}
     of_agent = {f"agent.{name}" for name in "encoder critic_layer_norm convolutions horizon pad hold".split()}
     assert fixed == {
