@@ -28,6 +28,7 @@ from omegaconf import DictConfig
 
 from drqv2 import utils
 from drqv2.agents.acting import choose_actions
+from drqv2.agents.protocol import ObservesEpisodes
 from drqv2.envs import ExtendedTimeStep
 from drqv2.launch.compose import compose as compose
 from drqv2.logging.diagnostics import diagnose
@@ -68,8 +69,7 @@ class Workspace(BaseWorkspace):
         )
         settings = factory.loader_settings(cfg, env, self.agent, self.replay_storage, self.device)
         self.replay_loader = make_replay_loader(**settings)
-        batches = factory.batches_for(self.agent, iter(self.replay_loader))
-        self.replay_iter = self.time_shares.timed_iterator("data", batches)
+        self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
 
         filmed = self.work_dir if cfg.save_video else None
         self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, env))
@@ -148,7 +148,7 @@ class Workspace(BaseWorkspace):
 
     def observe_episode(self, episode: int | None) -> None:
         """Pass an episode that the replay now holds, if it is one, to the agent's `observe_episode`."""
-        if episode is not None and hasattr(self.agent, "observe_episode"):
+        if episode is not None and isinstance(self.agent, ObservesEpisodes):
             rewards, discounts = self.replay_storage.load_rewards(episode)
             self.agent.observe_episode(0, rewards, discounts * self.cfg.discount)
 

@@ -15,7 +15,7 @@ from dm_control.rl import control
 from omegaconf import OmegaConf
 
 import train
-from drqv2.agents import acting
+from drqv2.agents import loading
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.evaluation import episodes
 from drqv2.snapshot import file as snapshot
@@ -127,7 +127,7 @@ class OwnBoth(OwnAct):
 
 @pytest.mark.parametrize(("kind", "batched"), [(DrQV2Agent, True), (OwnAct, False), (OwnBoth, True)])
 def test_batches_of_observations_only_for_the_agent_that_acts(kind: type, batched: bool) -> None:
-    assert acting.acts_on_batches(object.__new__(kind)) is batched
+    assert loading.adapted(object.__new__(kind)).acts_singly is not batched
 
 
 @pytest.mark.parametrize(

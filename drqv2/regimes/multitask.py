@@ -12,7 +12,8 @@ import torch
 from dm_env import specs
 
 from drqv2 import utils
-from drqv2.agents.acting import choose_actions, takes_task
+from drqv2.agents.acting import choose_actions
+from drqv2.agents.protocol import ObservesEpisodes
 from drqv2.envs import ExtendedTimeStep
 from drqv2.evaluation import tasks
 from drqv2.logging.diagnostics import diagnose
@@ -52,7 +53,7 @@ class MultitaskWorkspace(BaseWorkspace):
         self.unstored = {self.tasks.index(name) for name in cfg.exclude_tasks}
         self.episodes, env = Episodes(self), self.train_envs[0]
         self.agent = factory.make_agent(cfg, env, self.device)
-        self.acting_tasks = self.task_of if takes_task(self.agent) else None
+        self.acting_tasks = self.task_of if self.agent.takes_task else None
 
         stored = *factory.data_specs(env), specs.Array((1,), np.int64, "task")
         self.replay_storage = ReplayBufferStorage(
@@ -140,7 +141,7 @@ class MultitaskWorkspace(BaseWorkspace):
 
     def observe_episode(self, task: int, episode: int | None) -> None:
         """Pass an episode that the replay now holds, if it is one, to the agent's `observe_episode`."""
-        if episode is not None and hasattr(self.agent, "observe_episode"):
+        if episode is not None and isinstance(self.agent, ObservesEpisodes):
             rewards, discounts = self.replay_storage.load_rewards(episode)
             self.agent.observe_episode(task, rewards, discounts * self.gammas[task])
 

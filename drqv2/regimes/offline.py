@@ -110,8 +110,7 @@ class OfflineWorkspace(BaseWorkspace):
         settings = factory.loader_settings(cfg, specs, self.agent, self.replay_storage, self.device)
         self.replay_loader = make_replay_loader(**settings)
         self.owns(self.replay_loader)
-        batches = factory.batches_for(self.agent, iter(self.replay_loader))
-        self.replay_iter = self.time_shares.timed_iterator("data", batches)
+        self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
 
     def specs_of_data(self) -> DataSpecs:
         """Return the specs of the data; those of a resumed run are in its replay."""

@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from drqv2.agents.acting import Act, batch_policy
+from drqv2.agents.protocol import ActsFromStates
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.info import Sums, add
 from drqv2.envs.info import metrics as info_metrics
@@ -167,7 +168,7 @@ def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder) -> Ev
     """
     run.require_finite(parameters=True)
     act = batch_policy(run.agent, envs[0].action_spec().shape, run.global_step)
-    together = hasattr(run.agent, "act_from")  # these agents act on batches
+    together = isinstance(run.agent, ActsFromStates)
     video, episodes = run.work_dir / "eval_video" / f"{run.global_frame}.mp4", run.cfg.num_eval_episodes
     film = FirstEpisodes(recorder, video.name, run.tasks) if len(run.tasks) > 1 else FirstEpisode(recorder, video.name)
 

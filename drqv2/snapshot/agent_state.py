@@ -62,13 +62,15 @@ def capture(agent: Any, warn: bool = False) -> State:
     return state
 
 
-def restore(agent: Any, state: State) -> None:
+def restore(agent: Any, state: State, device: torch.device | str = "cpu") -> None:
     """Restore a captured state into an agent built like the captured one; warn of what it has no counterpart for.
+
+    Tensors that it lacks, and that were not on the CPU, are made on `device`.
 
     Raises:
         RuntimeError: something does not fit, or is one object in the agent and two in the snapshot.
     """
-    walk = _Restore(getattr(agent, "device", "cpu"))
+    walk = _Restore(device)
     walk.restore(agent, state, "agent")
     warn_of_lost(walk.lost)
 
@@ -192,7 +194,7 @@ def _is_plain(key: Any) -> bool:
 def _is_plain_object(value: Any) -> bool:
     """Return whether an object consists of its attributes alone, and its class is not from a library."""
     kinds = type(value).__mro__[:-1]
-    by_slots = not hasattr(value, "__dict__") or any("__slots__" in vars(kind) for kind in kinds)
+    by_slots = not hasattr(value, "__dict__") or any(vars(kind).get("__slots__") for kind in kinds)
     return not by_slots and not {kind.__module__.partition(".")[0] for kind in kinds} & _LIBRARIES
 
 
@@ -208,7 +210,7 @@ def _beside(module: nn.Module) -> dict[str, Any]:
 class _Restore:
     """One restoration. New tensors that were not on the CPU are made on `device`."""
 
-    def __init__(self, device: Any = "cpu") -> None:
+    def __init__(self, device: torch.device | str = "cpu") -> None:
         self.lost: list[str] = []  # names of what has no counterpart in the agent
         self._device = device
         self._made: dict[int, Any] = {}  # by number
