@@ -36,6 +36,7 @@ from drqv2.run import factory
 from drqv2.run.environments import make_envs
 from drqv2.run.episodes import Episodes
 from drqv2.run.evaluation import evaluate
+from drqv2.run.finite import require_finite
 from drqv2.run.hooks import Hooks, transformed
 from drqv2.run.start import make_workspace as make_workspace
 from drqv2.run.start import open_run, parts
@@ -98,7 +99,7 @@ class Workspace(BaseWorkspace):
                     self.log_episodes(ended)
 
                 # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
-                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
                     break
 
                 # choose actions; the environments begin to step
@@ -162,7 +163,7 @@ class Workspace(BaseWorkspace):
 
     def log_episodes(self, ended: Sequence[int]) -> None:
         """Log the episodes that have ended in these environments, one row each; begin the next ones."""
-        self.require_finite(parameters=True)
+        require_finite(self, parameters=True)
         elapsed_time, total_time = self.timer.reset()
         fps = (self.global_step - self.progress.last_row_step) * self.action_repeat / elapsed_time
         self.progress.last_row_step = self.global_step

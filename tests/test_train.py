@@ -194,10 +194,11 @@ def test_init_from_takes_weights_alone(reference: Path, tmp_path: Path) -> None:
     workspace = train.Workspace(cfg, tmp_path)
     saved = snapshot.load(reference / "snapshot.pt")["agent"]["children"]
     try:
-        for name, value in workspace.agent.critic.state_dict().items():
+        agent: Any = workspace.agent
+        for name, value in agent.critic.state_dict().items():
             assert torch.equal(value, saved["critic"]["value"][name])
         assert workspace.global_step == 0
-        assert not workspace.agent.critic_opt.state
+        assert not agent.critic_opt.state
     finally:
         workspace.close()
 

@@ -28,6 +28,7 @@ from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout
 from drqv2.run import factory
 from drqv2.run.environments import make_actor_vector, make_envs
+from drqv2.run.finite import require_finite
 from drqv2.run.hooks import Hooks, transformed
 from drqv2.run.stats import EpisodeStats, RunSummary
 from drqv2.run.workspace import BaseWorkspace
@@ -145,7 +146,7 @@ class ImpalaWorkspace(BaseWorkspace):
         with self.training(hooks, epochs):
             while self.train_until_step(self.global_step):
                 # try to evaluate, try to save a snapshot, stop here if asked to
-                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
                     break
 
                 # wait for a batch of rollouts and learn from it
@@ -183,7 +184,7 @@ class ImpalaWorkspace(BaseWorkspace):
         total_time = self.timer.total_time()
         if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
             return
-        self.require_finite()
+        require_finite(self)
         seconds = max(total_time - self.rows_at, 1e-9)
         sps = (self.global_step - progress.last_row_step) / seconds
         self.rows_at, progress.last_row_step = total_time, self.global_step

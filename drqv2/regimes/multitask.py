@@ -23,9 +23,10 @@ from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.environments import action_repeats, discounts, make_envs, task_suffixes
 from drqv2.run.episodes import Episodes
-from drqv2.run.evaluation import EpisodeResult
+from drqv2.run.evaluation import evaluate
+from drqv2.run.finite import require_finite
 from drqv2.run.hooks import Hooks, transformed
-from drqv2.run.stats import EpisodeStats, RunSummary
+from drqv2.run.stats import EpisodeResult, EpisodeStats, EvalStats, RunSummary
 from drqv2.run.updates import Updates
 from drqv2.run.workspace import BaseWorkspace
 
@@ -94,7 +95,7 @@ class MultitaskWorkspace(BaseWorkspace):
                     self.log_episodes(ended)
 
                 # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
-                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
                     break
 
                 # choose actions of all tasks; the environments begin to step
@@ -160,7 +161,7 @@ class MultitaskWorkspace(BaseWorkspace):
 
     def log_episodes(self, ended: Sequence[int]) -> None:
         """Log the episodes that have ended in these environments, in one row; begin the next ones."""
-        self.require_finite(parameters=True)
+        require_finite(self, parameters=True)
         elapsed_time, total_time = self.timer.reset()
         fps = (self.global_step - self.progress.last_row_step) * self.frames_per_step / elapsed_time
         self.progress.last_row_step = self.global_step
@@ -190,6 +191,10 @@ class MultitaskWorkspace(BaseWorkspace):
             arrays = self.replay_storage.load_episode(episode)
             found[task] = diagnose(self.agent, arrays, self.cfg.frame_stack, self.gammas[task], self.device)
         return tasks.with_means(found, self.suffixes) | self.snapshots.norms()
+
+    def eval(self) -> EvalStats:
+        """Play num_eval_episodes of each task without exploration; log their returns and film the first."""
+        return evaluate(self, self.eval_envs, self.video_recorder, self.evaluation_metrics)
 
     def evaluation_metrics(self, results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
         """Return the metrics of an evaluation's episodes."""

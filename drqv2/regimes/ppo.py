@@ -22,6 +22,7 @@ from drqv2.logging.video import VideoRecorder
 from drqv2.rollout.collector import Collector
 from drqv2.run import factory, objective
 from drqv2.run.environments import make_envs, make_vector
+from drqv2.run.finite import require_finite
 from drqv2.run.hooks import Hooks, transformed
 from drqv2.run.stats import EpisodeStats, RunSummary
 from drqv2.run.workspace import BaseWorkspace
@@ -91,7 +92,7 @@ class PPOWorkspace(BaseWorkspace):
             while self.train_until_step(self.global_step):
                 # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
                 save = self.save_every_step(self.global_step) and self.global_step > 0
-                if self.pause(evaluate=self.eval_every_step(self.global_step), save=save):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step), save=save):
                     break
 
                 # collect a batch of segments and learn from it
@@ -111,7 +112,7 @@ class PPOWorkspace(BaseWorkspace):
         total_time = self.timer.total_time()
         if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
             return
-        self.require_finite()
+        require_finite(self)
         sps = (self.global_step - progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
         self.rows_at, progress.last_row_step = total_time, self.global_step
         episodes, numbers = self.segments.totals.take()

@@ -7,8 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,13 @@ from drqv2.config.schema import free_in_a_setting
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.vector import VectorEnv
 from drqv2.errors import UserError
-from drqv2.logging.console import Console, Dashboard, PlainConsole, Status
+from drqv2.logging.console import Console
 from drqv2.logging.logger import Logger
 from drqv2.logging.sinks import Sink
 from drqv2.logging.sinks.weights_and_biases import WeightsAndBiases
-from drqv2.logging.usage import Usage
 from drqv2.replay.device import choose_replay_device, needed_bytes
 from drqv2.replay.storage import ReplayBufferStorage
-from drqv2.run.environments import task_names, task_suffixes
+from drqv2.run.environments import task_names
 from drqv2.run.registry import REGIMES
 from drqv2.system import machine, torch_settings
 
@@ -139,14 +137,6 @@ def train_film_settings(cfg: DictConfig, env: Any) -> dict[str, Any]:
 
 def _fps(env: Any) -> float:
     return 1 / env.step_seconds if env.step_seconds else 20.0
-
-
-def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
-    """Return the console that is configured: auto is a dashboard on terminals that can move their cursor."""
-    tasks = [suffix[1:] for suffix in task_suffixes(cfg)] if "tasks" in cfg else []  # as in eval.csv
-    if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
-        return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device), tasks=tasks)
-    return Console() if cfg.console == "off" else PlainConsole(tasks)
 
 
 def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:
