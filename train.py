@@ -106,10 +106,10 @@ class Workspace(BaseWorkspace):
                 self.episodes.start(self.act(self.episodes.observations))
 
                 # meanwhile, try to update the agent; the current transitions are not in the replay yet
-                if self.seed_until_step(self.global_step) or len(self.replay_storage) == 0:
-                    self.updates.skip(self.progress, self.global_step + self.round_steps)
-                else:
+                if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
                     self.update()
+                else:  # these updates are not made up for
+                    self.updates.skip(self.progress, self.global_step + self.round_steps)
 
                 # fetch the time steps and store them
                 for i, time_step in enumerate(self.episodes.finish()):
@@ -171,11 +171,11 @@ class Workspace(BaseWorkspace):
             self.train_video_recorder.save(f"{self.global_frame}.mp4")
         if self.diagnose_every_step(self.global_step) and len(self.replay_storage) > 0:
             self.logger.log_metrics(self.diagnostics(), self.global_frame, ty="train")
-        told = []
+        finished = []
         for i in ended:
             self.progress.episode += 1
             metrics = self.episodes.result(i).metrics(self.action_repeat)
-            told.append((EpisodeStats.of(self.global_step, self.episodes.result(i), self.action_repeat), metrics))
+            finished.append((EpisodeStats.of(self.global_step, self.episodes.result(i), self.action_repeat), metrics))
             with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
                 log("fps", fps)
                 log("total_time", total_time)
@@ -185,7 +185,7 @@ class Workspace(BaseWorkspace):
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
         self.start_episodes(ended)
-        for episode, metrics in told:
+        for episode, metrics in finished:
             self.epoch.logged([episode], metrics)
 
     def diagnostics(self) -> dict[str, float]:

@@ -102,10 +102,10 @@ class MultitaskWorkspace(BaseWorkspace):
                 self.episodes.start(self.act(self.episodes.observations))
 
                 # meanwhile, try to update the agent with batches of all tasks
-                if self.seed_until_step(self.global_step) or len(self.replay_storage) == 0:
-                    self.updates.skip(self.progress, self.global_step + self.round_steps)
-                else:
+                if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
                     self.update()
+                else:  # these updates are not made up for
+                    self.updates.skip(self.progress, self.global_step + self.round_steps)
 
                 # fetch the time steps and store them
                 for i, time_step in enumerate(self.episodes.finish()):
@@ -181,8 +181,11 @@ class MultitaskWorkspace(BaseWorkspace):
             log("buffer_size", len(self.replay_storage))
             log("step", self.global_step)
         self.start_episodes(ended)
-        told = zip(played, results, strict=True)
-        self.epoch.logged([EpisodeStats.of(self.global_step, r, self.repeats[task], task) for task, r in told], metrics)
+        episodes = [
+            EpisodeStats.of(self.global_step, result, self.repeats[task], task)
+            for task, result in zip(played, results, strict=True)
+        ]
+        self.epoch.logged(episodes, metrics)
 
     def diagnostics(self) -> dict[str, float]:
         """Return diagnostics of the learner on the newest episode of each task, their mean, and gradient norms."""
