@@ -1,4 +1,7 @@
-"""Utilities shared by all packages: step predicates, a timer, seeding, schedules, the truncated normal."""
+"""What utils.py of the public DrQ-v2 has, under the same names: files written for it import this module instead.
+
+Step predicates, a timer, seeding, schedules, the truncated normal, and how agents are made and put into a mode.
+"""
 
 from __future__ import annotations
 

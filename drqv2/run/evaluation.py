@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -94,7 +94,7 @@ def play(
     return results
 
 
-def singly(act: Callable[[Any, int], np.ndarray]) -> Act:
+def singly(act: Callable[[ExtendedTimeStep, int], np.ndarray]) -> Act:
     """Return `act`, which maps a time step and the number of its episode to an action, as a function of several."""
     return lambda time_steps, episodes: list(map(act, time_steps, episodes))
 

@@ -15,6 +15,13 @@ from drqv2.system.signals import StopSignals
 from drqv2.utils import Timer
 
 
+class Closeable(Protocol):
+    """What a run may own."""
+
+    def close(self) -> object:
+        """Finish, and release files, processes and memory."""
+
+
 class Run(Protocol):
     """What all services see of a run; `BaseWorkspace` says what these are."""
 

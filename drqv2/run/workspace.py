@@ -27,6 +27,7 @@ from drqv2.run.epochs import Epochs
 from drqv2.run.evaluation import evaluate
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
+from drqv2.run.protocol import Closeable
 from drqv2.run.snapshots import Snapshots
 from drqv2.run.stats import EpochStats, EvalStats, RunSummary
 from drqv2.run.turns import Turns
@@ -109,8 +110,6 @@ class BaseWorkspace:
             raise
         self.timer.pause()
         self.time_shares.pause()
-
-    # --- a regime's own -----------------------------------------------------------------------------------------
 
     def setup(self) -> None:
         """Make the environments, the agent and everything else that the loop needs, all of it new."""
@@ -279,7 +278,7 @@ class BaseWorkspace:
         """Return further lines of a dashboard, by label, where a regime has some."""
         return {}
 
-    def owns(self, *resources: Any) -> None:
+    def owns(self, *resources: Closeable) -> None:
         """Have `close` close these, before those registered earlier."""
         for one in resources:
             self.resources.callback(one.close)
