@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 import train
 from drqv2.agents import loading
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.evaluation import episodes
+from drqv2.run import evaluation
 from drqv2.snapshot import file as snapshot
 from tests.compare import assert_equal
 from tests.short_run import ROOT, assert_same, resume, rows, run
@@ -46,7 +46,7 @@ def test_only_a_long_evaluation_is_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seconds, times in ((0.0, 1), (float("inf"), 0)):
-        monkeypatch.setattr(episodes, "_LONG", seconds)
+        monkeypatch.setattr(evaluation, "_LONG", seconds)
         run(tmp_path / str(times), "num_train_frames=60", "eval_every_frames=60", "console=plain")
         said = capsys.readouterr().out
         for frame in (0, 60):
