@@ -53,8 +53,9 @@ from drqv2.evaluation.world import world_of
 from drqv2.launch.arguments import run_tool
 from drqv2.logging import overlay
 from drqv2.run.environments import make_envs
-from drqv2.run.evaluation import EpisodeResult, play, singly
+from drqv2.run.evaluation import play, singly
 from drqv2.run.films import Picture, side_by_side
+from drqv2.run.stats import EpisodeResult
 from drqv2.system import files
 
 _EVALUATION = 2**31  # index of this evaluation; those during training count from 0

@@ -28,6 +28,7 @@ from omegaconf import DictConfig
 
 from drqv2 import utils
 from drqv2.agents.acting import choose_actions
+from drqv2.agents.protocol import ObservesEpisodes
 from drqv2.envs import ExtendedTimeStep
 from drqv2.launch.compose import compose as compose
 from drqv2.logging.diagnostics import diagnose
@@ -35,6 +36,7 @@ from drqv2.run import factory
 from drqv2.run.environments import make_envs
 from drqv2.run.episodes import Episodes
 from drqv2.run.evaluation import evaluate
+from drqv2.run.finite import require_finite
 from drqv2.run.hooks import Hooks, transformed
 from drqv2.run.start import make_workspace as make_workspace
 from drqv2.run.start import open_run, parts
@@ -68,8 +70,7 @@ class Workspace(BaseWorkspace):
         )
         settings = factory.loader_settings(cfg, env, self.agent, self.replay_storage, self.device)
         self.replay_loader = make_replay_loader(**settings)
-        batches = factory.batches_for(self.agent, iter(self.replay_loader))
-        self.replay_iter = self.time_shares.timed_iterator("data", batches)
+        self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
 
         filmed = self.work_dir if cfg.save_video else None
         self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, env))
@@ -98,17 +99,17 @@ class Workspace(BaseWorkspace):
                     self.log_episodes(ended)
 
                 # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
-                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
                     break
 
                 # choose actions; the environments begin to step
                 self.episodes.start(self.act(self.episodes.observations))
 
                 # meanwhile, try to update the agent; the current transitions are not in the replay yet
-                if self.seed_until_step(self.global_step) or len(self.replay_storage) == 0:
-                    self.updates.skip(self.progress, self.global_step + self.round_steps)
-                else:
+                if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
                     self.update()
+                else:  # these updates are not made up for
+                    self.updates.skip(self.progress, self.global_step + self.round_steps)
 
                 # fetch the time steps and store them
                 for i, time_step in enumerate(self.episodes.finish()):
@@ -148,7 +149,7 @@ class Workspace(BaseWorkspace):
 
     def observe_episode(self, episode: int | None) -> None:
         """Pass an episode that the replay now holds, if it is one, to the agent's `observe_episode`."""
-        if episode is not None and hasattr(self.agent, "observe_episode"):
+        if episode is not None and isinstance(self.agent, ObservesEpisodes):
             rewards, discounts = self.replay_storage.load_rewards(episode)
             self.agent.observe_episode(0, rewards, discounts * self.cfg.discount)
 
@@ -162,7 +163,7 @@ class Workspace(BaseWorkspace):
 
     def log_episodes(self, ended: Sequence[int]) -> None:
         """Log the episodes that have ended in these environments, one row each; begin the next ones."""
-        self.require_finite(parameters=True)
+        require_finite(self, parameters=True)
         elapsed_time, total_time = self.timer.reset()
         fps = (self.global_step - self.progress.last_row_step) * self.action_repeat / elapsed_time
         self.progress.last_row_step = self.global_step
@@ -170,11 +171,11 @@ class Workspace(BaseWorkspace):
             self.train_video_recorder.save(f"{self.global_frame}.mp4")
         if self.diagnose_every_step(self.global_step) and len(self.replay_storage) > 0:
             self.logger.log_metrics(self.diagnostics(), self.global_frame, ty="train")
-        told = []
+        finished = []
         for i in ended:
             self.progress.episode += 1
             metrics = self.episodes.result(i).metrics(self.action_repeat)
-            told.append((EpisodeStats.of(self.global_step, self.episodes.result(i), self.action_repeat), metrics))
+            finished.append((EpisodeStats.of(self.global_step, self.episodes.result(i), self.action_repeat), metrics))
             with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
                 log("fps", fps)
                 log("total_time", total_time)
@@ -184,7 +185,7 @@ class Workspace(BaseWorkspace):
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
         self.start_episodes(ended)
-        for episode, metrics in told:
+        for episode, metrics in finished:
             self.epoch.logged([episode], metrics)
 
     def diagnostics(self) -> dict[str, float]:

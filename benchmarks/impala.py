@@ -21,11 +21,10 @@ from benchmarks import runs
 from benchmarks.alternation import Side, alternate
 from benchmarks.baseline.impala import PlainImpala, PlainPolicy
 from benchmarks.common import Row, main, quartiles
-from drqv2 import utils
 from drqv2.agents.impala import ImpalaAgent
 from drqv2.agents.segments import Segments
 from drqv2.config.formatting import counted
-from drqv2.system import machine
+from drqv2.system import machine, torch_settings
 
 ABOUT = (
     "agent steps a second; ratio: to PPO's run, or to the plain learner, in each round; policy_lag: updates; "
@@ -183,7 +182,7 @@ def plain_rates(sizes: Learner, seconds: float) -> Iterator[float]:
 
 def own_rates(sizes: Learner, precision: str, seconds: float) -> Iterator[float]:
     """Yield steps a second of this project's learner, over turns of about `seconds`."""
-    utils.keep_freed_memory()  # as train.py does
+    torch_settings.keep_freed_memory()  # as train.py does
     agent, batch = make_agent(sizes, precision), random_batch(sizes)
     return _rates(lambda: agent.update(iter([batch]), 0), sizes, seconds)
 

@@ -16,9 +16,8 @@ from torch import Tensor
 from benchmarks.alternation import Side, alternate, timed_ms
 from benchmarks.baseline.learner import PlainDrQV2
 from benchmarks.common import Row, compare, main
-from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.system import machine
+from drqv2.system import machine, torch_settings
 
 ABOUT = (
     "one update, including the batch's copy to the device; ratio: speed-up over the baseline; limit_ms: the same "
@@ -85,9 +84,9 @@ def updates_in(shapes: Shapes, device: str, precision: str, compile: bool) -> It
 
 def make_agent(shapes: Shapes, device: str, precision: str, compile: bool) -> DrQV2Agent:
     """Return an agent of these shapes, torch being set as in runs."""
-    utils.set_numerics()
+    torch_settings.set_numerics()
     if device == "cpu":
-        utils.keep_freed_memory()
+        torch_settings.keep_freed_memory()
     return DrQV2Agent(
         obs_shape=_obs_shape(shapes),
         action_shape=(shapes.actions,),

@@ -74,13 +74,12 @@ def rates(update: Callable[[], Any], steps: int, seconds: float) -> Iterator[flo
 
 def here(setting: Setting, seconds: float) -> Iterator[float]:
     """Measure this project."""
-    from drqv2 import utils
     from drqv2.agents.ppo import PPOAgent
     from drqv2.envs.pool import PoolVector
     from drqv2.rollout.collector import Collector
-    from drqv2.system import machine
+    from drqv2.system import machine, torch_settings
 
-    utils.keep_freed_memory()  # as train.py does
+    torch_settings.keep_freed_memory()  # as train.py does
     vector = PoolVector(setting.env, setting.num_envs, 0)
     shape, spec = tuple(vector.observation_spec().shape), vector.action_spec()
     precision = machine.resolve_precision("auto", "cpu")

@@ -19,12 +19,11 @@ import torch
 from benchmarks.common import Row, machine_facts, show_machine, show_rows, text
 from benchmarks.impala import Learner, make_agent, random_batch
 from benchmarks.queueing import Constants, closed_form, limits, simulate, slowest
-from drqv2 import utils
 from drqv2.agents.impala import ImpalaAgent
 from drqv2.envs.pool import PoolVector
 from drqv2.nn.policies import Policy
 from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout
-from drqv2.system import machine
+from drqv2.system import machine, torch_settings
 
 ABOUT = (
     "agent steps a second, lag in updates, shares of waiting, MB/s over the learner's link; in closed form, then "
@@ -87,7 +86,7 @@ def constants(args: argparse.Namespace) -> Constants:
     try:
         shape, actions = tuple(vector.observation_spec().shape), vector.action_spec().num_values
         sizes = Learner("", shape, args.encoder, args.hidden, False, actions, args.batch_size, args.unroll_length)
-        utils.keep_freed_memory()  # as train.py does
+        torch_settings.keep_freed_memory()  # as train.py does
         agent = make_agent(sizes, machine.resolve_precision("auto", "cpu"))
         layout = rollout_layout(vector, None, args.unroll_length)
         arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()}

@@ -23,10 +23,9 @@ from omegaconf import OmegaConf
 from benchmarks.alternation import Side, alternate, timed_ms
 from benchmarks.common import Row, main, quartiles
 from benchmarks.loop import run_fps
-from drqv2 import utils
 from drqv2.agents.loading import make_agent
 from drqv2.launch.compose import compose
-from drqv2.system import machine
+from drqv2.system import machine, torch_settings
 
 ABOUT = (
     "one update: ms, and per environment frame, with as many updates as the preset makes; then the parts of "
@@ -83,8 +82,8 @@ def whole_runs(quick: bool) -> list[Row]:
 
 def prepared(overrides: list[str], quick: bool) -> tuple[Any, tuple[torch.Tensor, ...]]:
     """Return an agent as a run makes it, and a batch of random pixels on its device."""
-    utils.set_numerics()
-    utils.keep_freed_memory()
+    torch_settings.set_numerics()
+    torch_settings.keep_freed_memory()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     cfg = compose(*overrides, "task=cheetah_run", f"device={device}", "lr=1e-4")
     batch = 8 if quick else cfg.batch_size

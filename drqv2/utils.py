@@ -1,15 +1,16 @@
-"""Utilities shared by all packages: step predicates, a timer, seeding, schedules, the truncated normal."""
+"""What utils.py of the public DrQ-v2 has, under the same names: files written for it import this module instead.
+
+Step predicates, a timer, seeding, schedules, the truncated normal, and how agents are made and put into a mode.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,30 +34,6 @@ def set_seed_everywhere(seed: int) -> None:
     random.seed(int(seed))
 
 
-def keep_freed_memory() -> None:
-    """Make glibc, where there is one, keep freed memory for the next allocation of the main thread.
-
-    An update on a CPU allocates and frees the same hundreds of megabytes each time. Otherwise page faults take a third
-    of its time or more.
-    """
-    m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(m_mmap_max, 0)
-        mallopt(m_trim_threshold, 2**31 - 1)
-
-
-def set_numerics() -> None:
-    """Set how a GPU computes: the same seed gives the same bits, fp32 is fp32, and bf16 products are summed in fp32.
-
-    With torch's default, sums in bf16, three updates of the golden test end four times as far from those in fp32
-    (results/gpu/README.md).
-    """
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-
-
 class eval_mode:
     """Put `models` (anything with `training` and `train(mode)`) into evaluation mode within the context."""
 
@@ -64,7 +41,7 @@ class eval_mode:
         self.models = models
 
     def __enter__(self) -> None:
-        self.previous = [getattr(model, "training", True) for model in self.models]
+        self.previous = [model.training for model in self.models]
         for model, training in zip(self.models, self.previous, strict=True):
             if training:  # to walk through all of an agent's modules can take longer than its action
                 model.train(False)
@@ -120,18 +97,6 @@ def weight_init(m: nn.Module) -> None:
         return
     if m.bias is not None:
         nn.init.zeros_(m.bias)
-
-
-def updates_due(step: int, per_step: Fraction) -> int:
-    """Return the number of updates due at an agent step, so that on average there are `per_step`.
-
-    It is `per_step` where that is whole; with 1/4, one update at steps 0, 4, 8, ...
-
-    Args:
-        step: the agent step.
-        per_step: a fraction, which adds up without rounding errors.
-    """
-    return math.ceil((step + 1) * per_step) - math.ceil(step * per_step)
 
 
 class Until:

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 import replay_buffer
 import train
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.run.epochs import Epochs
 from drqv2.run.stats import EvalStats
 from drqv2.snapshot import file as snapshot
 from drqv2.system import files
@@ -63,16 +64,17 @@ def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_sam
     class Interrupted(Exception):
         pass
 
-    pause = train.Workspace.pause
+    pause = Epochs.pause
 
-    def save_and_break(self: train.Workspace, evaluate: bool, save: bool = False) -> bool:
-        pause(self, evaluate, save=self.global_step == 119)  # updates come at even steps, a diagnosis at step 120
-        if self.global_step == 119:
+    def save_and_break(self: Epochs, evaluate: bool, save: bool = False) -> bool:
+        step = self.run.progress.step
+        pause(self, evaluate, save=step == 119)  # updates come at even steps, a diagnosis at step 120
+        if step == 119:
             raise Interrupted
         return False
 
     with monkeypatch.context() as m:
-        m.setattr(train.Workspace, "pause", save_and_break)
+        m.setattr(Epochs, "pause", save_and_break)
         with pytest.raises(Interrupted):
             run(tmp_path / "run")
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 238

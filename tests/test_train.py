@@ -15,9 +15,9 @@ from dm_control.rl import control
 from omegaconf import OmegaConf
 
 import train
-from drqv2.agents import acting
+from drqv2.agents import loading
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.evaluation import episodes
+from drqv2.run import evaluation
 from drqv2.snapshot import file as snapshot
 from tests.compare import assert_equal
 from tests.short_run import ROOT, assert_same, resume, rows, run
@@ -46,7 +46,7 @@ def test_only_a_long_evaluation_is_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seconds, times in ((0.0, 1), (float("inf"), 0)):
-        monkeypatch.setattr(episodes, "_LONG", seconds)
+        monkeypatch.setattr(evaluation, "_LONG", seconds)
         run(tmp_path / str(times), "num_train_frames=60", "eval_every_frames=60", "console=plain")
         said = capsys.readouterr().out
         for frame in (0, 60):
@@ -127,7 +127,7 @@ class OwnBoth(OwnAct):
 
 @pytest.mark.parametrize(("kind", "batched"), [(DrQV2Agent, True), (OwnAct, False), (OwnBoth, True)])
 def test_batches_of_observations_only_for_the_agent_that_acts(kind: type, batched: bool) -> None:
-    assert acting.acts_on_batches(object.__new__(kind)) is batched
+    assert loading.adapted(object.__new__(kind)).acts_singly is not batched
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,11 @@ def test_init_from_takes_weights_alone(reference: Path, tmp_path: Path) -> None:
     workspace = train.Workspace(cfg, tmp_path)
     saved = snapshot.load(reference / "snapshot.pt")["agent"]["children"]
     try:
-        for name, value in workspace.agent.critic.state_dict().items():
+        agent: Any = workspace.agent
+        for name, value in agent.critic.state_dict().items():
             assert torch.equal(value, saved["critic"]["value"][name])
         assert workspace.global_step == 0
-        assert not workspace.agent.critic_opt.state
+        assert not agent.critic_opt.state
     finally:
         workspace.close()
 

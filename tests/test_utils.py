@@ -17,6 +17,7 @@ from torch import nn
 
 from drqv2 import utils
 from drqv2.errors import UserError, nearest
+from drqv2.run.updates import updates_due
 from drqv2.utils import Every, Timer, TruncatedNormal, Until, schedule, spawn_seed
 
 # Until and Every
@@ -323,14 +324,14 @@ def test_nearest():
     ],
 )
 def test_updates_due_at_each_step(rate, due):
-    assert [utils.updates_due(step, Fraction(str(rate))) for step in range(12)] == due
+    assert [updates_due(step, Fraction(str(rate))) for step in range(12)] == due
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.7, 1 / 3, 2.9])
 def test_updates_due_lose_nothing_over_many_steps(rate):
     total = 0
     for step in range(3000):
-        total += utils.updates_due(step, Fraction(str(rate)))
+        total += updates_due(step, Fraction(str(rate)))
         assert -1e-9 < total - (step + 1) * rate < 1 + 1e-9
 
 

@@ -51,7 +51,7 @@ def main() -> None:
         with redirect_stdout(sys.stderr):
             agent = factory.make_agent(cfg, specs, torch.device("cpu"))
             agent_weights.init_weights(agent, run / args.weights)
-        if not getattr(agent, "learns_values", True):
+        if not isinstance(agent, DrQV2Agent) or agent.networks_of(0) is None:
             raise SystemExit(f"{run}: {type(agent).__name__} learns no values")
         figures = measure(agent, *states(cfg.data, cfg.frame_stack, options))
         shares = " | ".join(f"{value / figures[0]:.4f}" for value in figures[1:])

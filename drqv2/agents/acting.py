@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from drqv2.agents.protocol import ActsFromStates, ActsOnBatches, Agent
 from drqv2.errors import NotFiniteError, UserError
 from drqv2.utils import eval_mode as as_in_evaluation
 
@@ -15,13 +15,8 @@ from drqv2.utils import eval_mode as as_in_evaluation
 Act = Callable[[Sequence[Any], Sequence[int]], Sequence[np.ndarray]]
 
 
-def takes_task(agent: Any) -> bool:
-    """Return whether an agent takes the task: as argument `task` of `act`, and as sixth field of a batch."""
-    return "task" in inspect.signature(agent.act).parameters
-
-
 def choose_actions(
-    agent: Any,
+    agent: Agent,
     observations: Sequence[Any],
     shape: Sequence[int],
     step: int,
@@ -31,12 +26,12 @@ def choose_actions(
     """Return an action for each observation, from the agent's `act_batch` if it has one, else one by one from `act`.
 
     Args:
-        agent: has `act`; its networks are in evaluation mode meanwhile.
+        agent: its networks are in evaluation mode meanwhile.
         observations: an array each, uint8 [C, H, W] or float32 [N], or a dict of arrays.
         shape: of an action: (A,), or () of a discrete one.
         step: agent steps so far.
         eval_mode: without exploration.
-        tasks: index of each observation's task, for an agent that `takes_task`; None for others.
+        tasks: index of each observation's task, for an agent with `takes_task`; None for others.
 
     Returns:
         float32 [A] each, or a discrete action.
@@ -45,14 +40,14 @@ def choose_actions(
         UserError: one is not an array of that shape.
         NotFiniteError: one is NaN or infinite. A simulation would fail with its own error, or produce nonsense.
     """
-    batched = len(observations) > 1 and acts_on_batches(agent)
-    who = f"{type(agent).__name__}.{'act_batch' if batched else 'act'}"
+    who = f"{type(agent).__name__}.act"
     with as_in_evaluation(agent):
-        if batched:
-            own = {} if tasks is None else {"task": tasks}
-            actions: Sequence[Any] = agent.act_batch(_batch(observations), step, eval_mode=eval_mode, **own)
+        if len(observations) > 1 and isinstance(agent, ActsOnBatches) and not agent.acts_singly:
+            who += "_batch"
+            own: dict[str, Any] = {} if tasks is None else {"task": tasks}
+            actions = agent.act_batch(_batch(observations), step, eval_mode=eval_mode, **own)
         else:
-            each = [{} if tasks is None else {"task": tasks[i]} for i in range(len(observations))]
+            each: list[dict[str, Any]] = [{} if tasks is None else {"task": tasks[i]} for i in range(len(observations))]
             actions = [
                 agent.act(obs, step, eval_mode=eval_mode, **own) for obs, own in zip(observations, each, strict=True)
             ]
@@ -64,37 +59,32 @@ def choose_actions(
     return actions
 
 
-def batch_policy(agent: Any, shape: Sequence[int], step: int) -> Act:
+def batch_policy(agent: Agent, shape: Sequence[int], step: int) -> Act:
     """Return a function from time steps and the numbers of their episodes to the actions, without exploration.
 
-    A recurrent agent's `act_from(states, obs, step, eval_mode)` returns the actions for observations [N, ...] and the
-    states for the episodes' next steps; None is the state where an episode starts.
-
     Args:
-        agent: has `act`, or `act_from`.
+        agent: acts from states if it can, see `ActsFromStates`.
         shape: of an action.
         step: agent steps so far.
     """
     states: dict[int, Any] = {}
-    knows_task = takes_task(agent)
 
     def act(time_steps: Sequence[Any], episodes: Sequence[int]) -> Sequence[np.ndarray]:
         observations = [time_step.observation for time_step in time_steps]
-        if not hasattr(agent, "act_from"):
-            tasks = [time_step.task for time_step in time_steps] if knows_task else None
+        if not isinstance(agent, ActsFromStates):
+            tasks = [time_step.task for time_step in time_steps] if agent.takes_task else None
             return choose_actions(agent, observations, shape, step, True, tasks)
         before = [None if time_step.first() else states[i] for time_step, i in zip(time_steps, episodes, strict=True)]
         with as_in_evaluation(agent):
             actions, after = agent.act_from(before, _batch(observations), step, eval_mode=True)
         states.update(zip(episodes, after, strict=True))
         _check(actions, f"{type(agent).__name__}.act_from", shape, step)
-        chosen: Sequence[np.ndarray] = actions
-        return chosen
+        return actions
 
     return act
 
 
-def evaluation_policy(agent: Any, shape: Sequence[int], step: int) -> Callable[[Any, int], np.ndarray]:
+def evaluation_policy(agent: Agent, shape: Sequence[int], step: int) -> Callable[[Any, int], np.ndarray]:
     """Return a function from a time step and the number of its episode to the action; see `batch_policy`."""
     act = batch_policy(agent, shape, step)
     return lambda time_step, episode: act([time_step], [episode])[0]
@@ -114,9 +104,3 @@ def _batch(observations: Sequence[Any]) -> Any:
     if isinstance(observations[0], dict):
         return {key: np.stack([obs[key] for obs in observations]) for key in observations[0]}
     return np.stack(observations)
-
-
-def acts_on_batches(agent: Any) -> bool:
-    """Return whether the agent's `act_batch` matches its `act`: not if a subclass has overridden `act` alone."""
-    owners = [{"act", "act_batch"} & vars(kind).keys() for kind in type(agent).__mro__]
-    return "act_batch" in next(filter(None, owners), set())

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2 import utils
+from drqv2.agents.protocol import Agent, ValueNetworks
 from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Int, Schedule, Shape, fixed, free, key
 from drqv2.errors import UserError
 from drqv2.nn import pixels
@@ -43,7 +44,7 @@ from drqv2.nn.networks import (
 Metrics = dict[str, Tensor]
 
 
-class DrQV2Agent:
+class DrQV2Agent(Agent):
     """The DrQ-v2 agent.
 
     Args:
@@ -185,6 +186,10 @@ class DrQV2Agent:
         """Return a module from observations to the mean actions, which shares the agent's weights: for export."""
         return MeanAction(self.encoder, self.actor)
 
+    def networks_of(self, task: int) -> ValueNetworks | None:
+        """Return the networks that diagnostics call; None if the critic does not learn."""
+        return ValueNetworks(self.encoder, self.actor, self.critic, (self.actor, self.critic))
+
     def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
         """Learn from one batch, every `update_every_steps` agent steps; otherwise do nothing.
 
@@ -201,8 +206,17 @@ class DrQV2Agent:
         batch = utils.to_torch(next(replay_iter), self.device)
         if not self._graphs:
             return self._learn(batch, step)
-        self._graphed = self._graphed or graphed_update(self, partial(self._learn, step=step), batch)
+        generators = self.update_generator, self.aug.generator
+        self._graphed = self._graphed or graphed_update(
+            self, partial(self._learn_in_graph, step=step), batch, generators
+        )
         return self._graphed(batch, utils.schedule(self.stddev_schedule, step))
+
+    def _learn_in_graph(self, batch: Sequence[Tensor], stddev: Tensor, step: int) -> Metrics:
+        self.graph_stddev = stddev
+        metrics = self._learn(batch, step)
+        self.graph_stddev = None
+        return metrics
 
     def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         obs, action, reward, discount, next_obs = batch

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drqv2.agents.protocol import Agent
 from drqv2.agents.segments import Segments
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
 from drqv2.nn.deterministic import most_probable_action
@@ -18,7 +19,7 @@ from drqv2.nn.returns import vtrace
 REWARD_CLIPPING = ("none", "abs_one", "soft_asymmetric")
 
 
-class ImpalaAgent:
+class ImpalaAgent(Agent):
     """An actor-critic that learns from rollouts of older policies, corrected by V-trace.
 
     Args:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_loader
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,7 @@ import hydra
 from hydra.errors import InstantiationException
 
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.agents.protocol import Agent, EstimatesValues, ValueNetworks
 from drqv2.config.checks import check_agent
 from drqv2.config.formatting import did_you_mean
 from drqv2.config.kinds import NO_LEGACY
@@ -155,7 +157,7 @@ def make_agent(
     found: Mapping[str, Any],
     offered: Mapping[str, Any],
     passed: Mapping[str, Any] | None = None,
-) -> Any:
+) -> Agent:
     """Build an agent.
 
     Args:
@@ -180,7 +182,51 @@ def make_agent(
         print(f"agent: {agent['_target_']} from {getattr(sys.modules[factory.__module__], '__file__', 'Python')}")
     made = factory(**kwargs)
     _check_methods(made)
-    return made
+    return adapted(made)
+
+
+def adapted(agent: Any) -> Agent:
+    """Give the class of an agent, if it is not this project's, what `Agent` declares and the class lacks."""
+    kind = type(agent)
+    if kind.__module__.startswith("drqv2."):
+        return agent
+    for name in Agent.__annotations__:
+        if not hasattr(agent, name):
+            setattr(kind, name, getattr(Agent, name))
+    with suppress(ValueError):  # a builtin without a signature
+        kind.takes_task = "task" in inspect.signature(agent.act).parameters
+    owners = ({"act", "act_batch"} & vars(base).keys() for base in kind.__mro__)
+    kind.acts_singly = next(filter(None, owners), set()) == {"act"}
+    if not isinstance(agent, EstimatesValues):
+        kind.networks_of = _networks_of
+    return agent
+
+
+def require(agent: Agent, names: Sequence[str], why: str) -> Any:
+    """Return an agent that has members of these dotted names.
+
+    Raises:
+        UserError: it lacks some; `why` says who needs them.
+    """
+    missing = [name for name in names if not _has(agent, name)]
+    if missing:
+        raise UserError(f"{type(agent).__name__} has no {', '.join(missing)}: {why}")
+    return agent
+
+
+def _has(agent: Agent, name: str) -> bool:
+    try:
+        attrgetter(name)(agent)
+    except AttributeError:
+        return False
+    return True
+
+
+def _networks_of(agent: Any, task: int) -> ValueNetworks | None:
+    """Return the networks of an agent that has those of DrQ-v2: the method of classes without one."""
+    if not all(hasattr(agent, name) for name in ("encoder", "actor", "critic")):
+        return None
+    return ValueNetworks(agent.encoder, agent.actor, agent.critic, (agent.actor, agent.critic))
 
 
 def _drop_own_keys(factory: Callable[..., Any], named: Mapping[str, inspect.Parameter], kwargs: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent, Metrics, is_hooked
+from drqv2.agents.protocol import ValueNetworks
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Int, fixed
 from drqv2.errors import UserError
 from drqv2.nn import categorical
@@ -49,6 +50,8 @@ class MultiTaskAgent(DrQV2Agent):
     Raises:
         UserError: see `DrQV2Agent`; or there is no such `value`.
     """
+
+    takes_task = True
 
     @extends(DrQV2Agent.__init__)
     def __init__(
@@ -257,7 +260,7 @@ class MultiTaskAgent(DrQV2Agent):
         greatest = self.return_max[task, None]
         return torch.where(greatest > 0, greatest / self._value_max, 1.0)
 
-    def networks_of(self, task: int) -> tuple[Any, Any, Any]:
+    def networks_of(self, task: int) -> ValueNetworks:
         """Return encoder, actor and critic of one task, to be called as those of `DrQV2Agent`."""
         tasks = torch.tensor([task], device=self.device)
 
@@ -269,7 +272,7 @@ class MultiTaskAgent(DrQV2Agent):
             scale = self.reward_scale(tasks) if self._normalize_rewards else 1.0
             return tuple(self._mean(output) * scale for output in outputs)
 
-        return self.encoder, actor, critic
+        return ValueNetworks(self.encoder, actor, critic, (self.actor, self.critic))
 
     def _embedded(self, task: Tensor, features: Tensor) -> Tensor | None:
         embedded = self.embedding(task)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2.agents.drqv2 import DrQV2Agent, Metrics
+from drqv2.agents.protocol import ValueNetworks
 from drqv2.config.kinds import Float, Int, key
 from drqv2.utils import extends
 
@@ -59,7 +60,9 @@ class BCAgent(DrQV2Agent):
     Its arguments are those of `DrQV2Agent`.
     """
 
-    learns_values = False
+    def networks_of(self, task: int) -> ValueNetworks | None:
+        """Return None: there are no values to diagnose."""
+        return None
 
     def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
         obs, action, *_ = batch

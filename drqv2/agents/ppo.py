@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from drqv2.agents import ppo_mlp
 from drqv2.agents.ppo_mlp import Kernels
+from drqv2.agents.protocol import Agent
 from drqv2.agents.segments import Segments, take_rows
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
 from drqv2.nn.deterministic import most_probable_action
@@ -25,7 +26,7 @@ Minibatch = tuple[dict[str, Any], Tensor, Tensor]  # steps of a batch, its rows,
 METRICS = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "clipfrac", "importance")
 
 
-class PPOAgent:
+class PPOAgent(Agent):
     """Proximal policy optimisation.
 
     Args:

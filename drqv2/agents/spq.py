@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from drqv2 import utils
 from drqv2.agents.drqv2 import check_shapes, is_hooked
+from drqv2.agents.protocol import Agent, ValueNetworks
 from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Float, Int, Schedule, Shape, fixed, free, key
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
@@ -93,7 +94,7 @@ class Model(nn.Module):
         return out[:, :dim], out[:, dim:]
 
 
-class SPQAgent:
+class SPQAgent(Agent):
     """Self-predictive Q-learning from images or vectors, see the head of this file.
 
     Args:
@@ -106,7 +107,8 @@ class SPQAgent:
         UserError: the shapes are others, there are no such convolutions, or the images are too small.
     """
 
-    # Optimizers whose learning rate a resume can change, by key.
+    device: torch.device
+    segment: int
     learning_rates: ClassVar = {"lr": ("actor_opt", "critic_opt"), "model_lr": ("model_opt",)}
 
     def __init__(
@@ -203,6 +205,10 @@ class SPQAgent:
         """Return a module from observations to the actions without noise, which shares the agent's weights."""
         return MeanAction(self.encoder, self.actor)
 
+    def networks_of(self, task: int) -> ValueNetworks:
+        """Return the networks that diagnostics call."""
+        return ValueNetworks(self.encoder, self.actor, self.critic, (self.actor, self.critic))
+
     def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
         """Learn from one batch, every `update_every_steps` agent steps, and return metrics; see `DrQV2Agent.update`.
 
@@ -218,7 +224,9 @@ class SPQAgent:
         batch = utils.to_torch(next(replay_iter), self.device)
         if not self._graphs:
             return self._learn(batch)
-        self._graphed = self._graphed or graphed_update(self, self._learn, batch)
+        self._graphed = self._graphed or graphed_update(
+            self, lambda batch, _: self._learn(batch), batch, (self.update_generator, self.aug.generator)
+        )
         return self._graphed(batch)
 
     @property

@@ -110,15 +110,14 @@ def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:
     """
     import torch
 
-    from drqv2 import utils
     from drqv2.agents.drqv2 import DrQV2Agent
-    from drqv2.system import machine
+    from drqv2.system import machine, torch_settings
 
     shape, batch = (3 * cfg["frame_stack"], cfg["image_size"], cfg["image_size"]), cfg["batch_size"]
     set_below = {"_target_", "obs_shape", "action_shape", "device"}
     keys = {name: value for name, value in cfg["agent"].items() if name not in set_below}
     if device == "cpu":
-        utils.keep_freed_memory()  # as train.py does
+        torch_settings.keep_freed_memory()  # as train.py does
     keys["precision"] = machine.resolve_precision(cfg["precision"], device)
     keys["compile"] = machine.resolve_compile(cfg["compile"], device)
     agent = DrQV2Agent(shape, (actions,), device, **keys)

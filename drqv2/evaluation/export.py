@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from drqv2.agents.acting import evaluation_policy
+from drqv2.agents.protocol import Agent, Exportable, NamesInputs
 from drqv2.errors import UserError, not_installed
 
 FORMATS = {".onnx": "ONNX", ".pt2": "torch.export"}
@@ -57,7 +58,7 @@ def observed(env: Any, evaluation: int, act: Callable[[Any, int], np.ndarray], n
 
 
 def export(
-    agent: Any, path: Path, time_steps: Sequence[Any], action_shape: Sequence[int], metadata: Mapping[str, str]
+    agent: Agent, path: Path, time_steps: Sequence[Any], action_shape: Sequence[int], metadata: Mapping[str, str]
 ) -> tuple[float, Arrays]:
     """Write an agent's policy without exploration, and compare its actions with the agent's.
 
@@ -78,13 +79,14 @@ def export(
     Raises:
         UserError: the agent has no such method, its module cannot be exported, or the actions differ.
     """
-    if not hasattr(agent, "deterministic_policy"):
+    if not isinstance(agent, Exportable):
         raise UserError(
             f"{type(agent).__name__} cannot be exported: it has no method deterministic_policy(), a torch.nn.Module "
             "from observations to actions"
         )
     agent = copy.deepcopy(agent)
-    for module in agent.deterministic_policy().modules():
+    modules: Iterator[Any] = agent.deterministic_policy().modules()
+    for module in modules:
         if getattr(module, "bf16", False):
             module.bf16 = False  # the file multiplies in fp32
     policy = copy.deepcopy(agent.deterministic_policy()).cpu().eval()
@@ -108,7 +110,7 @@ def export(
 
 def inputs_of(policy: torch.nn.Module, time_steps: Sequence[Any]) -> Arrays:
     """Return the inputs of a policy by name, for a batch of time steps that start their episodes."""
-    names = policy.forward.__code__.co_varnames[1 : policy.forward.__code__.co_argcount]
+    names = policy.inputs if isinstance(policy, NamesInputs) else ("obs",)
     made: Arrays = {"obs": np.stack([time_step.observation for time_step in time_steps])}
     if "task" in names:
         made["task"] = np.array([time_step.task for time_step in time_steps], np.int64)
@@ -167,7 +169,7 @@ def _loaded(path: Path) -> Callable[[Arrays], list[np.ndarray]]:
 
 
 def _difference(
-    agent: Any,
+    agent: Agent,
     policy: torch.nn.Module,
     run: Callable[[Arrays], list[np.ndarray]],
     time_steps: Sequence[Any],

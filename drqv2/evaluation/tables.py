@@ -8,7 +8,7 @@ import numpy as np
 
 from drqv2.evaluation.over_tasks import mean_over_tasks
 from drqv2.evaluation.statistics import LEAST, Interval, interval, iqm, mean, stratified_interval
-from drqv2.run.evaluation import EpisodeResult
+from drqv2.run.stats import EpisodeResult
 
 
 def episodes_table(results: Sequence[EpisodeResult], action_repeat: int) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from drqv2.run.evaluation import EpisodeResult
+from drqv2.run.stats import EpisodeResult
 
 
 def metrics(

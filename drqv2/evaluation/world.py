@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from drqv2.envs.ids import uses_envpool
 from drqv2.play.world import ENVIRONMENTS, World, plain, versions
 from drqv2.run.environments import env_options, setting, task_names
-from drqv2.run.evaluation import EpisodeResult
+from drqv2.run.stats import EpisodeResult
 
 _IMAGE, _VECTOR = ["batch", "channel", "height", "width"], ["batch", "number"]
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drqv2.agents.protocol import Agent, EstimatesValues, ValueNetworks, attributes_of
 from drqv2.utils import eval_mode
 
 MAX_OBSERVATIONS = 64
 DORMANT_BELOW = 0.025  # of the layer's mean activation; Sokar et al., arXiv 2302.12902, definition 3.1
 
 
-def gradient_norms(agent: Any) -> dict[str, Tensor]:
+def gradient_norms(agent: object) -> dict[str, Tensor]:
     """Return the L2 norm of the gradient that each optimizer of `agent` last stepped with, by the optimizer's name."""
     norms = {}
-    for name, optimizer in getattr(agent, "__dict__", {}).items():
+    for name, optimizer in attributes_of(agent).items():
         if isinstance(optimizer, torch.optim.Optimizer):
             grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
             grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
@@ -29,14 +30,13 @@ def gradient_norms(agent: Any) -> dict[str, Tensor]:
 
 
 def diagnose(
-    agent: Any, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
+    agent: Agent, episode: dict[str, np.ndarray], frame_stack: int, discount: float, device: torch.device | str
 ) -> dict[str, float]:
     """Compare the critic with an episode's returns, and count dormant units.
 
     Args:
-        agent: with `encoder`, `actor` and `critic`; others have no such statistics, nor has one whose `learns_values`
-            is False. If it calls them in another way than DrQ-v2, a warning says so. One of several tasks has
-            `networks_of(task)`.
+        agent: one that is not `EstimatesValues` has no such statistics. If it calls its networks in another way than
+            DrQ-v2, a warning says so.
         episode: as in its file: `frame` uint8 [T + 1, C, H, W] or `observation` [T + 1, ...], `action` [T + 1, A],
             `reward` and `discount` float32 [T + 1, 1].
         frame_stack: frames in one observation.
@@ -51,15 +51,14 @@ def diagnose(
         dormant_share: share of the actor's and critic's hidden units whose mean activation is at most 2.5 % of their
             layer's mean.
     """
-    learns_values = getattr(agent, "learns_values", True)
-    if not learns_values or not all(hasattr(agent, part) for part in ("encoder", "actor", "critic")):
+    if not isinstance(agent, EstimatesValues):
         return {}
     try:
-        networks = (agent.encoder, agent.actor, agent.critic)
-        if hasattr(agent, "networks_of"):
-            networks = agent.networks_of(int(episode["task"].flat[0]))
+        networks = agent.networks_of(int(episode["task"].flat[0]) if "task" in episode else 0)
+        if networks is None:
+            return {}
         with eval_mode(agent), torch.no_grad():
-            return _statistics(agent, networks, episode, frame_stack, discount, device)
+            return _statistics(networks, episode, frame_stack, discount, device)
     except Exception as e:  # whatever the agent's networks raise, it must not stop a training run
         why = " ".join(str(e).split())[:100]
         warnings.warn(f"no diagnostics: the agent calls its networks differently ({why})", stacklevel=2)
@@ -67,14 +66,12 @@ def diagnose(
 
 
 def _statistics(
-    agent: Any,
-    networks: tuple[Any, Any, Any],
+    networks: ValueNetworks,
     episode: dict[str, np.ndarray],
     frame_stack: int,
     discount: float,
     device: torch.device | str,
 ) -> dict[str, float]:
-    encoder, actor, critic = networks
     length = len(episode["reward"]) - 1
     steps = np.unique(np.linspace(0, length, num=min(MAX_OBSERVATIONS, length) + 1).astype(int))  # the last is T
     obs = torch.as_tensor(_observations(episode, steps, frame_stack), device=device)
@@ -82,14 +79,14 @@ def _statistics(
 
     activations: list[Tensor] = []
     with ExitStack() as hooks:
-        for layer in (*agent.actor.modules(), *agent.critic.modules()):
+        for layer in itertools.chain.from_iterable(module.modules() for module in networks.layers):
             if isinstance(layer, nn.ReLU):
                 hook = layer.register_forward_hook(lambda _, __, out: activations.append(out.mean(0).flatten()))
                 hooks.enter_context(hook)
-        features = encoder(obs)
-        policy_action = actor(features, 1.0).mean
+        features = networks.encoder(obs)
+        policy_action = networks.actor(features, 1.0).mean
         action = torch.cat([taken, policy_action[-1:]])
-        q = torch.min(*critic(features, action))[:, 0].double().cpu().numpy()  # [N]
+        q = torch.min(*networks.critic(features, action))[:, 0].double().cpu().numpy()  # [N]
 
     returns = np.empty(length + 1)
     returns[-1] = q[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,20 +15,24 @@ _WARM_UP = 3  # calls on a side stream before the capture, as torch.cuda.graph r
 
 
 def graphed_update(
-    agent: Any, learn: Callable[[Sequence[Tensor]], dict[str, Tensor]], batch: Sequence[Tensor]
+    agent: object,
+    learn: Callable[[Sequence[Tensor], Tensor], dict[str, Tensor]],
+    batch: Sequence[Tensor],
+    generators: Iterable[torch.Generator | None],
 ) -> GraphedUpdate:
     """Capture an agent's update and return a function that replays it.
 
-    The graph reads the batch from static buffers, and the exploration noise's standard deviation from the agent's
-    `graph_stddev` if it has that attribute; the function fills them. Capturing leaves parameters, buffers, optimizer
+    The graph reads the batch and the exploration noise's standard deviation from static buffers, which the function
+    fills. Capturing leaves parameters, buffers, optimizer
     states and generators unchanged, where modules and optimizers are the agent's own attributes. Generators are
     registered with the graph, so that their states advance with each replay and are saved in snapshots as usual.
     Optimizers must not load a state afterwards, since that replaces tensors which the graph reads.
 
     Args:
-        agent: on a CUDA device, with `update_generator`, `aug` and capturable optimizers.
-        learn: what is captured: an update with a batch, which returns metrics.
+        agent: on a CUDA device, with capturable optimizers.
+        learn: what is captured: an update with a batch and that standard deviation, [], which returns metrics.
         batch: an example with the shapes of all later ones.
+        generators: those that the update draws from; None is torch's global one.
 
     Returns:
         A function of (batch, stddev) that performs one update and returns its metrics. It is a plain function, so that
@@ -36,19 +40,14 @@ def graphed_update(
     """
     static = [x.clone() for x in batch]
     stddev = torch.zeros((), device=static[0].device)
-    if hasattr(agent, "graph_stddev"):
-        agent.graph_stddev = stddev
-    shift_generator = getattr(agent.aug, "generator", None)  # none for states
-    generators = [g for g in (agent.update_generator, shift_generator) if g is not None]
+    own = [generator for generator in generators if generator is not None]
     before = {key: tensor.clone() for key, tensor in _changing(agent).items()}
-    draws = [g.get_state() for g in generators]
+    draws = [generator.get_state() for generator in own]
     with torch.random.fork_rng([static[0].device]):  # modules without a generator draw from the global one
-        graph, metrics = _record(lambda: learn(static), generators)
-    if hasattr(agent, "graph_stddev"):
-        agent.graph_stddev = None
+        graph, metrics = _record(lambda: learn(static, stddev), own)
     for key, tensor in _changing(agent).items():
         tensor.copy_(before[key] if key in before else torch.zeros_like(tensor))  # optimizers begin with zeros
-    for generator, state in zip(generators, draws, strict=True):
+    for generator, state in zip(own, draws, strict=True):
         generator.set_state(state)
 
     def replay(batch: Sequence[Tensor], std: float = 0.0) -> dict[str, Tensor]:
@@ -61,7 +60,7 @@ def graphed_update(
     return replay
 
 
-def _changing(agent: Any) -> dict[tuple[Any, str], Tensor]:
+def _changing(agent: object) -> dict[tuple[Any, str], Tensor]:
     """Return the tensors that updates change, in place."""
     modules = [value for value in vars(agent).values() if isinstance(value, nn.Module)]
     optimizers = [value for value in vars(agent).values() if isinstance(value, torch.optim.Optimizer)]

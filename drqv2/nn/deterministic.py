@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class MeanActionOfTask(nn.Module):
         mask: 1 for the numbers of a task's own actions, [num_tasks, A]; None: they are all of one size.
     """
 
+    inputs: ClassVar[tuple[str, ...]] = ("obs", "task")
     mask: Tensor | None
 
     def __init__(self, encoder: nn.Module, actor: Any, embedding: nn.Module, mask: Tensor | None) -> None:
@@ -77,6 +78,8 @@ class MostProbableActionFrom(nn.Module):
     Args:
         policy: see `drqv2.nn.policies.Policy`.
     """
+
+    inputs: ClassVar[tuple[str, ...]] = ("obs", "h", "c")
 
     def __init__(self, policy: Any) -> None:
         super().__init__()

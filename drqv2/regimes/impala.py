@@ -6,7 +6,6 @@ import copy
 import math
 from dataclasses import asdict
 from functools import cached_property, partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,8 @@ import torch
 from omegaconf import DictConfig
 
 from drqv2 import utils
+from drqv2.agents import loading
+from drqv2.agents.protocol import ActorCriticAgent
 from drqv2.config.formatting import counted
 from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
@@ -27,6 +28,7 @@ from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout
 from drqv2.run import factory
 from drqv2.run.environments import make_actor_vector, make_envs
+from drqv2.run.finite import require_finite
 from drqv2.run.hooks import Hooks, transformed
 from drqv2.run.stats import EpisodeStats, RunSummary
 from drqv2.run.workspace import BaseWorkspace
@@ -40,6 +42,7 @@ class ImpalaWorkspace(BaseWorkspace):
     collect_phases, update_phases = ("actors",), ("learn", "weights")
     length_key = "total_timesteps"
     has_replay = False
+    agent: ActorCriticAgent
 
     def setup(self) -> None:
         """Make environments, agent, recorder and predicates."""
@@ -52,8 +55,12 @@ class ImpalaWorkspace(BaseWorkspace):
         filmed = self.work_dir if cfg.save_video else None
         self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, self.eval_envs[0]))
         self.owns(self.video_recorder)
-        self.agent = factory.make_agent(cfg, self.vector, self.device)
-        self.require_actor_policy()
+        self.agent = loading.require(
+            factory.make_agent(cfg, self.vector, self.device),
+            ("policy", "policy.choose", "policy.initial_state", "generator", "update", "act"),
+            "an agent of regime=impala needs a policy that actors copy, a generator, update and act, as "
+            "drqv2.agents.impala.ImpalaAgent has",
+        )
         self.envs_of_actor = cfg.num_envs // cfg.num_actors
         self.policy_device = next(self.agent.policy.parameters()).device  # with its number, for threads
         state = self.agent.policy.initial_state(self.envs_of_actor)
@@ -65,16 +72,6 @@ class ImpalaWorkspace(BaseWorkspace):
         self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
         self.policy_lag = self.actors_waiting = self.waited = 0.0  # of that row; `waited`: seconds until it
-
-    def require_actor_policy(self) -> None:
-        """Raise UserError if the agent lacks what this regime calls."""
-        needed = "policy", "policy.choose", "policy.initial_state", "generator", "update", "act"
-        missing = [name for name in needed if not _has(self.agent, name)]
-        if missing:
-            raise UserError(
-                f"{type(self.agent).__name__} has no {', '.join(missing)}: an agent of regime=impala needs a policy "
-                "that actors copy, a generator, update and act, as drqv2.agents.impala.ImpalaAgent has"
-            )
 
     def begin(self) -> None:
         """Begin with new episodes."""
@@ -149,7 +146,7 @@ class ImpalaWorkspace(BaseWorkspace):
         with self.training(hooks, epochs):
             while self.train_until_step(self.global_step):
                 # try to evaluate, try to save a snapshot, stop here if asked to
-                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
                     break
 
                 # wait for a batch of rollouts and learn from it
@@ -187,7 +184,7 @@ class ImpalaWorkspace(BaseWorkspace):
         total_time = self.timer.total_time()
         if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
             return
-        self.require_finite()
+        require_finite(self)
         seconds = max(total_time - self.rows_at, 1e-9)
         sps = (self.global_step - progress.last_row_step) / seconds
         self.rows_at, progress.last_row_step = total_time, self.global_step
@@ -286,15 +283,6 @@ class ImpalaWorkspace(BaseWorkspace):
             self.batches.close()
         if self.cfg.deterministic or self.batches is None:
             self.vector.close()
-
-
-def _has(agent: Any, name: str) -> bool:
-    """Return whether an agent has a dotted attribute."""
-    try:
-        attrgetter(name)(agent)
-    except AttributeError:
-        return False
-    return True
 
 
 def _seed(cfg: DictConfig, step: int, actor: int, restarts: int) -> int:

@@ -12,7 +12,8 @@ import torch
 from dm_env import specs
 
 from drqv2 import utils
-from drqv2.agents.acting import choose_actions, takes_task
+from drqv2.agents.acting import choose_actions
+from drqv2.agents.protocol import ObservesEpisodes
 from drqv2.envs import ExtendedTimeStep
 from drqv2.evaluation import tasks
 from drqv2.logging.diagnostics import diagnose
@@ -22,9 +23,10 @@ from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.environments import action_repeats, discounts, make_envs, task_suffixes
 from drqv2.run.episodes import Episodes
-from drqv2.run.evaluation import EpisodeResult
+from drqv2.run.evaluation import evaluate
+from drqv2.run.finite import require_finite
 from drqv2.run.hooks import Hooks, transformed
-from drqv2.run.stats import EpisodeStats, RunSummary
+from drqv2.run.stats import EpisodeResult, EpisodeStats, EvalStats, RunSummary
 from drqv2.run.updates import Updates
 from drqv2.run.workspace import BaseWorkspace
 
@@ -52,7 +54,7 @@ class MultitaskWorkspace(BaseWorkspace):
         self.unstored = {self.tasks.index(name) for name in cfg.exclude_tasks}
         self.episodes, env = Episodes(self), self.train_envs[0]
         self.agent = factory.make_agent(cfg, env, self.device)
-        self.acting_tasks = self.task_of if takes_task(self.agent) else None
+        self.acting_tasks = self.task_of if self.agent.takes_task else None
 
         stored = *factory.data_specs(env), specs.Array((1,), np.int64, "task")
         self.replay_storage = ReplayBufferStorage(
@@ -93,17 +95,17 @@ class MultitaskWorkspace(BaseWorkspace):
                     self.log_episodes(ended)
 
                 # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
-                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
                     break
 
                 # choose actions of all tasks; the environments begin to step
                 self.episodes.start(self.act(self.episodes.observations))
 
                 # meanwhile, try to update the agent with batches of all tasks
-                if self.seed_until_step(self.global_step) or len(self.replay_storage) == 0:
-                    self.updates.skip(self.progress, self.global_step + self.round_steps)
-                else:
+                if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
                     self.update()
+                else:  # these updates are not made up for
+                    self.updates.skip(self.progress, self.global_step + self.round_steps)
 
                 # fetch the time steps and store them
                 for i, time_step in enumerate(self.episodes.finish()):
@@ -140,7 +142,7 @@ class MultitaskWorkspace(BaseWorkspace):
 
     def observe_episode(self, task: int, episode: int | None) -> None:
         """Pass an episode that the replay now holds, if it is one, to the agent's `observe_episode`."""
-        if episode is not None and hasattr(self.agent, "observe_episode"):
+        if episode is not None and isinstance(self.agent, ObservesEpisodes):
             rewards, discounts = self.replay_storage.load_rewards(episode)
             self.agent.observe_episode(task, rewards, discounts * self.gammas[task])
 
@@ -159,7 +161,7 @@ class MultitaskWorkspace(BaseWorkspace):
 
     def log_episodes(self, ended: Sequence[int]) -> None:
         """Log the episodes that have ended in these environments, in one row; begin the next ones."""
-        self.require_finite(parameters=True)
+        require_finite(self, parameters=True)
         elapsed_time, total_time = self.timer.reset()
         fps = (self.global_step - self.progress.last_row_step) * self.frames_per_step / elapsed_time
         self.progress.last_row_step = self.global_step
@@ -179,8 +181,11 @@ class MultitaskWorkspace(BaseWorkspace):
             log("buffer_size", len(self.replay_storage))
             log("step", self.global_step)
         self.start_episodes(ended)
-        told = zip(played, results, strict=True)
-        self.epoch.logged([EpisodeStats.of(self.global_step, r, self.repeats[task], task) for task, r in told], metrics)
+        episodes = [
+            EpisodeStats.of(self.global_step, result, self.repeats[task], task)
+            for task, result in zip(played, results, strict=True)
+        ]
+        self.epoch.logged(episodes, metrics)
 
     def diagnostics(self) -> dict[str, float]:
         """Return diagnostics of the learner on the newest episode of each task, their mean, and gradient norms."""
@@ -189,6 +194,10 @@ class MultitaskWorkspace(BaseWorkspace):
             arrays = self.replay_storage.load_episode(episode)
             found[task] = diagnose(self.agent, arrays, self.cfg.frame_stack, self.gammas[task], self.device)
         return tasks.with_means(found, self.suffixes) | self.snapshots.norms()
+
+    def eval(self) -> EvalStats:
+        """Play num_eval_episodes of each task without exploration; log their returns and film the first."""
+        return evaluate(self, self.eval_envs, self.video_recorder, self.evaluation_metrics)
 
     def evaluation_metrics(self, results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
         """Return the metrics of an evaluation's episodes."""

@@ -25,6 +25,7 @@ from drqv2.replay.loader import make_replay_loader
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.environments import make_envs
+from drqv2.run.finite import require_finite
 from drqv2.run.hooks import Hooks
 from drqv2.run.stats import RunSummary
 from drqv2.run.workspace import BaseWorkspace
@@ -110,8 +111,7 @@ class OfflineWorkspace(BaseWorkspace):
         settings = factory.loader_settings(cfg, specs, self.agent, self.replay_storage, self.device)
         self.replay_loader = make_replay_loader(**settings)
         self.owns(self.replay_loader)
-        batches = factory.batches_for(self.agent, iter(self.replay_loader))
-        self.replay_iter = self.time_shares.timed_iterator("data", batches)
+        self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
 
     def specs_of_data(self) -> DataSpecs:
         """Return the specs of the data; those of a resumed run are in its replay."""
@@ -158,7 +158,7 @@ class OfflineWorkspace(BaseWorkspace):
         with self.training(hooks, epochs):
             while self.train_until_step(self.global_step):
                 # try to evaluate, try to save a snapshot, stop here if asked to
-                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
                     break
 
                 # update the agent
@@ -176,7 +176,7 @@ class OfflineWorkspace(BaseWorkspace):
 
     def log(self) -> None:
         """Write a row of train.csv."""
-        self.require_finite()
+        require_finite(self)
         if self.diagnose_every_step(self.global_step):
             self.logger.log_metrics(self.diagnostics(), self.global_frame, ty="train")
         total_time = self.timer.total_time()

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from drqv2 import utils
+from drqv2.agents import loading
+from drqv2.agents.ppo import PPOAgent
 from drqv2.agents.ppo_mlp import Kernels
+from drqv2.agents.protocol import OnPolicyAgent
 from drqv2.config.formatting import counted
 from drqv2.config.regimes.ppo import default_minibatch
 from drqv2.envs import info
@@ -19,6 +22,7 @@ from drqv2.logging.video import VideoRecorder
 from drqv2.rollout.collector import Collector
 from drqv2.run import factory, objective
 from drqv2.run.environments import make_envs, make_vector
+from drqv2.run.finite import require_finite
 from drqv2.run.hooks import Hooks, transformed
 from drqv2.run.stats import EpisodeStats, RunSummary
 from drqv2.run.workspace import BaseWorkspace
@@ -34,6 +38,7 @@ class PPOWorkspace(BaseWorkspace):
     collect_phases, update_phases = ("env", "forward", "copy"), ("learn",)
     length_key = "total_timesteps"
     has_replay = False
+    agent: OnPolicyAgent
 
     def setup(self) -> None:
         """Make environments, agent, collector, recorder and predicates."""
@@ -47,15 +52,18 @@ class PPOWorkspace(BaseWorkspace):
         filmed = self.work_dir if cfg.save_video else None
         self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, self.eval_envs[0]))
         self.owns(self.video_recorder)
-        self.agent = factory.make_agent(cfg, self.vector, self.device)
-        self.require_on_policy()
+        self.agent = loading.require(
+            factory.make_agent(cfg, self.vector, self.device),
+            ("policy", "step", "update", "act"),
+            "an agent of regime=ppo needs policy.initial_state, step, update and act, as drqv2.agents.ppo.PPOAgent has",
+        )
         self.segments = self.make_collector()
 
         print(
             f"environments: {cfg.num_envs} of {cfg.env._target_ or cfg.task_name}, in {self.vector.name}; an "
             f"update learns from {counted(cfg.segments, 'segment')} of {counted(cfg.horizon, 'step')}, "
             f"in minibatches of {cfg.minibatch_size}"
-            f"{', in C++' if getattr(self.agent, 'kernels', None) is Kernels.CPP else ''}"
+            f"{', in C++' if isinstance(self.agent, PPOAgent) and self.agent.kernels is Kernels.CPP else ''}"
         )
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
@@ -64,15 +72,6 @@ class PPOWorkspace(BaseWorkspace):
         frames = cfg.snapshot_every_epochs * self.round_steps * self.action_repeat
         self.save_every_step = self.every("save_every_step", frames)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
-
-    def require_on_policy(self) -> None:
-        """Raise UserError if the agent lacks what this regime calls."""
-        missing = [name for name in ("policy", "step", "update", "act") if not hasattr(self.agent, name)]
-        if missing:
-            raise UserError(
-                f"{type(self.agent).__name__} has no {', '.join(missing)}: an agent of regime=ppo needs "
-                "policy.initial_state, step, update and act, as drqv2.agents.ppo.PPOAgent has"
-            )
 
     def make_collector(self) -> Collector:
         """Return a collector of segments that has not begun."""
@@ -93,7 +92,7 @@ class PPOWorkspace(BaseWorkspace):
             while self.train_until_step(self.global_step):
                 # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
                 save = self.save_every_step(self.global_step) and self.global_step > 0
-                if self.pause(evaluate=self.eval_every_step(self.global_step), save=save):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step), save=save):
                     break
 
                 # collect a batch of segments and learn from it
@@ -113,7 +112,7 @@ class PPOWorkspace(BaseWorkspace):
         total_time = self.timer.total_time()
         if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
             return
-        self.require_finite()
+        require_finite(self)
         sps = (self.global_step - progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
         self.rows_at, progress.last_row_step = total_time, self.global_step
         episodes, numbers = self.segments.totals.take()

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from drqv2.envs import ExtendedTimeStep, info
 from drqv2.envs.handles import EnvHandle
 from drqv2.logging.usage import TimeShares
-from drqv2.run.evaluation import EpisodeResult
 from drqv2.run.progress import Progress
+from drqv2.run.stats import EpisodeResult
 
 
 class Run(Protocol):

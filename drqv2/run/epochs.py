@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from omegaconf import DictConfig
 
 from drqv2.errors import UserError
-from drqv2.logging.logger import Logger
-from drqv2.logging.usage import TimeShares
-from drqv2.run import objective
+from drqv2.run import objective, summary
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
 from drqv2.run.snapshots import Snapshots
-from drqv2.run.stats import CollectStats, EpisodeStats, EpochStats, EvalStats, RunSummary, TrainStats, eval_stats
-from drqv2.system.signals import StopSignals
-from drqv2.utils import Timer, Until
+from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats, RunSummary, eval_stats
+from drqv2.utils import Until
 
 
-class Run(Protocol):
-    """What the epochs of a run need of it; `BaseWorkspace` says what these are."""
+class Run(summary.Run, Protocol):
+    """What the epochs of a run need of it."""
 
-    cfg: DictConfig
-    work_dir: Path
-    progress: Progress
-    stop: StopSignals
-    timer: Timer
-    time_shares: TimeShares
-    epoch_seconds: dict[str, float]
-    logger: Logger
     snapshots: Snapshots
     train_until_step: Until
     length_key: str
-    collect_phases: tuple[str, ...]
-    update_phases: tuple[str, ...]
 
-    @property
-    def global_frame(self) -> int: ...  # noqa: D102
-    @property
-    def global_episode(self) -> int: ...  # noqa: D102
-    @property
-    def frames_per_step(self) -> int: ...  # noqa: D102
-    def eval(self) -> EvalStats: ...  # noqa: D102
-    def save_best(self) -> None: ...  # noqa: D102
-    def save_snapshot(self) -> None: ...  # noqa: D102
-    def next_part(self) -> str: ...  # noqa: D102
+    def eval(self) -> EvalStats:
+        """Play num_eval_episodes without exploration; log their returns and film the first."""
+
+    def save_snapshot(self) -> None:
+        """Copy everything that the run needs to continue from this step; a thread writes it."""
+
+    def next_part(self) -> str:
+        """Return the message to print when another regime takes over; empty otherwise."""
 
 
 class Epochs:
@@ -72,11 +55,11 @@ class Epochs:
         self.last: EpochStats | None = None
         self._over = False  # whether there was nothing to do
         self._left = math.inf  # epochs until the loop is left
-        self._objective_checked = False  # whether the logs have the column that `objective` names
         self._evaluated = False  # whether the evaluation at this step is done, and the epoch has not ended yet
         cfg = run.cfg
         self._interval = None if cfg.eval_every_frames is None else cfg.eval_every_frames // cfg.action_repeat
         self._stop_return: float | None = cfg.stop_return
+        self._column = objective.ColumnCheck(cfg.objective)
 
     def start(self, hooks: Hooks, epochs: float = math.inf) -> None:
         """Start or resume with these hooks, for so many epochs; evaluate at the start of a run.
@@ -191,8 +174,8 @@ class Epochs:
             frame=run.global_frame,
             gradient_step=p.gradient_step,
             episode=run.global_episode,
-            collect=self._collected(),
-            train=self._trained(),
+            collect=summary.collected(run),
+            train=summary.trained(run),
             eval=evaluation,
             score=score,
             improved=improved,
@@ -220,7 +203,7 @@ class Epochs:
         self.call("before_eval", epoch, p.step)
         stats = run.eval()
         self._evaluated = True
-        self._warn_without_objective(stats)
+        self._column.after(run, stats)
         score = float(self.call("score", stats, default=stats.return_mean))
         if math.isnan(score):
             raise UserError(f"the hook score returned nan at frame {stats.frame}: must be a number, greater is better")
@@ -228,26 +211,9 @@ class Epochs:
         if improved:
             p.best_score, p.best_frame = score, stats.frame
             if run.cfg.save_best:
-                run.save_best()
+                run.snapshots.save_best()
             self.call("save_best", stats)
         return stats, score, improved
-
-    def _warn_without_objective(self, stats: EvalStats) -> None:
-        """Warn once if the logs do not have what a sweep wants: at the end it would be too late."""
-        run, name = self.run, self.run.cfg.objective
-        if not name or self._objective_checked:
-            return
-        log, column = objective.split(name)
-        if log == "eval":
-            columns = [*(key.replace("/", "_") for key in stats.metrics), "frame", "total_time", "episode", "step"]
-        else:
-            columns = objective.columns(run.work_dir, log)
-            learns = bool(columns) and run.progress.gradient_step > 0
-            if column not in columns and not (learns and (_ended(columns) or not run.collect_phases)):
-                return  # more columns are to come
-        self._objective_checked = True
-        if column not in columns:
-            print(f"warning: {objective.missing(name, columns)}")
 
     def _good_enough(self, stats: EvalStats) -> bool:
         reached = self._stop_return is not None and stats.return_mean >= self._stop_return
@@ -286,80 +252,22 @@ class Epochs:
             return hook(*args)
         except Exception as error:
             try:
-                if (
-                    self.run.cfg.save_snapshot and not self._evaluated
-                ):  # the run resumes before the evaluation and repeats it
+                if self.run.cfg.save_snapshot and not self._evaluated:  # else a resume repeats the evaluation
                     self.run.save_snapshot()
                 self.run.snapshots.finish()
             except UserError as other:
                 error.add_note(f"There is no snapshot of this step: {other}")
             raise
 
-    def _spent(self, phases: Sequence[str], since: dict[str, float] | None = None) -> float:
-        """Return the seconds spent on some activities, in the run or since the epoch began."""
-        now = self.run.time_shares.seconds()
-        return sum(now.get(name, 0.0) - (since or {}).get(name, 0.0) for name in phases)
-
-    def _collected(self) -> CollectStats:
-        run, p = self.run, self.run.progress
-        steps, n = p.step - p.epoch_step, p.epoch_episodes
-        seconds = self._spent(run.collect_phases, self.run.epoch_seconds)
-        both = seconds + self._spent(run.update_phases, self.run.epoch_seconds)
-        return CollectStats(
-            env_steps=steps if run.collect_phases else 0,
-            episodes=n,
-            return_mean=p.epoch_return_sum / n if n else None,
-            length_mean=p.epoch_length_sum / n if n else None,
-            seconds=seconds,
-            frames_per_second=steps * run.frames_per_step / max(both, 1e-9),
-        )
-
-    def _trained(self) -> TrainStats:
-        run, p = self.run, self.run.progress
-        seconds = self._spent(run.update_phases, self.run.epoch_seconds)
-        means, nonfinite = run.logger.recent()
-        steps = p.gradient_step - p.epoch_gradient_step
-        return TrainStats(
-            gradient_steps=steps,
-            losses={name: mean for name, mean in means.items() if "loss" in name},
-            metrics=means,
-            nonfinite=nonfinite,
-            seconds=seconds,
-            steps_per_second=steps / max(seconds, 1e-9),
-        )
-
     def summary(self) -> RunSummary:
         """Return statistics of the run so far."""
-        run, p = self.run, self.run.progress
-        update, train = self._spent(run.update_phases), run.timer.total_time()
-        return RunSummary(
-            epochs=p.epoch,
-            env_step=p.step,
-            frame=run.global_frame,
-            gradient_step=p.gradient_step,
-            episode=run.global_episode,
-            last_return=p.last_return,
-            best_score=p.best_score,
-            best_frame=p.best_frame,
-            stopped=self.stopped or reached(p, self._stop_return),
-            collect_seconds=self._spent(run.collect_phases),
-            update_seconds=update,
-            evaluate_seconds=self._spent(["evaluation"]),
-            train_seconds=train,
-            frames_per_second=p.step * run.frames_per_step / max(train, 1e-9),
-            gradient_steps_per_second=p.gradient_step / max(update, 1e-9),
-        )
+        return summary.summary(self.run, self.stopped or reached(self.run.progress, self._stop_return))
 
 
 def reached(progress: Progress, stop_return: float | None) -> bool:
     """Return whether stop_return has ended a run where it is; the evaluation at its start does not count."""
     known = progress.epoch > 0 and progress.last_eval_step == progress.step
     return known and stop_return is not None and progress.last_return >= stop_return
-
-
-def _ended(columns: Sequence[str]) -> bool:
-    """Return whether a row of train.csv with these columns has the return of an episode."""
-    return any(column.startswith("episode_reward") for column in columns)
 
 
 def _means(episodes: Sequence[EpisodeStats]) -> dict[str, float]:

@@ -4,90 +4,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 
 from drqv2.agents.acting import Act, batch_policy
+from drqv2.agents.protocol import ActsFromStates
+from drqv2.envs import ExtendedTimeStep, info
 from drqv2.envs.handles import EnvHandle
-from drqv2.envs.info import Sums, add
-from drqv2.envs.info import metrics as info_metrics
 from drqv2.logging.console import Console
-from drqv2.logging.logger import Logger
-from drqv2.logging.usage import TimeShares
 from drqv2.logging.video import VideoRecorder
+from drqv2.run import protocol
 from drqv2.run.films import FirstEpisode, FirstEpisodes
-from drqv2.run.progress import Progress
-from drqv2.run.stats import EvalStats, eval_stats
-from drqv2.system.signals import StopSignals
-from drqv2.utils import Timer, eval_mode
+from drqv2.run.finite import require_finite
+from drqv2.run.stats import EpisodeResult, EvalStats, eval_stats
+from drqv2.utils import eval_mode
 
 
-class EpisodeResult(NamedTuple):
-    """The result of an episode.
+class Run(protocol.Run, Protocol):
+    """What an evaluation needs of a run."""
 
-    Attributes:
-        total: its return.
-        steps: its length, agent steps.
-        success: 1.0 if a step of it succeeded, 0.0 if none did, None where the environment does not say.
-        info: sums of the numbers in `info` over its steps; None without any.
-    """
-
-    total: float = 0.0
-    steps: int = -1
-    success: float | None = None
-    info: Sums | None = None
-
-    def after(self, time_step: Any) -> EpisodeResult:
-        """Return the result with one more time step; `info` is changed in place."""
-        success = self.success if time_step.success is None else max(time_step.success, self.success or 0.0)
-        sums = self.info
-        if time_step.info:
-            add(sums := {} if sums is None else sums, time_step.info)
-        return EpisodeResult(self.total + time_step.reward, self.steps + 1, success, sums)
-
-    def metrics(self, action_repeat: int) -> dict[str, float]:
-        """Return return, length in environment frames, success where there is one, and numbers in `info`, by name."""
-        found = {"episode_reward": self.total, "episode_length": self.steps * action_repeat, "success": self.success}
-        found |= info_metrics(self.info or {})
-        return {name: float(value) for name, value in found.items() if value is not None}
-
-
-class Run(Protocol):
-    """What an evaluation needs of a run; `BaseWorkspace` says what these are."""
-
-    cfg: DictConfig
-    work_dir: Path
     tasks: list[str]
-    agent: Any
-    progress: Progress
-    stop: StopSignals
-    timer: Timer
-    time_shares: TimeShares
-    logger: Logger
     console: Console
 
-    @property
-    def global_step(self) -> int: ...  # noqa: D102
-    @property
-    def global_frame(self) -> int: ...  # noqa: D102
-    @property
-    def global_episode(self) -> int: ...  # noqa: D102
-    @property
-    def num_frames(self) -> int: ...  # noqa: D102
-    def require_finite(self, parameters: bool) -> None: ...  # noqa: D102
-    def evaluation_metrics(self, results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]: ...  # noqa: D102
+
+Metrics = Callable[[Sequence[EpisodeResult], float], dict[str, float]]  # of episodes and the seconds that they took
 
 
 def play(
-    envs: Sequence[Any],
+    envs: Sequence[EnvHandle],
     evaluation: int,
     episodes: int,
     act: Act,
-    watch: Callable[[int, Any, Any], None],
+    watch: Callable[[int, EnvHandle, ExtendedTimeStep], None],
     tasks: int = 1,
     together: bool = False,
 ) -> list[EpisodeResult]:
@@ -144,7 +94,7 @@ def play(
     return results
 
 
-def singly(act: Callable[[Any, int], np.ndarray]) -> Act:
+def singly(act: Callable[[ExtendedTimeStep, int], np.ndarray]) -> Act:
     """Return `act`, which maps a time step and the number of its episode to an action, as a function of several."""
     return lambda time_steps, episodes: list(map(act, time_steps, episodes))
 
@@ -152,22 +102,23 @@ def singly(act: Callable[[Any, int], np.ndarray]) -> Act:
 _LONG = 2.0  # seconds after which an evaluation is shown
 
 
-def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder) -> EvalStats:
+def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder, metrics: Metrics | None = None) -> EvalStats:
     """Play num_eval_episodes of each task of a run without exploration; log their returns and film the first.
 
     Args:
         run: the run.
         envs: handles on environments: as many of each task, task by task.
         recorder: films the first episode of each task.
+        metrics: what the row has; by default `mean_metrics`.
 
     Raises:
         Stopped: the process was asked to stop.
         EnvError: an environment returned something else than it declared.
         NotFiniteError: a loss or a parameter is NaN or infinite.
     """
-    run.require_finite(parameters=True)
+    require_finite(run, parameters=True)
     act = batch_policy(run.agent, envs[0].action_spec().shape, run.global_step)
-    together = hasattr(run.agent, "act_from")  # these agents act on batches
+    together = isinstance(run.agent, ActsFromStates)
     video, episodes = run.work_dir / "eval_video" / f"{run.global_frame}.mp4", run.cfg.num_eval_episodes
     film = FirstEpisodes(recorder, video.name, run.tasks) if len(run.tasks) > 1 else FirstEpisode(recorder, video.name)
 
@@ -175,7 +126,7 @@ def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder) -> Ev
 
     ended = 0
 
-    def watch(episode: int, env: Any, time_step: Any) -> None:
+    def watch(episode: int, env: EnvHandle, time_step: ExtendedTimeStep) -> None:
         nonlocal ended
         run.stop.raise_if_requested()
         ended += time_step.last()
@@ -188,16 +139,31 @@ def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder) -> Ev
     with run.timer.paused(), run.time_shares.spent_on("evaluation"), eval_mode(run.agent), torch.no_grad():
         results = play(envs, run.progress.evaluations, episodes, act, watch, len(run.tasks), together)
     run.progress.evaluations += 1
-    stats = _log(run, results, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    row = mean_metrics(results, run.action_repeat) if metrics is None else metrics(results, seconds)
+    stats = _log(run, results, row, seconds)
     with run.timer.paused(), run.time_shares.spent_on("evaluation"):
         if run.cfg.save_video and video.exists():
             run.logger.log_video("eval/video", video, run.global_frame)
     return stats
 
 
-def _log(run: Run, results: Sequence[EpisodeResult], seconds: float) -> EvalStats:
-    """Write the row of an evaluation and of the seconds it took."""
-    progress, metrics = run.progress, run.evaluation_metrics(results, seconds)
+def mean_metrics(results: Sequence[EpisodeResult], action_repeat: int) -> dict[str, float]:
+    """Return the means of return, length in frames, success and numbers in `info` of episodes, and each return."""
+    returns, steps, success, infos = zip(*results, strict=True)
+    metrics = {"episode_reward": float(np.mean(returns)), "episode_length": float(np.mean(steps)) * action_repeat}
+    if None not in success:
+        metrics["success"] = float(np.mean(success))
+    numbers: info.Sums = {}
+    for sums in infos:
+        info.add(numbers, info.means(sums or {}))
+    metrics |= info.metrics(numbers)
+    return metrics | {f"episode_reward/{episode}": value for episode, value in enumerate(returns)}
+
+
+def _log(run: Run, results: Sequence[EpisodeResult], metrics: dict[str, float], seconds: float) -> EvalStats:
+    """Write the row of an evaluation."""
+    progress = run.progress
     progress.last_eval_step = run.global_step
     progress.last_return = metrics["episode_reward"]
     progress.best_return = max(progress.best_return, progress.last_return)

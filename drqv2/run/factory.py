@@ -7,8 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,21 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2 import envs, utils
-from drqv2.agents.acting import takes_task
 from drqv2.agents.loading import make_agent as agent_from
+from drqv2.agents.protocol import Agent
 from drqv2.config.cfgs import leaves
 from drqv2.config.schema import find_agent, free_in_a_setting, regime_of
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.vector import VectorEnv
 from drqv2.errors import UserError
-from drqv2.logging.console import Console, Dashboard, PlainConsole, Status
+from drqv2.logging.console import Console
 from drqv2.logging.logger import Logger
 from drqv2.logging.sinks import Sink
 from drqv2.logging.sinks.weights_and_biases import WeightsAndBiases
-from drqv2.logging.usage import Usage
 from drqv2.replay.device import choose_replay_device, needed_bytes
 from drqv2.replay.storage import ReplayBufferStorage
-from drqv2.run.environments import task_names, task_suffixes
-from drqv2.system import machine
+from drqv2.run.environments import task_names
+from drqv2.system import machine, torch_settings
 
 
 def prepare_machine(cfg: DictConfig) -> None:
@@ -67,8 +65,8 @@ def prepare_machine(cfg: DictConfig) -> None:
         cfg.compile = False  # nothing to compile: the regime's `check` refuses compile=true
     cfg.compile = machine.resolve_compile(cfg.compile, cfg.device)
     if cfg.device == "cpu":
-        utils.keep_freed_memory()
-    utils.set_numerics()
+        torch_settings.keep_freed_memory()
+    torch_settings.set_numerics()
 
 
 def _assign_gpu() -> None:
@@ -84,11 +82,11 @@ def _assign_gpu() -> None:
             os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(job % gpus))
 
 
-def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device) -> Any:
+def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device) -> Agent:
     """Return a new agent for an environment's observations and actions, whose shapes become part of `cfg`.
 
     Raises:
-        UserError: its file or its arguments are wrong.
+        UserError: its file or its arguments are wrong, or it learns several tasks and the regime does not.
     """
     shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
     cfg.agent.update({name: list(shape) for name, shape in shapes.items() if name in cfg.agent})
@@ -109,7 +107,10 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
     regime, found = regime_of(cfg), shapes | {"device": str(device)}
     folder = cfg.agent_dir or regime.folder
     passed = {argument: cfg[key] for argument, key in regime.passes.items()}
-    return agent_from(node, Path(folder) if folder else None, found, offered, passed | found)
+    agent = agent_from(node, Path(folder) if folder else None, found, offered, passed | found)
+    if agent.takes_task and "tasks" not in cfg:
+        raise UserError(f"{type(agent).__name__} learns several tasks: it needs regime=multitask")
+    return agent
 
 
 def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:
@@ -117,7 +118,8 @@ def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:
     cpu = cfg.copy()
     cpu.precision = machine.resolve_precision("auto", "cpu") if cfg.precision == "bf16" else cfg.precision
     with contextlib.redirect_stdout(None):  # the learner has already printed where the agent's file is
-        return make_agent(cpu, env, torch.device("cpu")).policy
+        agent: Any = make_agent(cpu, env, torch.device("cpu"))  # the learner has checked that it has one
+    return agent.policy
 
 
 def film_settings(cfg: DictConfig, env: Any) -> dict[str, Any]:
@@ -138,14 +140,6 @@ def _fps(env: Any) -> float:
     return 1 / env.step_seconds if env.step_seconds else 20.0
 
 
-def make_console(cfg: DictConfig, device: torch.device, status: Callable[[], Status]) -> Console:
-    """Return the console that is configured: auto is a dashboard on terminals that can move their cursor."""
-    tasks = [suffix[1:] for suffix in task_suffixes(cfg)] if "tasks" in cfg else []  # as in eval.csv
-    if cfg.console == "rich" or (cfg.console == "auto" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
-        return Dashboard(f"{cfg.task_name}, seed {cfg.seed}", status, Usage(device), tasks=tasks)
-    return Console() if cfg.console == "off" else PlainConsole(tasks)
-
-
 def make_logger(cfg: DictConfig, work_dir: Path, console: Console) -> Logger:
     """Return the logger with the configured sinks."""
     hparams: Any = OmegaConf.to_container(cfg, resolve=True)
@@ -164,17 +158,6 @@ def group_of_seeds(config: Mapping[str, Any]) -> str:
     return f"{config['task_name']}_{digest[:8]}"
 
 
-def batches_for(agent: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    """Return the batches of a single task.
-
-    Raises:
-        UserError: the agent takes tasks.
-    """
-    if takes_task(agent):
-        raise UserError(f"{type(agent).__name__} learns several tasks: it needs regime=multitask")
-    return batches
-
-
 def data_specs(env: Any) -> tuple[Any, ...]:
     """Return the specs of what a replay stores of each time step."""
     numbers = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
@@ -182,14 +165,14 @@ def data_specs(env: Any) -> tuple[Any, ...]:
 
 
 def loader_settings(
-    cfg: DictConfig, env: Any, agent: Any, storage: ReplayBufferStorage, device: torch.device
+    cfg: DictConfig, env: Any, agent: Agent, storage: ReplayBufferStorage, device: torch.device
 ) -> dict[str, Any]:
     """Return the arguments of `make_replay_loader` for a run; say where its replay is.
 
     Args:
         cfg: the run's configuration, in which `replay_device` is resolved.
         env: one of the run's environments, for its specs.
-        agent: gets segments of as many transitions as its attribute `segment` says, if it has one.
+        agent: its `segment` says what batches are of.
         storage: of the episodes.
         device: the learner's.
     """
@@ -216,6 +199,6 @@ def loader_settings(
         "pin_memory": device.type == "cuda",
         "replay_device": cfg.replay_device,
         "device": device,
-        "segment": getattr(agent, "segment", None),
+        "segment": agent.segment,
         "fading": cfg.get("replay_fading"),
     }

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from drqv2.config.formatting import did_you_mean
 from drqv2.errors import UserError
+from drqv2.run import protocol
+from drqv2.run.stats import EvalStats
 
 
 def split(objective: str) -> tuple[str, str]:
@@ -62,3 +65,38 @@ def missing(objective: str, columns: Collection[str]) -> UserError:
     log, name = split(objective)
     near = did_you_mean(name, columns)
     return UserError(f"objective={objective}: {log}.csv has no value of {name}{near}\nIt has {', '.join(columns)}")
+
+
+class Run(protocol.Run, Protocol):
+    """What the check needs of a run."""
+
+    collect_phases: tuple[str, ...]
+
+
+class ColumnCheck:
+    """Warns once if the logs do not have what a sweep wants: at the end of the run it would be too late.
+
+    Args:
+        objective: the column; None: nothing is checked.
+    """
+
+    def __init__(self, objective: str | None) -> None:
+        self._objective = objective
+        self._checked = False
+
+    def after(self, run: Run, stats: EvalStats) -> None:
+        """Check after an evaluation."""
+        if not self._objective or self._checked:
+            return
+        log, column = split(self._objective)
+        if log == "eval":
+            found = [*(key.replace("/", "_") for key in stats.metrics), "frame", "total_time", "episode", "step"]
+        else:
+            found = columns(run.work_dir, log)
+            learns = bool(found) and run.progress.gradient_step > 0
+            ended = any(name.startswith("episode_reward") for name in found)
+            if column not in found and not (learns and (ended or not run.collect_phases)):
+                return  # more columns are to come
+        self._checked = True
+        if column not in found:
+            print(f"warning: {missing(self._objective, found)}")

@@ -43,6 +43,17 @@ class Progress:
     eval_wanted: bool = False  # whether a training return calls for an evaluation
 
     @classmethod
+    def of(cls, environments: int) -> Progress:
+        """Return the progress of a new run with so many environments."""
+        n = environments
+        return cls(
+            episode_steps=[0] * n,
+            episode_rewards=[0.0] * n,
+            episode_success=[None] * n,
+            episode_info=[{} for _ in range(n)],
+        )
+
+    @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Progress:
         """Return the counters of a snapshot, possibly written before some counters existed."""
         older = {"updated_step": saved["step"], "epoch_step": max(saved["last_eval_step"], 0)}

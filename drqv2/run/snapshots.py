@@ -7,52 +7,43 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from drqv2 import utils
 from drqv2.errors import UserError
 from drqv2.logging.diagnostics import gradient_norms
-from drqv2.logging.logger import Logger
-from drqv2.logging.usage import TimeShares
 from drqv2.replay.storage import ReplayBufferStorage
+from drqv2.run import protocol
+from drqv2.run.finite import require_finite
 from drqv2.run.progress import Progress
 from drqv2.run.turns import Turns
 from drqv2.snapshot import agent_state, agent_weights, rng
 from drqv2.snapshot.checkpoints import Checkpoints
 from drqv2.snapshot.resume import changed_keys
 from drqv2.system import files
-from drqv2.system.signals import StopSignals
 
 
-class Run(Protocol):
-    """What the snapshots of a run need of it; `BaseWorkspace` says what these are."""
+class Run(protocol.Run, Protocol):
+    """What the snapshots of a run need of it."""
 
-    cfg: DictConfig
-    work_dir: Path
-    progress: Progress
-    stop: StopSignals
-    timer: utils.Timer
-    time_shares: TimeShares
-    logger: Logger
     checkpoints: Checkpoints
     turns: Turns
     predicates: dict[str, utils.Every]
     epoch_seconds: dict[str, float]
-    agent: Any
     replay_storage: ReplayBufferStorage | None
-    action_repeat: int
 
     @property
-    def global_step(self) -> int: ...  # noqa: D102
-    @property
-    def global_frame(self) -> int: ...  # noqa: D102
-    @property
-    def num_frames(self) -> int: ...  # noqa: D102
-    @property
-    def round_steps(self) -> int: ...  # noqa: D102
-    def require_finite(self) -> None: ...  # noqa: D102
-    def save_snapshot(self) -> None: ...  # noqa: D102
-    def load_snapshot(self, saved: dict[str, Any]) -> None: ...  # noqa: D102
+    def round_steps(self) -> int:
+        """Agent steps from one point of the loop at which a snapshot can be saved to the next."""
+
+    def begin(self) -> None:
+        """Start a new run: its first episodes."""
+
+    def save_snapshot(self) -> None:
+        """Copy everything that the run needs to continue from this step; a thread writes it."""
+
+    def load_snapshot(self, saved: dict[str, Any]) -> None:
+        """Restore the regime's own part of a snapshot."""
 
 
 class Snapshots:
@@ -75,6 +66,22 @@ class Snapshots:
         self._milestone_step = -1  # agent step of the newest milestone that this process has saved
         self._milestone = False  # whether the next `save` keeps the weights, too
         self._outdated: Sequence[int] = ()  # frames of those that it deletes
+
+    def start_or_resume(self) -> None:
+        """Resume the run from the newest snapshot in its directory; start it if there is none."""
+        run = self.run
+        if self._saves:
+            agent_state.capture(run.agent, warn=True)
+        saved = run.checkpoints.load()
+        if saved is None:
+            if run.cfg.init_from:
+                agent_weights.init_weights(run.agent, Path(run.cfg.init_from), run.cfg.init_parts)
+            self.store_config()
+            run.begin()
+        else:
+            self.restore(saved)
+            seconds = f"{saved['timer']:.0f} s of training"
+            print(f"resumed {run.work_dir} at frame {run.global_frame} (episode {run.global_episode}, {seconds})")
 
     def save_if_due(self, now: bool = False) -> None:
         """Save if the interval has passed, at a milestone, when asked to stop, or `now`.
@@ -122,7 +129,7 @@ class Snapshots:
         run, milestone, outdated = self.run, self._milestone, self._outdated
         self._milestone, self._outdated = False, ()
         with run.time_shares.spent_on("snapshot"):
-            run.require_finite()
+            require_finite(run)
             self._saved_at, self.step, self._epoch = run.timer.total_time(), run.global_step, run.progress.epoch
             state = {
                 "frame": run.global_frame,
@@ -141,6 +148,12 @@ class Snapshots:
             run.checkpoints.save(state, milestone, outdated)
             self._milestone_step = run.global_step if milestone else self._milestone_step
             self._pin_replay()
+
+    def save_best(self) -> None:
+        """Write the agent's weights to best.pt, in the form of weights_FRAME.pt."""
+        run = self.run
+        config: Any = OmegaConf.to_container(run.cfg, resolve=True)
+        run.checkpoints.save_best(run.global_frame, config, agent_state.capture(run.agent))
 
     def norms(self) -> dict[str, float]:
         """Return the gradient norms of the last update; a snapshot keeps them, though not the gradients."""

@@ -1,13 +1,45 @@
-"""Statistics of an epoch and of a run: frozen dataclasses of plain values."""
+"""Statistics of episodes, of an epoch and of a run: frozen values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+
+from drqv2.envs import ExtendedTimeStep, info
+
+
+class EpisodeResult(NamedTuple):
+    """The result of an episode.
+
+    Attributes:
+        total: its return.
+        steps: its length, agent steps.
+        success: 1.0 if a step of it succeeded, 0.0 if none did, None where the environment does not say.
+        info: sums of the numbers in `info` over its steps; None without any.
+    """
+
+    total: float = 0.0
+    steps: int = -1
+    success: float | None = None
+    info: info.Sums | None = None
+
+    def after(self, time_step: ExtendedTimeStep) -> EpisodeResult:
+        """Return the result with one more time step; `info` is changed in place."""
+        success = self.success if time_step.success is None else max(time_step.success, self.success or 0.0)
+        sums = self.info
+        if time_step.info:
+            info.add(sums := {} if sums is None else sums, time_step.info)
+        return EpisodeResult(self.total + time_step.reward, self.steps + 1, success, sums)
+
+    def metrics(self, action_repeat: int) -> dict[str, float]:
+        """Return return, length in environment frames, success where there is one, and numbers in `info`, by name."""
+        found = {"episode_reward": self.total, "episode_length": self.steps * action_repeat, "success": self.success}
+        found |= info.metrics(self.info or {})
+        return {name: float(value) for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -29,7 +61,7 @@ class EpisodeStats:
     success: float | None = None
 
     @classmethod
-    def of(cls, env_step: int, result: Any, action_repeat: int, task: int = 0) -> EpisodeStats:
+    def of(cls, env_step: int, result: EpisodeResult, action_repeat: int, task: int = 0) -> EpisodeStats:
         """Return the statistics of an `EpisodeResult`."""
         return cls(env_step, task, result.total, result.steps * action_repeat, result.success)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from drqv2.errors import UserError
@@ -17,13 +18,12 @@ from drqv2.utils import Timer
 class Run(Protocol):
     """What a turn needs of a run."""
 
+    work_dir: Path
+    closed: bool
     console: Console
     stop: StopSignals
     timer: Timer
     time_shares: TimeShares
-
-    def require_open(self) -> None:
-        """Raise UserError if the run is closed."""
 
 
 class Turns:
@@ -41,6 +41,11 @@ class Turns:
         self.rng_state: dict[str, Any] | None = None
         self._shown = False
         self._iterators = 0  # how often epochs were asked for
+
+    def require_open(self) -> None:
+        """Raise UserError if the run is closed."""
+        if self._run.closed:
+            raise UserError(f"the run in {self._run.work_dir} is closed; open it again with make_workspace")
 
     def revoke(self) -> int:
         """Make older iterators over the run's epochs invalid, see `require_newest`; return the number of a new one."""
@@ -73,7 +78,7 @@ class Turns:
             UserError: it trains already, or is closed.
         """
         run = self._run
-        run.require_open()
+        self.require_open()
         if self.rng_state is None:
             raise UserError("a run cannot be trained by its own hooks")
         with self.shown(), self.random_numbers():

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from drqv2 import utils
-from drqv2.envs import info, notices
+from drqv2.agents.protocol import Agent
+from drqv2.envs import notices
 from drqv2.envs.handles import EnvHandle
-from drqv2.errors import NotFiniteError, UserError
-from drqv2.logging.console import Status
+from drqv2.errors import UserError
 from drqv2.logging.usage import TimeShares
 from drqv2.logging.video import VideoRecorder
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory, objective
+from drqv2.run.console import make_console
 from drqv2.run.environments import task_names
 from drqv2.run.epochs import Epochs
 from drqv2.run.evaluation import evaluate
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
+from drqv2.run.protocol import Closeable
 from drqv2.run.snapshots import Snapshots
 from drqv2.run.stats import EpochStats, EvalStats, RunSummary
 from drqv2.run.turns import Turns
-from drqv2.snapshot import agent_state, agent_weights
-from drqv2.snapshot.agent_weights import not_finite
 from drqv2.snapshot.checkpoints import Checkpoints
 from drqv2.system import files
 from drqv2.system.signals import StopSignals
@@ -73,33 +72,24 @@ class BaseWorkspace:
     update_phases: tuple[str, ...] = ()
     length_key = "num_train_frames"
     train_until_step: utils.Until
-    eval_every_step: utils.Every
     has_replay = True
-    agent: Any
+    agent: Agent
     eval_envs: list[EnvHandle]
     video_recorder: VideoRecorder
     replay_storage: ReplayBufferStorage | None = None
 
     def __init__(self, cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None) -> None:
         notices.forget()
-        self.cfg = cfg
-        self.work_dir = work_dir
-        self.stop = stop or StopSignals(work_dir)
+        self.cfg, self.work_dir, self.stop = cfg, work_dir, stop or StopSignals(work_dir)
         self.device = torch.device(cfg.device)
         self.tasks = task_names(cfg)
         # Reading a key of an OmegaConf configuration takes microseconds: those needed at every step are read once.
         self.action_repeat = int(cfg.action_repeat)
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
-        n = len(self.tasks) * cfg.num_envs
-        self.progress = Progress(
-            episode_steps=[0] * n,
-            episode_rewards=[0.0] * n,
-            episode_success=[None] * n,
-            episode_info=[{} for _ in range(n)],
-        )
+        self.progress = Progress.of(len(self.tasks) * cfg.num_envs)
         self.time_shares = TimeShares(*self.phases)
-        self.console = factory.make_console(cfg, self.device, self.status)
+        self.console = make_console(self)
         self.predicates: dict[str, utils.Every] = {}
         self.epoch_seconds: dict[str, float] = {}
         self.epoch, self.turns = Epochs(self), Turns(self)
@@ -109,35 +99,17 @@ class BaseWorkspace:
             with self.turns.random_numbers():
                 utils.set_seed_everywhere(cfg.seed)
                 self.setup()
-                self._start_or_resume()
+                self.logger = factory.make_logger(cfg, work_dir, self.console)  # `setup` has put the shapes into `cfg`
+                self.owns(self.logger)
+                self.checkpoints = Checkpoints(work_dir)
+                self.owns(self.checkpoints)
+                self.timer, self.snapshots = utils.Timer(), Snapshots(self)
+                self.snapshots.start_or_resume()
         except BaseException:
             self.resources.close()
             raise
         self.timer.pause()
         self.time_shares.pause()
-
-    def _start_or_resume(self) -> None:
-        cfg, work_dir = self.cfg, self.work_dir
-        self.logger = factory.make_logger(cfg, work_dir, self.console)  # its hyperparameters may refer to the shapes
-        self.owns(self.logger)
-        self.timer = utils.Timer()
-        self.checkpoints = Checkpoints(work_dir)
-        self.owns(self.checkpoints)
-        self.snapshots = Snapshots(self)
-        if cfg.save_snapshot:
-            agent_state.capture(self.agent, warn=True)
-        saved = self.checkpoints.load()
-        if saved is None:
-            if cfg.init_from:
-                agent_weights.init_weights(self.agent, Path(cfg.init_from), cfg.init_parts)
-            self.snapshots.store_config()
-            self.begin()
-        else:
-            self.snapshots.restore(saved)
-            seconds = f"{saved['timer']:.0f} s of training"
-            print(f"resumed {work_dir} at frame {self.global_frame} (episode {self.global_episode}, {seconds})")
-
-    # --- a regime's own -----------------------------------------------------------------------------------------
 
     def setup(self) -> None:
         """Make the environments, the agent and everything else that the loop needs, all of it new."""
@@ -150,7 +122,7 @@ class BaseWorkspace:
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Train until the end of the run, or for so many epochs.
 
-        The loop is within `training` and leaves where `pause` says so.
+        The loop is within `training` and leaves where `epoch.pause` says so.
 
         Args:
             hooks: functions of yours that are called.
@@ -182,8 +154,6 @@ class BaseWorkspace:
         """
         raise NotImplementedError
 
-    # --- the loop -------------------------------------------------------------------------------------------------
-
     @contextmanager
     def training(self, hooks: Hooks | None, epochs: float) -> Iterator[None]:
         """Context of a loop: the run's turn, with an evaluation at its start and a snapshot at its end; see `train`."""
@@ -191,10 +161,6 @@ class BaseWorkspace:
             self.epoch.start(hooks or Hooks(), epochs)
             yield
             self.epoch.finish()
-
-    def pause(self, evaluate: bool, save: bool = False) -> bool:
-        """Do what is due between two rounds of the loop; return whether to leave it. See `Epochs.pause`."""
-        return self.epoch.pause(evaluate, save)
 
     def every(self, name: str, frames: int | None) -> utils.Every:
         """Return a predicate of so many environment frames, whose state snapshots keep under this name."""
@@ -215,16 +181,15 @@ class BaseWorkspace:
             Stopped, NotFiniteError: as in `train`.
             UserError: another iterator over the run's epochs has taken over.
         """
-        turns = self.turns
-        number = turns.revoke()
-        with turns.shown():
+        number = self.turns.revoke()
+        with self.turns.shown():
             going = True
             while going:
                 self.train(hooks, epochs=1)
                 going = self.epoch.paused
                 if self.epoch.last is not None:
                     yield self.epoch.last
-                turns.require_newest(number)
+                self.turns.require_newest(number)
 
     def reset(self) -> None:
         """Start over from frame 0 with the same seed; everything the run has written is deleted, videos too.
@@ -234,7 +199,7 @@ class BaseWorkspace:
         Raises:
             UserError: the run cannot start over; nothing is deleted.
         """
-        self.require_open()
+        self.turns.require_open()
         self.require_beginning()
         self.turns.revoke()
         self.close()
@@ -253,11 +218,6 @@ class BaseWorkspace:
         if self.cfg.init_from and not Path(self.cfg.init_from).is_file():
             raise UserError(f"init_from={self.cfg.init_from}: the file no longer exists; the run cannot start over")
 
-    def require_open(self) -> None:
-        """Raise UserError if the run is closed."""
-        if self.closed:
-            raise UserError(f"the run in {self.work_dir} is closed; open it again with make_workspace")
-
     def __enter__(self) -> Self:
         return self
 
@@ -270,8 +230,6 @@ class BaseWorkspace:
                     self.save_snapshot()  # the loop was left early
             finally:
                 self.close()
-
-    # --- counters -----------------------------------------------------------------------------------------------
 
     @property
     def global_step(self) -> int:
@@ -316,61 +274,11 @@ class BaseWorkspace:
         """Return the mean return of the last evaluation."""
         return self.progress.last_return
 
-    def status(self) -> Status:
-        """Return what a dashboard shows."""
-        p, cfg = self.progress, self.cfg
-        return Status(
-            frame=self.global_frame,
-            num_frames=self.num_frames,
-            best_return=p.best_return,
-            shares=self.time_shares.shares(),
-            details=self.details(),
-            epoch=p.epoch + 1,
-            epoch_frame=(p.step - p.epoch_step) * self.action_repeat,
-            epoch_frames=cfg.epoch_frames or cfg.eval_every_frames or self.num_frames,
-            env_step=p.step,
-            gradient_step=p.gradient_step,
-        )
-
     def details(self) -> dict[str, str]:
         """Return further lines of a dashboard, by label, where a regime has some."""
         return {}
 
-    def require_finite(self, parameters: bool = False) -> None:
-        """Check that no loss, and with `parameters` no parameter, is NaN or infinite.
-
-        Raises:
-            NotFiniteError: one is; it is named.
-        """
-        name = self.logger.nonfinite_loss()
-        if name is None and parameters:
-            name = not_finite(agent_state.capture(self.agent), "agent")
-        if name:
-            raise NotFiniteError(f"{name} is not finite at frame {self.global_frame} (episode {self.global_episode})")
-
-    # --- evaluation, end ----------------------------------------------------------------------------------------
-
-    def save_best(self) -> None:
-        """Write the agent's weights to best.pt, in the form of weights_FRAME.pt."""
-        config: Any = OmegaConf.to_container(self.cfg, resolve=True)
-        self.checkpoints.save_best(self.global_frame, config, agent_state.capture(self.agent))
-
-    def evaluation_metrics(self, results: Sequence[Any], seconds: float) -> dict[str, float]:
-        """Return the metrics of an evaluation: means of return, length, success and `info`, and each return."""
-        returns, steps, success, infos = zip(*results, strict=True)
-        metrics = {
-            "episode_reward": float(np.mean(returns)),
-            "episode_length": float(np.mean(steps)) * self.action_repeat,
-        }
-        if None not in success:
-            metrics["success"] = float(np.mean(success))
-        numbers: info.Sums = {}
-        for sums in infos:
-            info.add(numbers, info.means(sums or {}))
-        metrics |= info.metrics(numbers)
-        return metrics | {f"episode_reward/{episode}": value for episode, value in enumerate(returns)}
-
-    def owns(self, *resources: Any) -> None:
+    def owns(self, *resources: Closeable) -> None:
         """Have `close` close these, before those registered earlier."""
         for one in resources:
             self.resources.callback(one.close)

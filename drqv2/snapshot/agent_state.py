@@ -1,10 +1,17 @@
 """What a snapshot keeps of an agent.
 
-An object with `state_dict` and `load_state_dict` is saved and restored by them. Otherwise its attributes are walked, at
-any depth: modules (with their plain attributes, buffers, frozen parameters, training flags), tensors, arrays,
-generators, plain values, containers, plain objects. Modules, generators, objects and tensors of the same shape are
-restored in place, the rest is replaced. Functions, classes, enums and the like are constants. A warning names
-everything else. An agent that rebuilds optimizers, unties weights or keeps views of a tensor needs a `state_dict`.
+An object with `state_dict` and `load_state_dict`, such as an optimizer, is saved and restored by them. Otherwise its
+attributes are walked, at any depth: modules (with their plain attributes, buffers, frozen parameters, training flags),
+tensors, arrays, generators, plain values, containers, configuration nodes, plain objects. What occurs in several places
+is saved once, and is one object again after a resume.
+
+Modules, optimizers, generators, plain objects, and tensors of the same shape and dtype are restored in place, because
+optimizers hold the tensors; the rest is replaced. What the new agent lacks, since it is made only during training, is
+not restored, and a warning names it. Functions, classes, enums and the like belong to the code and are not saved; nor
+are gradients and hooks. One warning names everything else: objects of other libraries, arrays of unusual dtypes,
+tensors that share memory with another, dicts and sets whose keys are not plain values or tuples of them.
+
+An agent that rebuilds optimizers, unties weights or keeps views of a tensor needs a `state_dict`.
 
 A state is a tree of plain values and nodes {"kind": ..., "id": its number in a memo of what occurs twice, ...}.
 """
@@ -62,13 +69,15 @@ def capture(agent: Any, warn: bool = False) -> State:
     return state
 
 
-def restore(agent: Any, state: State) -> None:
+def restore(agent: Any, state: State, device: torch.device | str = "cpu") -> None:
     """Restore a captured state into an agent built like the captured one; warn of what it has no counterpart for.
+
+    Tensors that it lacks, and that were not on the CPU, are made on `device`.
 
     Raises:
         RuntimeError: something does not fit, or is one object in the agent and two in the snapshot.
     """
-    walk = _Restore(getattr(agent, "device", "cpu"))
+    walk = _Restore(device)
     walk.restore(agent, state, "agent")
     warn_of_lost(walk.lost)
 
@@ -192,7 +201,7 @@ def _is_plain(key: Any) -> bool:
 def _is_plain_object(value: Any) -> bool:
     """Return whether an object consists of its attributes alone, and its class is not from a library."""
     kinds = type(value).__mro__[:-1]
-    by_slots = not hasattr(value, "__dict__") or any("__slots__" in vars(kind) for kind in kinds)
+    by_slots = not hasattr(value, "__dict__") or any(vars(kind).get("__slots__") for kind in kinds)
     return not by_slots and not {kind.__module__.partition(".")[0] for kind in kinds} & _LIBRARIES
 
 
@@ -208,7 +217,7 @@ def _beside(module: nn.Module) -> dict[str, Any]:
 class _Restore:
     """One restoration. New tensors that were not on the CPU are made on `device`."""
 
-    def __init__(self, device: Any = "cpu") -> None:
+    def __init__(self, device: torch.device | str = "cpu") -> None:
         self.lost: list[str] = []  # names of what has no counterpart in the agent
         self._device = device
         self._made: dict[int, Any] = {}  # by number

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from drqv2.agents.protocol import Agent, attributes_of
 from drqv2.config.formatting import did_you_mean
 from drqv2.errors import UserError
 from drqv2.snapshot import agent_state
@@ -23,7 +24,7 @@ ADVICE = (
 _OF_THIS_START = ("device", "precision", "compile")
 
 
-def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path) -> None:
+def restore_agent(agent: Agent, saved: Any, changed: dict[str, Any], run_dir: Path) -> None:
     """Restore an agent from a snapshot, except for what this start has changed.
 
     Args:
@@ -35,15 +36,15 @@ def restore_agent(agent: Any, saved: Any, changed: dict[str, Any], run_dir: Path
     Raises:
         UserError: the snapshot does not fit the agent.
     """
-    fresh = dict(getattr(agent, "__dict__", {}))
+    fresh = attributes_of(agent)
     try:
-        agent_state.restore(agent, saved)
+        agent_state.restore(agent, saved, agent.device)
     except (RuntimeError, AttributeError, TypeError, ValueError, KeyError) as e:  # also what agents' own code raises
         raise UserError(f"the snapshot in {run_dir} does not fit the agent: {misfit(e)}") from e
     apply(agent, fresh, changed)
 
 
-def apply(agent: Any, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
+def apply(agent: Agent, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
     """Give a restored agent what does not come from its snapshot.
 
     Args:
@@ -55,9 +56,10 @@ def apply(agent: Any, fresh: dict[str, Any], changed: dict[str, Any]) -> None:
     for name in sorted(names.union(_OF_THIS_START)):
         if name in fresh and (name not in _OF_THIS_START or isinstance(fresh[name], str | bool | torch.device)):
             setattr(agent, name, fresh[name])
-    for key, names in getattr(agent, "learning_rates", {"lr": None}).items():
+    own = attributes_of(agent)
+    for key, opts in agent.learning_rates.items():
         if f"agent.{key}" in changed:
-            for optimizer in _optimizers(vars(agent) if names is None else [getattr(agent, name) for name in names]):
+            for optimizer in _optimizers(own if opts is None else [own[name] for name in opts]):
                 for group in optimizer.param_groups:
                     group["lr"] = changed[f"agent.{key}"]
 
@@ -71,7 +73,7 @@ def _optimizers(value: Any) -> Iterator[torch.optim.Optimizer]:
             yield from _optimizers(item)
 
 
-def init_weights(agent: Any, path: Path, parts: Sequence[str] | None = None) -> None:
+def init_weights(agent: Agent, path: Path, parts: Sequence[str] | None = None) -> None:
     """Give a new agent the weights in a file, and say so.
 
     Args:
@@ -128,7 +130,7 @@ def weights(state: State) -> dict[str, Any]:
     return tensors
 
 
-def restore_weights(agent: Any, saved: dict[str, Any], parts: Sequence[str] | None = None) -> None:
+def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | None = None) -> None:
     """Restore what `weights` returned, and nothing else; warn of what the agent has no counterpart for.
 
     Args:
@@ -153,7 +155,7 @@ def restore_weights(agent: Any, saved: dict[str, Any], parts: Sequence[str] | No
             )
         own, saved = (_of_parts(own, parts, "the agent"), _of_parts(saved, parts, "the file"))
     if saved.get("kind") == "stateful":
-        return agent_state.restore(agent, saved)
+        return agent_state.restore(agent, saved, agent.device)
     shared = sorted(own.keys() & saved.keys())
     if not shared:
         raise RuntimeError("no network of the snapshot is in the agent")

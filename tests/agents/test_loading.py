@@ -313,14 +313,14 @@ class NoShiftAug:
     write(tmp_path, mine=AUGMENTED, drqv2=own)
     aug = {"_target_": "drqv2.NoShiftAug", "shape": [9, 84, 84], "crop": {"size": 3}}
     node = {"_target_": "mine.Agent", "augmentation": aug, "losses": {"fwd_loss": 0.5}, "parts": [aug]}
-    agent = agent_files.make_agent(node | {"obs_shape": None}, tmp_path, {"obs_shape": (9, 84, 84)}, {})
+    agent: Any = agent_files.make_agent(node | {"obs_shape": None}, tmp_path, {"obs_shape": (9, 84, 84)}, {})
     assert type(agent.augmentation) is type(agent.parts[0])
     assert inspect.getsourcefile(type(agent.augmentation)) == str(tmp_path / "drqv2.py")
     assert agent.augmentation.crop.size == 84
     assert agent.losses.fwd_loss == 0.5
     assert agent.obs_shape == (9, 84, 84)
     agent.losses.fwd_loss, agent.augmentation.crop.size = 0.25, 42  # as some do in training
-    new = agent_files.make_agent(node | {"obs_shape": None}, tmp_path, {"obs_shape": (9, 84, 84)}, {})
+    new: Any = agent_files.make_agent(node | {"obs_shape": None}, tmp_path, {"obs_shape": (9, 84, 84)}, {})
     restore(new, capture(agent))
     assert (new.losses.fwd_loss, new.augmentation.crop.size) == (0.25, 42)
     for wrong, said in (

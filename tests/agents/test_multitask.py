@@ -360,7 +360,7 @@ def test_values_of_one_task_are_told_on_the_scale_of_its_rewards() -> None:
     obs, action, *_ = batch_of([0, 0, 0])
     with torch.no_grad():
         for task, scale in enumerate((4.0, 0.5, 1.0)):
-            encoder, actor, critic = agent.networks_of(task)
+            encoder, actor, critic, _ = agent.networks_of(task)
             features = encoder(obs)
             own = torch.tensor([task] * 3)
             raw = agent.critic(features, action, agent.embedding(own), own)
@@ -372,7 +372,7 @@ def test_values_of_one_task_are_told_on_the_scale_of_its_rewards() -> None:
 def test_the_policy_of_a_task_is_that_of_its_actions() -> None:
     agent = make()
     obs = batch_of([1])[0]
-    encoder, actor, _ = agent.networks_of(1)
+    encoder, actor, *_ = agent.networks_of(1)
     with torch.no_grad():
         dist: utils.TruncatedNormal = actor(encoder(obs), 0.1)
     assert float(dist.mean[0, 0]) != 0

@@ -14,7 +14,7 @@ import torch
 from dm_env import specs
 from omegaconf import OmegaConf
 
-from drqv2 import envs, utils
+from drqv2 import envs
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.errors import UserError
 from drqv2.nn import pixels
@@ -22,7 +22,7 @@ from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.networks import Encoder, centred
 from drqv2.run import factory
 from drqv2.snapshot import agent_state
-from drqv2.system import machine
+from drqv2.system import machine, torch_settings
 from drqv2.system.machine import processor
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 from tests import short_env
@@ -238,7 +238,7 @@ def test_losses_of_bf16_follow_those_of_fp32(replay: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 2e-2)])
 def test_graphed_stays_near_the_golden_numbers(monkeypatch: pytest.MonkeyPatch, precision: str, bound: float) -> None:
-    utils.set_numerics()
+    torch_settings.set_numerics()
     agent, _ = golden_agent(monkeypatch, "cuda", precision=precision, compile=True)
     assert worst(agent) < bound
 

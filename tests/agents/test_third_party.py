@@ -440,7 +440,7 @@ def test_the_critics_layer_norm_is_chosen_for_agents_that_take_it(
     for norm in (False, True):
         make_agent({"_target_": "own.Own", "critic_layer_norm": norm}, folder, {}, {})
         make_agent({"_target_": "own.Norm", "critic_layer_norm": norm}, folder, {}, {})
-        agent = make_agent({"_target_": "own.Named", "critic_layer_norm": norm, **NODE}, folder, {}, {})
+        agent: Any = make_agent({"_target_": "own.Named", "critic_layer_norm": norm, **NODE}, folder, {}, {})
         assert sum(isinstance(layer, nn.LayerNorm) for layer in agent.critic.Q1) == 2 * norm
     (module,) = [m for name, m in sys.modules.items() if name.startswith("agent_dir_") and name.endswith(".own")]
     assert [value for value in module.made if isinstance(value, bool)] == [False, True]

@@ -18,7 +18,8 @@ import pytest
 from drqv2 import envs
 from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
 from drqv2.errors import UserError
-from drqv2.run.evaluation import EpisodeResult, play
+from drqv2.run.evaluation import play
+from drqv2.run.stats import EpisodeResult
 from tests.compare import assert_equal
 from tests.envs.toys import Echo
 from tests.patience import PATIENCE

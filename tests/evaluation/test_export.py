@@ -33,7 +33,7 @@ from drqv2.evaluation import export as exporting
 from drqv2.evaluation.card import model_card
 from drqv2.evaluation.export import export
 from drqv2.evaluation.world import world_of
-from drqv2.run.evaluation import EpisodeResult
+from drqv2.run.stats import EpisodeResult
 from tests.envs.toys import Counter
 from train import compose
 

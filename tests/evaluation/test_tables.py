@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drqv2.evaluation.tables import episodes_table, tasks_table
-from drqv2.run.evaluation import EpisodeResult
+from drqv2.run.stats import EpisodeResult
 
 
 def episodes(*returns: float) -> list[EpisodeResult]:

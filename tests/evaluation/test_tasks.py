@@ -9,12 +9,14 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from dm_env import StepType
 from omegaconf import OmegaConf
 
+from drqv2.envs import ExtendedTimeStep
 from drqv2.evaluation.tables import tasks_table
 from drqv2.evaluation.tasks import metrics
 from drqv2.run.environments import task_suffixes
-from drqv2.run.evaluation import EpisodeResult
+from drqv2.run.stats import EpisodeResult
 from tests import task_envs
 from tests.short_run import rows
 from tests.task_run import LONG, RECORDER, SHORT, SILENT, run_tasks, tasks
@@ -178,13 +180,9 @@ def test_tasks_that_do_not_say_whether_they_succeed_have_no_part_in_the_mean() -
     [([None, 0.0, 0.0], 0.0), ([None, 1.0, 0.0], 1.0), ([None, None, None], None), ([None, 0.0, 1.0], 1.0)],
 )
 def test_an_episode_succeeds_if_any_step_does(steps: list[float | None], success: float | None) -> None:
-    class Step:
-        def __init__(self, success: float | None) -> None:
-            self.reward, self.success, self.info = 2.0, success, None
-
     result = EpisodeResult()
     for each in steps:
-        result = result.after(Step(each))
+        result = result.after(ExtendedTimeStep(StepType.MID, 2.0, 1.0, None, None, success=each))
     assert result == EpisodeResult(6.0, 2, success)
 
 

@@ -12,7 +12,7 @@ from drqv2.config.checks import validate
 from drqv2.evaluation.world import world_of
 from drqv2.play.world import World
 from drqv2.run.environments import make_envs, task_names
-from drqv2.run.evaluation import EpisodeResult
+from drqv2.run.stats import EpisodeResult
 from drqv2.utils import EVAL_ENV
 from train import compose
 

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.agents.loading import adapted
 from drqv2.logging.diagnostics import diagnose, gradient_norms
+from tests.toy_agent import ToyAgent
 
 GAMMA = 0.9
 STACK = 3
@@ -125,9 +127,12 @@ def test_networks_with_convolutions_or_without_a_relu() -> None:
             return self.net(obs), self.net(obs) + action.sum(1, keepdim=True)
 
     conv = Critic(nn.Conv2d(9, 4, 3), nn.ReLU(), nn.Flatten(), out=1)
-    agent = SimpleNamespace(
-        encoder=nn.Identity(), actor=Actor(nn.Flatten(), out=2), critic=conv, train=lambda mode: None
-    )
+
+    class Public(ToyAgent):
+        pass
+
+    agent = Public(encoder=nn.Identity(), actor=Actor(nn.Flatten(), out=2), critic=conv, train=lambda mode: None)
+    adapted(agent)
     data = episode(5)
     data["frame"] = data["frame"].astype(np.float32)
     assert 0.0 <= diagnose(agent, data, STACK, GAMMA, "cpu")["dormant_share"] <= 1.0
@@ -183,4 +188,4 @@ def test_networks_that_are_called_in_another_way_only_warn(agent: DrQV2Agent, er
 
 
 def test_an_agent_of_other_parts() -> None:
-    assert diagnose(SimpleNamespace(net=nn.Linear(1, 1)), episode(9), STACK, GAMMA, "cpu") == {}
+    assert diagnose(ToyAgent(net=nn.Linear(1, 1)), episode(9), STACK, GAMMA, "cpu") == {}

@@ -476,14 +476,15 @@ def test_hooks_that_are_never_called_are_refused(tmp_path: Path) -> None:
 def test_transform_reward_reaches_on_policy_learners(regime: str, tmp_path: Path) -> None:
     seen: list[np.ndarray] = []
     with opened(tmp_path / "run", regime) as run:
-        update = run.agent.update
+        agent: Any = run.agent
+        update = agent.update
 
         def noted(batches: Any, step: int) -> Any:
             batch = dict(next(batches))
             seen.append(np.asarray(batch["rewards"]))
             return update(iter([batch]), step)
 
-        run.agent.update = noted
+        agent.update = noted
         run.train(Hooks(transform_reward=lambda rewards: np.where(rewards > 0, 7.0, rewards)))
     assert {7.0} <= set(np.unique(seen)) <= {0.0, 7.0}
     returns = [float(row["episode_reward"]) for row in rows(tmp_path / "run", "train") if row["episode_reward"]]

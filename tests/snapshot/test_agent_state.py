@@ -12,7 +12,6 @@ from collections import Counter, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace as Agent
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.snapshot import agent_state, rng
 from drqv2.snapshot.agent_weights import not_finite, restore_weights, weights
 from drqv2.snapshot.file import copied
+from tests.toy_agent import ToyAgent as Agent
 
 
 def through_a_file(agent: Any) -> Any:
@@ -445,7 +445,7 @@ def test_what_a_network_gave_may_have_another_shape() -> None:
 
 
 def test_what_has_a_state_dict_is_asked_for_it() -> None:
-    class Helper:
+    class Helper(Agent):
         def __init__(self, count: int) -> None:
             self.count, self.unsaved, self.x = count, iter([1]), torch.full((3,), float(count))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace as Agent
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +11,7 @@ from drqv2.errors import UserError
 from drqv2.snapshot import agent_state
 from drqv2.snapshot.agent_weights import not_finite, restore_weights, weights
 from tests.snapshot.test_agent_state import Net, assert_same, batches, drqv2_agent, through_a_file
+from tests.toy_agent import ToyAgent as Agent
 
 
 def test_weights_alone() -> None:
@@ -92,7 +91,7 @@ def test_unknown_parts_are_refused_by_name(parts: list[str], said: str) -> None:
 
 
 def test_parts_of_a_state_of_its_own_are_unknown() -> None:
-    class Own:
+    class Own(Agent):
         def state_dict(self) -> dict[str, int]:
             return {}
 

@@ -15,6 +15,7 @@ from drqv2.errors import UserError
 from drqv2.snapshot.agent_state import capture
 from drqv2.snapshot.agent_weights import apply, restore_agent
 from drqv2.snapshot.resume import changed_keys
+from tests.toy_agent import ToyAgent
 
 OLD = {"seed": 1, "lr": 0.5, "num_train_frames": 10, "image_size": 84, "agent": {"lr": 0.5, "x": 1}, "resume": None}
 RUN = Path("run")
@@ -73,7 +74,7 @@ def test_fixed_keys_cannot_be_forced(name, value, said):
         changed_keys(OLD, {**OLD, name: value, "resume_force": True}, RUN)
 
 
-class Agent:
+class Agent(ToyAgent):
     def __init__(self) -> None:
         self.opt = torch.optim.Adam(nn.Linear(1, 1).parameters(), lr=0.5)
         self.device, self.x, self.y = "cuda", 1, 1
@@ -87,7 +88,7 @@ def test_apply():
 
 
 def test_a_changed_key_within_a_node_of_the_agent_takes_effect():
-    old, new = (SimpleNamespace(losses=OmegaConf.create({"fwd": fwd, "inv": 0.1})) for fwd in (1.0, 2.0))
+    old, new = (ToyAgent(losses=OmegaConf.create({"fwd": fwd, "inv": 0.1})) for fwd in (1.0, 2.0))
     saved = capture(old)
     restore_agent(new, saved, {"agent.losses.fwd": 2.0}, RUN)
     assert new.losses == {"fwd": 2.0, "inv": 0.1}
@@ -99,13 +100,13 @@ def test_a_changed_learning_rate_reaches_all_optimizers():
     def adam() -> torch.optim.Adam:
         return torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1)
 
-    agent = SimpleNamespace(opts={"a": adam(), "b": [adam()]}, opt=adam())
+    agent = ToyAgent(opts={"a": adam(), "b": [adam()]}, opt=adam())
     apply(agent, {}, {"agent.lr": 0.5})
     assert {o.param_groups[0]["lr"] for o in (agent.opt, agent.opts["a"], agent.opts["b"][0])} == {0.5}
 
 
 def test_what_follows_the_machine_are_words_not_numbers():
-    agent = SimpleNamespace(precision=7.5, device="cuda:3")
+    agent = ToyAgent(precision=7.5, device="cuda:3")
     apply(agent, {"precision": 1.0, "device": "cpu"}, {})
     assert vars(agent) == {"precision": 7.5, "device": "cpu"}
 
@@ -114,6 +115,6 @@ def test_a_snapshot_that_does_not_fit_is_refused_in_a_line():
     saved = capture(SimpleNamespace(net=nn.Linear(2, 2), target=nn.Linear(2, 2), x=nn.Linear(2, 3)))
     net = nn.Linear(2, 2)
     with pytest.raises(UserError, match=r"^the snapshot in run does not fit the agent: agent.target and another .*$"):
-        restore_agent(SimpleNamespace(net=net, target=net), saved, {}, RUN)
+        restore_agent(ToyAgent(net=net, target=net), saved, {}, RUN)
     with pytest.raises(UserError, match=r"agent: weight has shape \[3, 2\] in the file and \[4, 2\] in the agent$"):
-        restore_agent(SimpleNamespace(x=nn.Linear(2, 4)), {**saved, "children": {"x": saved["children"]["x"]}}, {}, RUN)
+        restore_agent(ToyAgent(x=nn.Linear(2, 4)), {**saved, "children": {"x": saved["children"]["x"]}}, {}, RUN)

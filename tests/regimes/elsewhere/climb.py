@@ -85,7 +85,7 @@ class ClimbWorkspace(BaseWorkspace):
             while self.train_until_step(self.global_step):
                 if self.episodes.ended():
                     self.learn()
-                if self.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
                     break
                 observations = self.episodes.observations
                 self.episodes.start(choose_actions(self.agent, observations, shape, self.global_step, eval_mode=False))
