@@ -163,7 +163,7 @@ class EnvProcess:
         processes.start(self.process)
         theirs.close()
         # For programs that do not close this: at exit multiprocessing waits for its processes.
-        self._release = Finalize(self, _kill, (self._pipe, self.process), exitpriority=10)
+        self._release = Finalize(self, processes.kill, (self._pipe, self.process), exitpriority=10)
 
     def _prepare(self) -> None:
         """Bring the environments of a new process to where those of the last one were, and send it what that got."""
@@ -221,12 +221,6 @@ class EnvProcess:
 def _raised(result: tuple[UserError | None, str]) -> Any:
     known, trace = result  # as text: other exceptions need not survive a pipe
     raise known or RuntimeError(f"in an environment process:\n{trace}")
-
-
-def _kill(pipe: Connection, process: Any) -> None:
-    pipe.close()
-    process.kill()
-    process.join(5.0)  # one that hangs in a driver cannot be killed, and is left behind
 
 
 def _serve(pipe: Connection, makes: Sequence[Callable[[], Environment]], threads: int | None, answers: Any) -> None:
