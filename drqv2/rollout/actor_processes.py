@@ -198,44 +198,18 @@ class ActorProcesses(Actors[_Actor]):
             actor.process = None
 
 
-class _LearnerEnded(Exception):
-    """The other end of the pipe is closed."""
-
-
-class _Learner:
-    """The learner's process, at the other end of a pipe. Errors of the environments are not taken for the pipe's."""
-
-    def __init__(self, pipe: connection.Connection) -> None:
-        self._pipe = pipe
-
-    def send(self, message: Any) -> None:
-        try:
-            self._pipe.send(message)
-        except OSError as error:
-            raise _LearnerEnded from error
-
-    def recv(self) -> Any:
-        try:
-            return self._pipe.recv()
-        except (EOFError, OSError) as error:
-            raise _LearnerEnded from error
-
-
-def _serve(pipe: connection.Connection, task: ActorTask, actor: int, restarts: int) -> None:
+def _serve(learner: connection.Connection, task: ActorTask, actor: int, restarts: int) -> None:
     """Fill the rollouts whose numbers come through the pipe until its other end is closed."""
     ignore_signals()
     torch.set_num_threads(1)
     if task.render_threads is not None:
         os.environ["LP_NUM_THREADS"] = str(task.render_threads)  # Mesa reads it when OpenGL is opened
     threading.Thread(target=_end_with_learner, daemon=True).start()
-    learner = _Learner(pipe)
-    with contextlib.suppress(_LearnerEnded):
-        try:
-            _fill_rollouts(learner, task, actor, restarts)
-        except _LearnerEnded:
-            raise
-        except Exception as error:
-            known = error if isinstance(error, UserError) else None
+    try:
+        _fill_rollouts(learner, task, actor, restarts)
+    except Exception as error:
+        known = error if isinstance(error, UserError) else None
+        with contextlib.suppress(OSError):  # the learner has closed the pipe, which may be the error itself
             learner.send(_Failed(known, "".join(traceback.format_exception(error))))
 
 
@@ -247,7 +221,7 @@ def _end_with_learner() -> None:
     os._exit(1)
 
 
-def _fill_rollouts(learner: _Learner, task: ActorTask, actor: int, restarts: int) -> None:
+def _fill_rollouts(learner: connection.Connection, task: ActorTask, actor: int, restarts: int) -> None:
     env, policy, own = task.setup.open(actor, restarts)
     steps, slots, versions = task.beats["steps"], deque[int](), list[int]()
 
@@ -281,7 +255,7 @@ def _fill_rollouts(learner: _Learner, task: ActorTask, actor: int, restarts: int
         env.close()
 
 
-def _wait_for_slot(learner: _Learner, beats: SharedArrays, actor: int) -> int:
+def _wait_for_slot(learner: connection.Connection, beats: SharedArrays, actor: int) -> int:
     beats["waits_since"][actor] = begin = time.monotonic()
     slot: int = learner.recv()
     beats["waited"][actor] += time.monotonic() - begin

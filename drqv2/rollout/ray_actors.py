@@ -225,12 +225,7 @@ class RayActors(Actors[_Actor]):
             self.full.put(filled)
 
     def _look(self, now: float, suspended: bool) -> None:
-        """Replace actors that have something to do and do not step.
-
-        Args:
-            now: seconds, of a monotonic clock.
-            suspended: whether nobody looked at them for long.
-        """
+        """Replace actors that have something to do and do not step; `suspended`: nobody looked at them for long."""
         counted = {actor.counted: actor for actor in self._actors if actor.counted is not None}
         for reference in _ready(counted):
             actor, steps = counted[reference], self._get(counted[reference], reference)
