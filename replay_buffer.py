@@ -7,7 +7,8 @@ specs determine what is stored. The implementation is in drqv2/replay.
 """
 
 from drqv2.replay.device import choose_replay_device
-from drqv2.replay.gather import Batch, ReplayBuffer, Request
+from drqv2.replay.gather import Batch, Request
+from drqv2.replay.gather import BatchGatherer as ReplayBuffer
 from drqv2.replay.loader import ReplayLoader, make_replay_loader
 from drqv2.replay.sampler import LOOKAHEAD, ReplaySampler
 from drqv2.replay.storage import ReplayBufferStorage, Window, episode_path

@@ -19,7 +19,7 @@ from benchmarks.baseline.pixels import REPEAT, SIZE, STACK
 from benchmarks.common import Row, main
 from drqv2 import envs
 from drqv2.envs import Environment
-from drqv2.envs.handles import ProcessEnv
+from drqv2.envs.env_process import ProcessEnv
 
 ABOUT = (
     "one agent step (2 frames, one image), medians: dm_control's steps, MuJoCo's update of the scene, rendering until "

@@ -3,8 +3,8 @@
 Files written for the public implementation import this package as `dmc`.
 """
 
-from drqv2.envs.dmc import make
 from drqv2.envs.episode import Environment
+from drqv2.envs.make_env import make
 from drqv2.envs.render import choose_backend, gl_renderer, require_backend
 from drqv2.envs.wrappers import (
     ActionDTypeWrapper,

@@ -22,7 +22,7 @@ from gymnasium import spaces
 
 from drqv2.config.dm_control import every_task
 from drqv2.envs import libraries
-from drqv2.envs.dmc import make
+from drqv2.envs.make_env import make
 from drqv2.errors import UserError
 
 Info = dict[str, Any]

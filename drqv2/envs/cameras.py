@@ -10,7 +10,7 @@ import numpy as np
 from dm_env import TimeStep
 
 from drqv2.envs.images import Image
-from drqv2.errors import EnvError, UserError
+from drqv2.errors import UserError
 
 if TYPE_CHECKING:
     from drqv2.envs.scene import Scene
@@ -135,20 +135,6 @@ def check_camera(physics: Any, camera: int | str, task: str = "") -> None:
         raise UserError(
             f"camera={camera!r}: must be -1 (free), 0 to {len(names) - 1} or one of {names}{task and f' of {task}'}"
         )
-
-
-def picture_shape(image: np.ndarray, name: str) -> tuple[int, int, int]:
-    """Return (H, W, C) of a picture that the environment `name` has rendered.
-
-    Raises:
-        EnvError: it is not uint8 [H, W, C] or [H, W].
-    """
-    shape = image.shape
-    if image.dtype != np.uint8 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] <= 4 < shape[2]):
-        raise EnvError(
-            f"{name}: render() returned {image.dtype} {list(shape)}: must be uint8 [height, width, channels]"
-        )
-    return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1)
 
 
 def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:

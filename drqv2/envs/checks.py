@@ -1,23 +1,31 @@
-"""What an environment returns is held against what it declared, before anything else sees it."""
+"""What an environment returns is held against what it declared, before anything else; its errors are explained."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import dm_env
 import numpy as np
 from dm_env import TimeStep
 
-from drqv2.envs.faults import FAULTS, explain, explained
-from drqv2.envs.images import NUMERIC, described, is_image, is_numeric, is_unit
+from drqv2.envs.images import NUMERIC, described, is_image, is_numeric, is_unit, named
 from drqv2.envs.notices import notice
 from drqv2.envs.wrappers import Wrapper
 from drqv2.errors import EnvError, EnvNotFiniteError, UserError
+from drqv2.system.signals import StoppedEarly
 
 LARGEST = float(np.finfo(np.float32).max)  # of numbers: observations and rewards are stored and learnt from as float32
 ROUNDING = 1e-5  # by which float images may leave [0, 1]
+FAULTS = (Exception, SystemExit)  # what an environment's code may raise; SystemExit would end the run without a word
+_PROJECT = Path(__file__).resolve().parents[1]
+_LIBRARIES = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 
 
 class _Part(NamedTuple):
@@ -31,7 +39,7 @@ class _Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        return "the observation" if self.key is None else f"the observation {self.key!r}"
+        return named(self.key)
 
     @property
     def declared(self) -> str:
@@ -145,11 +153,9 @@ class CheckedEnvironment(Wrapper):
     def _observed(self, observation: Any) -> Any:
         if not self._is_dict:
             return self._array(observation, self._parts[0])
-        if not isinstance(observation, Mapping):
-            raise self._refused(f"the observation is {shown(observation)}: declared a dict of {_listed(self._keys)}")
-        if observation.keys() != self._keys:
-            keys = _listed(observation.keys())
-            raise self._refused(f"the observation is a dict of {keys}: declared {_listed(self._keys)}")
+        if not isinstance(observation, Mapping) or observation.keys() != self._keys:
+            found = f"a dict of {_listed(observation)}" if isinstance(observation, Mapping) else shown(observation)
+            raise self._refused(f"the observation is {found}: declared a dict of {_listed(self._keys)}")
         return {part.key: self._array(observation[part.key], part) for part in self._parts}
 
     def _array(self, value: Any, part: _Part) -> Any:
@@ -220,17 +226,16 @@ def _declared(key: str | None, spec: Any) -> _Part:
 
 def as_number(value: Any) -> float | None:
     """Return a number, a flag, or the only element of an array of them, as a float; None for anything else."""
-    if isinstance(value, np.ndarray):
-        return float(value.item()) if value.size == 1 and value.dtype.kind in NUMERIC else None
     if isinstance(value, list | tuple) and len(value) == 1:
         return as_number(value[0])
-    if isinstance(value, int | float | np.bool_ | np.integer | np.floating):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    shape = getattr(value, "shape", None)  # of a tensor
-    return as_number(value.item()) if shape is not None and hasattr(value, "item") and math.prod(shape) == 1 else None
+    if hasattr(value, "item") and math.prod(getattr(value, "shape", (0,))) == 1:  # numpy's or a tensor
+        value = value.item()
+    if not isinstance(value, int | float | np.floating):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def shown(value: Any) -> str:
@@ -245,3 +250,59 @@ def shown(value: Any) -> str:
 
 def _listed(keys: Any) -> str:
     return ", ".join(sorted(map(str, keys))) or "nothing"
+
+
+def offered_arguments(factory: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those arguments that a factory's signature names and that are not bound yet."""
+    bound = getattr(factory, "keywords", {})  # functools.partial's
+    return {key: offered[key] for key in inspect.signature(factory).parameters if key in offered and key not in bound}
+
+
+def name_of_factory(factory: Callable[..., Any]) -> str:
+    """Return the name of a function or class, for messages."""
+    return getattr(getattr(factory, "func", factory), "__qualname__", None) or repr(factory)
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Context of calls of an environment's code.
+
+    Raises:
+        EnvError: the code raised an error: names it and the last line of the user's own code.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except FAULTS as error:
+        raise explain(error, where) from error
+
+
+def explain(error: BaseException, where: str) -> EnvError:
+    """Return what to tell the user about an error that an environment's code has raised.
+
+    Args:
+        error: what was raised.
+        where: the environment, and what it was doing.
+    """
+    if isinstance(error, StoppedEarly):
+        raise error
+    frames = traceback.extract_tb(error.__traceback__)
+    own = own_frames(error) or frames
+    first_line, *_ = str(error).strip().splitlines() or [""]
+    told = f"{where} raised {type(error).__name__}: {first_line[:200]}"
+    last = own[-1]
+    line = f": {last.line}" if last.line else ""
+    return EnvError(f"{told}\n{last.filename}, line {last.lineno}, in {last.name}{line}")
+
+
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of an error that are the user's own code: neither of a library nor of this project."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
+
+
+def _is_own(filename: str) -> bool:
+    if filename.startswith("<"):
+        return False
+    path = Path(filename).resolve()
+    return not any(path.is_relative_to(folder) for folder in (_PROJECT, *_LIBRARIES))

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dm_env
@@ -22,7 +21,6 @@ _MANIPULATION_CAMERA = "front_close"  # of the variants that show pictures
 _MANIPULATION_SECONDS = 10.0
 # lqr has neither a time limit nor limits of its actions: 1000 frames, and about what its optimal policy needs.
 _LQR_SECONDS, _LQR_ACTION = 30.0, 1.0
-_SET_BY_TASK = ("physics", "task", "time_limit")  # of the arguments in environment_kwargs
 
 
 def load(
@@ -83,9 +81,9 @@ def _suite_task(
         raise UserError(f"env.time_limit={options['time_limit']} and max_episode_steps: give only one of them")
     limit = {"time_limit": float("inf")} if endless else {"time_limit": _LQR_SECONDS} if domain == "lqr" else {}
     given = limit | dict(options)
+    logging.getLogger("absl").addFilter(_is_wanted)  # dm_control passes MuJoCo's warnings to it
     try:
-        with _total_mass_accepted():
-            env: Any = make(random=seed, **given)
+        env: Any = make(random=seed, **given)
     except (TypeError, ValueError) as error:
         if not options:
             raise
@@ -98,19 +96,9 @@ def _suite_task(
     return env, _CAMERAS.get(domain, 0)
 
 
-@contextmanager
-def _total_mass_accepted() -> Iterator[None]:
-    """Drop MuJoCo's warning about `settotalmass` in dm_control's cheetah.xml, which no user can change."""
-    logger = logging.getLogger("absl")  # to which dm_control passes MuJoCo's warnings
-
-    def wanted(record: logging.LogRecord) -> bool:
-        return "'settotalmass' is deprecated" not in record.getMessage()
-
-    logger.addFilter(wanted)
-    try:
-        yield
-    finally:
-        logger.removeFilter(wanted)
+def _is_wanted(record: logging.LogRecord) -> bool:
+    # Of dm_control's cheetah.xml, which no user can change.
+    return "'settotalmass' is deprecated" not in record.getMessage()
 
 
 def _check_options(name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
@@ -125,13 +113,3 @@ def _check_options(name: str, parameters: Mapping[str, inspect.Parameter], optio
             raise UserError(f"env.{key}={value}: must be true or false")
         if isinstance(default, int | float) and not isinstance(default, bool) and not (number and value > 0):
             raise UserError(f"env.{key}={value}: must be a number above 0")
-    inner = options.get("environment_kwargs") or {}
-    if not isinstance(inner, Mapping):
-        raise UserError(f"env.environment_kwargs={inner}: must be a mapping, such as {{flat_observation:true}}")
-    if inner:
-        from dm_control.rl import control
-
-        known = [key for key in inspect.signature(control.Environment).parameters if key not in _SET_BY_TASK]
-        for key in inner:
-            if key not in known:
-                raise UserError(f"env.environment_kwargs.{key}: there is none; allowed: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""A separate process with one environment or several, which is replaced when it dies or hangs."""
+"""Environments in separate processes, one or several in each, which are replaced when they die or hang."""
 
 from __future__ import annotations
 
@@ -9,55 +9,100 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
 from drqv2.envs import notices
 from drqv2.envs.episode import Environment, episode_state
+from drqv2.envs.handles import NOT_FETCHED, EnvHandle, Request
 from drqv2.errors import ProcessError, UserError
 from drqv2.system import processes
 from drqv2.system.signals import ignore_signals
 
 _log = logging.getLogger(__name__)
 
+_REPLY_SECONDS = 300.0  # for a reply; after that the process counts as dead
+_PATIENCE = "increase reply_seconds"
 _START_SECONDS = 300.0  # at least, for a process to import mujoco, open OpenGL and play an episode again
 _ATTEMPTS = 3  # processes that may be lost over the same requests
 MEMORY = "; the kernel kills processes with status -9 where memory is short"
 
-Request = tuple[str, tuple[Any, ...]]
-"""A method of the `Environment` and its arguments."""
 Reply = tuple[bool, Any, Any]
 """Whether it failed; its result, or what to tell of the error; and what has changed, `Environment.progress`."""
 
 
-@dataclass
-class Member:
-    """What the main process knows of one of the environments: enough to bring a new process to where it is."""
+class ProcessEnv(EnvHandle):
+    """An environment in a separate process, which opens OpenGL there and ends with this process; see `EnvProcess`.
 
-    make: Callable[[], Environment]
-    place: tuple[int, int] | None = None  # index and episode; None before the first episode
-    actions: list[np.ndarray] = field(default_factory=list)  # of the current episode
-    observation_spec: Any = None
-    action_spec: Any = None
-    step_seconds: float | None = None
+    Args:
+        make: makes the environment; can be pickled.
+        threads: of software rendering in the process; None leaves that to OpenGL.
+        reply_seconds: how long to wait for a reply.
+        patience: what the user can do if that is too short, for the message.
+        host: the process where it joins others, see `sharing`; None starts one.
+
+    Raises:
+        UserError: raised by `make` in the process.
+        RuntimeError: anything else is raised there.
+        ProcessError: the process dies or hangs again and again.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Environment],
+        threads: int | None = None,
+        reply_seconds: float = _REPLY_SECONDS,
+        patience: str = _PATIENCE,
+        host: EnvProcess | None = None,
+    ) -> None:
+        self.make = make
+        self.place: tuple[int, int] | None = None  # index and episode; None before the first episode
+        self.actions: list[np.ndarray] = []  # of the current episode
+        self.host = host or EnvProcess(threads, reply_seconds, patience)
+        self._number = self.host.add(self)
+        if host is None:
+            self.host.open()
+
+    @classmethod
+    def sharing(
+        cls,
+        makes: Sequence[Callable[[], Environment]],
+        threads: int | None = None,
+        reply_seconds: float = _REPLY_SECONDS,
+        patience: str = _PATIENCE,
+    ) -> list[ProcessEnv]:
+        """Return environments in one process, with one message a step for all; arguments and errors as for one."""
+        host = EnvProcess(threads, reply_seconds, patience)
+        envs = [cls(make, host=host) for make in makes]
+        host.open()
+        return envs
+
+    def start(self, name: str, *args: Any) -> None:
+        self.host.start(self._number, plain(name, args))
+
+    def finish(self) -> Any:
+        return self.host.finish(self._number)
 
     def state(self) -> dict[str, Any]:
-        """Return the environment's state, see `Environment.state`."""
         assert self.place is not None, "there is no state before the first episode"
-        return episode_state(*self.place, self.actions, self.action_spec)
+        return episode_state(*self.place, self.actions, self._action_spec)
 
-    def replay(self) -> Request:
-        """Return the request that brings a new environment here."""
-        return plain("restore", (self.state(),))
+    def close(self) -> None:
+        """End the process, with all environments in it."""
+        self.host.close()
+
+    def describe(self, specs: tuple[Any, Any, float | None]) -> None:
+        """Keep what the environment says of itself when it is made."""
+        self._observation_spec, self._action_spec, self.step_seconds = specs
 
     def keep(self, request: Request, progress: tuple[int, int, int, list[np.ndarray]]) -> None:
         """Keep what a request has changed in the environment's state."""
         if request[0] == "restore":
-            self.actions = list(np.asarray(request[1][0]["actions"], self.action_spec.dtype))
+            self.actions = list(np.asarray(request[1][0]["actions"], self._action_spec.dtype))
         index, episode, count, last = progress
         self.place = index, episode
         self.actions[max(count - 1, 0) :] = last  # replies to other requests than a step bring it once more
@@ -71,52 +116,49 @@ def plain(name: str, args: tuple[Any, ...]) -> Request:
 
 
 class EnvProcess:
-    """Environments in a separate process, stepped there in turn; it opens OpenGL itself and ends with this process.
+    """A process with environments, which are stepped there in turn; it opens OpenGL itself and ends with this process.
 
     Requests are sent once all environments have one, or the result of one of them is asked for; the replies come all at
     once. A process that dies or hangs is replaced, and the current episodes of all its environments are played again:
-    each reply carries what changed in the environment's state (index, episode, actions so far).
-
-    Args:
-        makes: make the environments; can be pickled.
-        threads: of software rendering in the process; None leaves that to OpenGL.
-        reply_seconds: how long to wait for the reply of each environment.
-        patience: what the user can do if that is too short, for the message.
+    each reply carries what changed in the environment's state (index, episode, actions so far). Arguments and errors
+    are those of `ProcessEnv`.
 
     Attributes:
-        members: the environments.
+        envs: the environments.
         process: the current one.
-
-    Raises:
-        UserError: raised by one of `makes` in the process.
-        RuntimeError: anything else is raised there.
-        ProcessError: the process dies or hangs again and again.
     """
 
-    def __init__(
-        self, makes: Sequence[Callable[[], Environment]], threads: int | None, reply_seconds: float, patience: str
-    ) -> None:
-        self.members = [Member(make) for make in makes]
+    def __init__(self, threads: int | None, reply_seconds: float, patience: str) -> None:
+        self.envs: list[ProcessEnv] = []
         self.process: Any = None
         self._threads, self._reply_seconds, self._patience = threads, reply_seconds, patience
         self._waiting: dict[int, Request] = {}  # to be sent
         self._sent: dict[int, Request] = {}  # without a reply
         self._replies: dict[int, Reply] = {}  # that nobody has asked for yet
+
+    def add(self, env: ProcessEnv) -> int:
+        """Add an environment before the process is opened; return its number."""
+        self.envs.append(env)
+        return len(self.envs) - 1
+
+    def open(self) -> None:
+        """Start the process and make the environments there."""
         self._exchange()
 
-    def start(self, member: int, name: str, args: tuple[Any, ...]) -> None:
+    def start(self, number: int, request: Request) -> None:
         """Start a method of an environment, by its number."""
-        self._waiting[member] = plain(name, args)
-        if len(self._waiting) == len(self.members):
+        assert not any(number in had for had in (self._waiting, self._sent, self._replies)), NOT_FETCHED
+        self._waiting[number] = request
+        if len(self._waiting) == len(self.envs):
             self._send()
 
-    def finish(self, member: int) -> Any:
+    def finish(self, number: int) -> Any:
         """Wait for the method that was started and return its result."""
-        if member in self._waiting:
+        if number in self._waiting:
             self._send()
-        if member in self._sent:
+        if number in self._sent:
             self._exchange()
-        failed, result, _ = self._replies.pop(member)
+        failed, result, _ = self._replies.pop(number)
         return _raised(result) if failed else result
 
     def close(self) -> None:
@@ -148,7 +190,7 @@ class EnvProcess:
                 status = self._end(0.0 if hangs else 1.0)
                 reason = str(error) if hangs else f"ended with status {status}"
                 advice = self._patience if hangs else "fix the environment" + MEMORY * (status == -signal.SIGKILL)
-                what = "its episode" if len(self.members) == 1 else f"the episodes of its {len(self.members)}"
+                what = "its episode" if len(self.envs) == 1 else f"the episodes of its {len(self.envs)}"
                 _log.warning("An environment process %s; restarting it and replaying %s.", reason, what)
         requests = ", ".join(f"{name}{args!r:.100}" for name, args in list(self._sent.values())[:1]) or "its start"
         raise ProcessError(f"{_ATTEMPTS} processes of an environment failed at {requests}: the last {reason}\n{advice}")
@@ -158,19 +200,19 @@ class EnvProcess:
         context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
         self._answers = context.RawValue("L", 0)
-        arguments = theirs, [member.make for member in self.members], self._threads, self._answers
+        arguments = theirs, [env.make for env in self.envs], self._threads, self._answers
         self.process = context.Process(target=_serve, args=arguments, name="environment")
         processes.start(self.process)
         theirs.close()
         # For programs that do not close this: at exit multiprocessing waits for its processes.
-        self._release = Finalize(self, _kill, (self._pipe, self.process), exitpriority=10)
+        self._release = Finalize(self, processes.kill, (self._pipe, self.process), exitpriority=10)
 
     def _prepare(self) -> None:
         """Bring the environments of a new process to where those of the last one were, and send it what that got."""
         for i, (failed, result, _) in self._replied(max(_START_SECONDS, self._reply_seconds)).items():
-            member = self.members[i]
-            member.observation_spec, member.action_spec, member.step_seconds = _raised(result) if failed else result
-        replays = {i: member.replay() for i, member in enumerate(self.members) if member.place is not None}
+            self.envs[i].describe(_raised(result) if failed else result)
+        played = {i: env for i, env in enumerate(self.envs) if env.place is not None}
+        replays = {i: plain("restore", (env.state(),)) for i, env in played.items()}
         if replays:
             self._pipe.send(replays)
             for failed, result, _ in self._receive(replays).values():
@@ -185,7 +227,7 @@ class EnvProcess:
         seconds = max(_START_SECONDS, self._reply_seconds) if restoring else self._reply_seconds
         replies = self._replied(seconds)
         for i, (_, _, progress) in replies.items():
-            self.members[i].keep(requests[i], progress)
+            self.envs[i].keep(requests[i], progress)
         return replies
 
     def _replied(self, seconds: float) -> dict[int, Reply]:
@@ -223,50 +265,36 @@ def _raised(result: tuple[UserError | None, str]) -> Any:
     raise known or RuntimeError(f"in an environment process:\n{trace}")
 
 
-def _kill(pipe: Connection, process: Any) -> None:
-    pipe.close()
-    process.kill()
-    process.join(5.0)  # one that hangs in a driver cannot be killed, and is left behind
-
-
 def _serve(pipe: Connection, makes: Sequence[Callable[[], Environment]], threads: int | None, answers: Any) -> None:
     """Make the environments and answer requests until the pipe's other end is closed; count each answer."""
     ignore_signals()
-    forwarded = notices.Forwarded()
-    forwarded.install()
+    notices.take()  # from now on, the main process says them
     if threads is not None:
         os.environ["LP_NUM_THREADS"] = str(threads)  # Mesa reads it when OpenGL is opened
     envs: list[Environment] = []
+
+    def made(make: Callable[[], Environment]) -> tuple[Any, Any, float | None]:
+        envs.append(env := make())
+        return env.observation_spec(), env.action_spec(), env.step_seconds
+
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        replies = {i: _made(make, envs, answers) for i, make in enumerate(makes)}
-        pipe.send((replies, forwarded.take()))
+        replies: dict[int, Reply] = {i: (*_tried(answers, made, make), None) for i, make in enumerate(makes)}
+        pipe.send((replies, notices.take()))
         while len(envs) == len(makes):  # else the main process knows why not
             requests: dict[int, Request] = pipe.recv()
-            replies = {i: _answered(envs[i], *request, answers) for i, request in requests.items()}
-            pipe.send((replies, forwarded.take()))
+            replies = {}
+            for i, (name, args) in requests.items():
+                replies[i] = *_tried(answers, methodcaller(name, *args), envs[i]), envs[i].progress()
+            pipe.send((replies, notices.take()))
     for env in envs:
         env.close()
 
 
-def _made(make: Callable[[], Environment], envs: list[Environment], answers: Any) -> Reply:
+def _tried(answers: Any, function: Callable[[Any], Any], argument: Any) -> tuple[bool, Any]:
     try:
-        envs.append(env := make())
-        return False, (env.observation_spec(), env.action_spec(), env.step_seconds), None
+        return False, function(argument)
     except Exception as error:
-        return True, _told(error), None
+        known = error.with_traceback(None) if isinstance(error, UserError) else None
+        return True, (known, "".join(traceback.format_exception(error)))
     finally:
         answers.value += 1
-
-
-def _answered(env: Environment, name: str, args: tuple[Any, ...], answers: Any) -> Reply:
-    try:
-        return False, getattr(env, name)(*args), env.progress()
-    except Exception as error:
-        return True, _told(error), env.progress()
-    finally:
-        answers.value += 1
-
-
-def _told(error: Exception) -> tuple[UserError | None, str]:
-    trace = "".join(traceback.format_exception(error))
-    return error.with_traceback(None) if isinstance(error, UserError) else None, trace

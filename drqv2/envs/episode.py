@@ -12,8 +12,7 @@ import numpy as np
 from dm_env import specs
 
 from drqv2.envs.cameras import Camera, PhysicsCamera
-from drqv2.envs.checks import CheckedEnvironment
-from drqv2.envs.faults import explained
+from drqv2.envs.checks import CheckedEnvironment, explained
 from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import require_backend
 from drqv2.envs.wrappers import (

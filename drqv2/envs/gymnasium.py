@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any
 
 import dm_env
@@ -12,11 +10,9 @@ import gymnasium
 import numpy as np
 from dm_env import TimeStep, specs
 
-from drqv2.envs.cameras import picture_shape
-from drqv2.envs.checks import as_number, shown
-from drqv2.envs.faults import explained
-from drqv2.envs.images import in_a_line
+from drqv2.envs.checks import as_number, explained, shown
 from drqv2.envs.info import numbers
+from drqv2.envs.spaces import action_spec, observation_specs
 from drqv2.errors import EnvError, UserError
 
 
@@ -35,7 +31,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         left_out: parts of a Dict that are no Boxes, and what they are.
 
     Raises:
-        UserError: `env` is no gymnasium.Env, its observations are others, or its `reset` takes no seed.
+        UserError: `env` is no gymnasium.Env, or its observations are others.
     """
 
     def __init__(self, env: Any) -> None:
@@ -49,24 +45,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         self.success: Any = None
         self.info_numbers: dict[str, float] | None = None
         self.render_mode = env.render_mode
-        space: Any = env.observation_space
-        self._is_dict = isinstance(space, gymnasium.spaces.Dict)
-        parts = space.spaces if self._is_dict else {"observation": space}
-        boxes = {key: _box_spec(part, key) for key, part in parts.items() if isinstance(part, gymnasium.spaces.Box)}
-        if not boxes:
-            raise UserError(
-                f"the environment's observations are {in_a_line(space)}: must be a Box or a Dict of Boxes\n"
-                "Return one, or wrap the environment: gymnasium.wrappers.FlattenObservation (for a vector, that in "
-                "gymnasium.wrappers.vector) makes a Box of most spaces"
-            )
-        self._observation_spec: Any = boxes if self._is_dict else boxes["observation"]
-        self.left_out = {key: type(part).__name__ for key, part in parts.items() if key not in boxes}
-        for method in (env.reset, env.unwrapped.reset):
-            if not _takes(method, "seed"):
-                raise EnvError(
-                    f"{self.label}: reset() takes no seed\n"
-                    "Define it as reset(self, *, seed=None, options=None), and call super().reset(seed=seed) first."
-                )
+        self._observation_spec, self.left_out = observation_specs(env.observation_space)
 
     def seed(self, seed: int) -> None:
         """Seed the next reset."""
@@ -113,7 +92,11 @@ class GymnasiumEnvironment(dm_env.Environment):
         """
         with explained(f"{self.label}: render()"):
             image = np.asarray(self._env.render())
-        return image.reshape(picture_shape(image, self.label))
+        shape = image.shape
+        if image.dtype != np.uint8 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] <= 4 < shape[2]):
+            what = f"{self.label}: render() returned {image.dtype} {list(shape)}"
+            raise EnvError(f"{what}: must be uint8 [height, width, channels]")
+        return image.reshape((*shape, 1)[:3])
 
     def observation_spec(self) -> Any:
         """Return the spec of the Box of observations, or a dict of specs."""
@@ -121,22 +104,13 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def action_spec(self) -> Any:
         """Return the spec of a Box of actions, or of (several) discrete ones from 0; any other space as it is."""
-        if isinstance(self._actions, gymnasium.spaces.Discrete):
-            return specs.DiscreteArray(int(self._actions.n), np.int64, "action")
-        if isinstance(self._actions, gymnasium.spaces.MultiDiscrete) and len(self._actions.shape) == 1:
-            return specs.BoundedArray(self._actions.shape, np.int64, 0, self._actions.nvec - 1, "action")
-        if isinstance(self._actions, gymnasium.spaces.Box):
-            return specs.BoundedArray(
-                self._actions.shape, self._actions.dtype, self._actions.low, self._actions.high, "action"
-            )
-        return self._actions
+        return action_spec(self._actions)
 
     def own_action_spec(self) -> Any:
         """Return the spec of the environment's own actions: discrete ones need not start at 0."""
-        start = getattr(self._actions, "start", None)
+        start, spec = getattr(self._actions, "start", None), self.action_spec()
         if start is None:
-            return self.action_spec()
-        spec = self.action_spec()
+            return spec
         return specs.BoundedArray(spec.shape, self._actions.dtype, start, start + spec.maximum, "action")
 
     def control_timestep(self) -> float | None:
@@ -146,18 +120,6 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def close(self) -> None:
         self._env.close()
-
-
-def _box_spec(box: Any, name: str) -> specs.BoundedArray:
-    return specs.BoundedArray(box.shape, box.dtype, box.low, box.high, name)
-
-
-def _takes(method: Callable[..., Any], name: str) -> bool:
-    """Return whether a method takes an argument by name, as far as its signature can be known."""
-    with suppress(TypeError, ValueError):
-        parameters = inspect.signature(method).parameters
-        return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return True
 
 
 def _flag(value: Any, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""A gymnasium.vector.VectorEnv as a `VectorEnv` of this project.
+"""A gymnasium.vector.VectorEnv that your own function makes: as a `VectorEnv` of this project, or as one environment.
 
 Gymnasium's environments begin their next episodes by themselves, in one of two modes (`metadata["autoreset_mode"]`): at
 the step after an episode's last (NEXT_STEP), or within it (SAME_STEP), where `info` has the last observation.
@@ -6,36 +6,65 @@ the step after an episode's last (NEXT_STEP), or within it (SAME_STEP), where `i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
-from dm_env import TimeStep, specs
+from dm_env import specs
 from gymnasium.vector import AutoresetMode
 
-from drqv2.envs.cameras import ObservationCamera
-from drqv2.envs.checks import is_within_unit, require_held
-from drqv2.envs.dmc import described_actions
-from drqv2.envs.faults import explained
-from drqv2.envs.images import NUMERIC, described, find_image
+from drqv2.envs.checks import explained, is_within_unit, name_of_factory, offered_arguments, require_held, shown
+from drqv2.envs.gymnasium import GymnasiumEnvironment
+from drqv2.envs.images import NUMERIC, named
+from drqv2.envs.spaces import VectorObservations, action_spec, is_discrete, observation_specs
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.envs.vector_returns import (
-    autoreset_mode,
+    as_array,
     close_vector,
-    declared_by,
-    final_numbers,
     final_observation,
-    part_of,
+    info_of,
     process_deaths_told,
     reset_parts,
-    stacked_rows,
+    row,
     step_parts,
     vector_numbers,
 )
-from drqv2.envs.wrappers import StateWrapper
 from drqv2.errors import EnvError, UserError
+
+
+def make_vector_env(factory: Callable[..., Any], num_envs: int, **offered: Any) -> Any:
+    """Return the gymnasium.vector.VectorEnv that a function makes; None if it makes single environments.
+
+    Args:
+        factory: its signature names num_envs; it gets that and those of `offered` that it names, unless they are bound.
+        num_envs: environments wanted.
+        offered: further arguments.
+
+    Raises:
+        UserError: it has made another number of environments, or something else.
+    """
+    name = name_of_factory(factory)
+    with explained(f"{name}()"):
+        made = factory(**offered_arguments(factory, {**offered, "num_envs": num_envs}))
+    if not hasattr(made, "reset") or not hasattr(made, "step"):
+        raise UserError(
+            f"{name} returned {shown(made)}\n"
+            "It must return a gymnasium.vector.VectorEnv, a gymnasium.Env or a dm_env.Environment"
+        )
+    is_vector = isinstance(made, gymnasium.vector.VectorEnv)
+    if is_vector and made.num_envs == num_envs:
+        return made
+    if hasattr(made, "close"):
+        close_vector(made, name)
+    if is_vector:
+        raise UserError(
+            f"num_envs={num_envs}: {name} returned {made.num_envs}\n"
+            "It must make as many as it is asked for; leave env.num_envs out"
+        )
+    return None
 
 
 class GymnasiumVector(VectorEnv):
@@ -48,9 +77,7 @@ class GymnasiumVector(VectorEnv):
         env: N environments with Box, Discrete or MultiDiscrete actions; observations are a Box or a Dict of Boxes.
         seed: of the first reset: environment i gets seed + i.
         obs_type: "pixels", the images of the observations; or "state", their other arrays, flattened and joined.
-        image_size: height and width of an image; others are resized by area averaging.
-        image_key: which part of a Dict is the image, see `images`.
-        channels: "first" or "last" axis of that image; "auto": what its shape tells.
+        image_size, image_key, channels: as of `make`.
 
     Raises:
         UserError: the mode is another, or the spaces cannot be used.
@@ -70,26 +97,22 @@ class GymnasiumVector(VectorEnv):
         self._env, self._label = env, type(env).__name__
         self._seed: int | None = seed % 2**31
         self._who, self._failed = f"{self._label}: ", False
-        self._same_step = _require_mode(env) == AutoresetMode.SAME_STEP
-        one = declared_by(env)
-        declared, self._camera = one.observation_spec(), None
-        if obs_type == "pixels":
-            image = find_image(declared, image_key, channels)
-            if image is None:
-                raise UserError(
-                    f"obs_type=pixels: the vector's observations have no image: {described(declared)}\n"
-                    "The frames of its render() are for videos alone: use obs_type=state, or return images"
-                )
-            self._camera, keys = ObservationCamera(image, image_size), [image.key]
-            height, width, depth = self._camera.shape
-            spec: specs.Array = specs.BoundedArray((depth, height, width), np.uint8, 0, 255, "observation")
-        else:
-            state = StateWrapper(one)
-            keys, spec = state._keys, state.observation_spec()
-        self._declared = {key: declared if key is None else declared[key] for key in keys}  # what the agent sees
-        self._scale, action_spec = _scaled(one.action_spec(), env)
-        super().__init__(env.num_envs, spec, action_spec)
-        self._actions = np.zeros((self.num_envs, *action_spec.shape), action_spec.dtype)  # the newest of each
+        mode = _autoreset_mode(env)
+        if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+            raise UserError(
+                f'{self._label}: metadata["autoreset_mode"] is {"missing" if mode is None else mode}\n'
+                "It must be gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, and say how episodes follow each "
+                "other"
+            )
+        self._same_step = mode == AutoresetMode.SAME_STEP
+        observed, acted = _single_spaces(env)
+        declared, _ = observation_specs(observed)
+        self._seen = VectorObservations(declared, self._label, obs_type, image_key, channels, image_size)
+        self._is_image = obs_type == "pixels"
+        self._declared = {key: declared if key is None else declared[key] for key in self._seen.keys}
+        self._scale, spec = _scaled(action_spec(acted), getattr(acted, "start", 0))
+        super().__init__(env.num_envs, self._seen.spec, spec)
+        self._actions = np.zeros((self.num_envs, *spec.shape), spec.dtype)  # the newest of each
         self._rows = np.arange(self.num_envs)  # of the last step
         self._first: tuple[np.ndarray, np.ndarray] | None = None  # rows and observations that begin episodes
         self._over = np.zeros(self.num_envs, bool)
@@ -120,9 +143,10 @@ class GymnasiumVector(VectorEnv):
                 info = vector_numbers(infos, ~ended)
                 if ended.any():
                     self._first = rows[ended], seen[ended]
-                    final = stacked_rows([final_observation(infos, i) for i in rows[ended]])
-                    seen[ended] = self._observe(final, rows[ended])
-                    for key, x in final_numbers(infos, ended).items():
+                    seen[ended] = self._observe(
+                        _stacked([final_observation(infos, i) for i in rows[ended]]), rows[ended]
+                    )
+                    for key, x in vector_numbers(infos.get("final_info") or {}, ended).items():
                         info[key] = np.where(ended, x, info.get(key, np.nan))
             else:
                 self._over, info = ended, vector_numbers(infos, ~first)
@@ -140,36 +164,30 @@ class GymnasiumVector(VectorEnv):
         return step
 
     def _observe(self, observation: Any, rows: np.ndarray) -> np.ndarray:
-        """Return the observations of some environments as one array, a new one: some vectors reuse theirs.
+        """Return observations [K, ...] of environments `rows` as one array, a new one: some vectors reuse theirs."""
+        parts: Any = {key: self._part(observation, key, len(rows)) for key in self._declared}
+        if self._is_image:
+            ((key, images),) = parts.items()
+            if images.dtype.kind == "f" and not is_within_unit(images):
+                for i, image in zip(rows, images, strict=True):
+                    where = partial("{}, environment {}".format, self._label, i)
+                    require_held(image, named(key), where, is_unit_image=True)
+        with np.errstate(over="ignore"):  # `require_finite` refuses what float32 does not hold
+            seen = self._seen(parts.get(None, parts))
+        return seen if seen.base is None else seen.copy()
 
-        Args:
-            observation: of Gymnasium, [K, ...].
-            rows: the numbers of the environments, [K].
-
-        Raises:
-            EnvError: they are not what the space declares.
-        """
-        parts = {key: part_of(observation, key, self._who) for key in self._declared}
-        for key, part in parts.items():
-            spec = self._declared[key]
-            converted = part.dtype.kind == spec.dtype.kind == "f" or (
-                self._camera is None and part.dtype.kind in NUMERIC
-            )
-            shape = len(rows), *spec.shape
-            if part.shape != shape or not (part.dtype == spec.dtype or converted):
-                raise EnvError(
-                    f"{self._who}{_named(key)} is {part.dtype} {list(part.shape)}: declared {spec.dtype} {list(shape)}"
-                )
-        if self._camera is None:
-            flat = [part.reshape(len(part), -1) for part in parts.values()]
-            with np.errstate(over="ignore"):  # `require_finite` refuses what float32 does not hold
-                return np.concatenate(flat, axis=1, dtype=np.float32)
-        ((key, images),) = parts.items()
-        if images.dtype.kind == "f" and not is_within_unit(images):
-            for i, image in zip(rows, images, strict=True):
-                require_held(image, _named(key), partial("{}, environment {}".format, self._label, i), True)
-        steps = (TimeStep(None, None, None, image if key is None else {key: image}) for image in images)
-        return np.stack([self._camera(step).transpose(2, 0, 1) for step in steps])
+    def _part(self, observation: Any, key: str | None, rows: int) -> np.ndarray:
+        """Return an array of observations, as it was declared; `key` is that of a Dict."""
+        if key is not None and not (isinstance(observation, Mapping) and key in observation):
+            has = f"has {', '.join(observation)}" if isinstance(observation, Mapping) else f"is {shown(observation)}"
+            raise EnvError(f"{self._who}{named(key)} is declared and not there: the observation {has}")
+        part = as_array(observation if key is None else observation[key], f"{self._who}{named(key)} is")
+        spec = self._declared[key]
+        converted = part.dtype.kind == spec.dtype.kind == "f" or (not self._is_image and part.dtype.kind in NUMERIC)
+        if part.shape != (rows, *spec.shape) or not (part.dtype == spec.dtype or converted):
+            declared = f"declared {spec.dtype} {[rows, *spec.shape]}"
+            raise EnvError(f"{self._who}{named(key)} is {part.dtype} {list(part.shape)}: {declared}")
+        return part
 
     @contextmanager
     def _calling(self, method: str) -> Iterator[None]:
@@ -183,32 +201,91 @@ class GymnasiumVector(VectorEnv):
         close_vector(self._env, self._label, self._failed)
 
 
-def _named(key: str | None) -> str:
-    return "the observation" if key is None else f"the observation {key!r}"
+def only_environment(vector: Any, name: str) -> GymnasiumEnvironment:
+    """Return the environment in a gymnasium.vector.VectorEnv of one; `name` is that of the function that has made it.
 
-
-def _require_mode(vector: Any) -> AutoresetMode:
-    mode = autoreset_mode(vector)
-    if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
-        told = "missing" if mode is None else mode
+    Raises:
+        UserError: the vector has several.
+    """
+    if vector.num_envs != 1:
+        close_vector(vector, name)
         raise UserError(
-            f'{type(vector).__name__}: metadata["autoreset_mode"] is {told}\n'
-            "It must be gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, and say how episodes follow each other"
+            f"{name} returned {vector.num_envs} environments at once: only regime=ppo with vector=auto trains with "
+            "these\nElsewhere, and to evaluate, it is asked for num_envs=1: let its signature name num_envs, leave "
+            "env.num_envs out, or return a single gymnasium.Env"
         )
-    return mode
+    env = GymnasiumEnvironment(_OnlyEnvironment(vector, name))
+    env.label = name
+    return env
 
 
-def _scaled(spec: Any, env: Any) -> tuple[Callable[[np.ndarray], np.ndarray], specs.Array]:
+class _OnlyEnvironment(gymnasium.Env[Any, Any]):
+    """The environment in a gymnasium.vector.VectorEnv of one. To be reset after each episode."""
+
+    def __init__(self, vector: Any, name: str) -> None:
+        self._vector, self._name, self._failed = vector, name, False
+        self.observation_space, self.action_space = _single_spaces(vector)
+        self.metadata, self.render_mode = vector.metadata or {}, vector.render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        with self._calling():
+            returned = self._vector.reset(seed=seed, options=options)
+        return row(reset_parts(returned), 0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step; the last observation of an episode is its own, not the next one's first."""
+        with self._calling():
+            returned = self._vector.step(np.asarray(action)[None])
+        observation, (reward,), (terminated,), (truncated,), infos = step_parts(returned, 1)
+        if (terminated or truncated) and _autoreset_mode(self._vector) == AutoresetMode.SAME_STEP:
+            seen, info = final_observation(infos, 0), info_of(infos.get("final_info") or {}, 0)
+        else:
+            seen, info = row(observation, 0), info_of(infos, 0)
+        return seen, float(reward), bool(terminated), bool(truncated), info
+
+    def render(self) -> Any:
+        """Return the current frame."""
+        frames = self._vector.render()
+        return None if frames is None else frames[0]
+
+    def close(self) -> None:
+        """Free the environment."""
+        close_vector(self._vector, self._name, self._failed)
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        self._failed = True
+        with process_deaths_told(self._vector):
+            yield
+        self._failed = False
+
+
+def _single_spaces(vector: Any) -> tuple[Any, Any]:
+    names = "single_observation_space", "single_action_space"
+    if lacking := [name for name in names if getattr(vector, name, None) is None]:
+        raise UserError(
+            f"{type(vector).__name__} has no {' and no '.join(lacking)}\n"
+            "A gymnasium.vector.VectorEnv must have both: the spaces of one of its environments"
+        )
+    return vector.single_observation_space, vector.single_action_space
+
+
+def _autoreset_mode(vector: Any) -> AutoresetMode | None:
+    mode = (vector.metadata or {}).get("autoreset_mode")
+    return next((known for known in AutoresetMode if mode in (known, known.value, known.name)), None)
+
+
+def _stacked(rows: list[Any]) -> Any:
+    if isinstance(rows[0], Mapping):
+        return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+    return np.stack(rows)
+
+
+def _scaled(spec: Any, start: Any) -> tuple[Callable[[np.ndarray], np.ndarray], specs.Array]:
     """Return what maps an agent's actions [N, ...] to the vector's, as for single environments, and their spec."""
-    start = getattr(env.single_action_space, "start", 0)
-    if np.issubdtype(getattr(spec, "dtype", object), np.integer):
+    if is_discrete(spec):
         return (lambda actions: actions + np.asarray(start, np.int64)), spec
-    vector = isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1
-    if not vector or not (np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all()):
-        raise UserError(
-            f"the environment's actions are {described_actions(spec)}: must be one vector of shape (A,) with finite "
-            "bounds, or discrete"
-        )
     bounds = (np.broadcast_to(bound, spec.shape).astype(np.float32) for bound in (spec.minimum, spec.maximum))
     low, high = (bound.astype(np.float64) for bound in bounds)
 

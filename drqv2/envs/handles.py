@@ -1,21 +1,25 @@
 """Handles on environments: you `start` a method of the environment, do something else, and `finish` to get its result.
 
-`LocalEnv` runs the environment in this process, `ProcessEnv` in a separate one. Both give the same results.
+`LocalEnv` runs the environment in this process, `env_process.ProcessEnv` in a separate one: the results are the same.
+A `TaskEnv` is one of several tasks that one agent plays.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from dm_env import specs
 
-from drqv2.envs.env_process import EnvProcess, Request
 from drqv2.envs.episode import Environment
+from drqv2.errors import UserError
 
-_REPLY_SECONDS = 300.0  # for a reply; after that the process counts as dead
-_PATIENCE = "increase reply_seconds"
+Request = tuple[str, tuple[Any, ...]]
+"""A method of the `Environment` and its arguments."""
+NOT_FETCHED = "the result of the last start() has not been fetched with finish()"
 
 
 class EnvHandle(ABC):
@@ -28,7 +32,6 @@ class EnvHandle(ABC):
     step_seconds: float | None
     _observation_spec: Any
     _action_spec: Any
-    _started: Request | None = None
 
     def observation_spec(self) -> Any:
         """Return the spec of an observation: one array's, or a dict of them."""
@@ -38,18 +41,13 @@ class EnvHandle(ABC):
         """Return the spec of an action."""
         return self._action_spec
 
+    @abstractmethod
     def start(self, name: str, *args: Any) -> None:
         """Start a method of the `Environment`; at most one at a time."""
-        assert self._started is None, "the result of the last start() has not been fetched with finish()"
-        self._started = name, args
 
+    @abstractmethod
     def finish(self) -> Any:
         """Wait for the method that was started and return its result."""
-        assert self._started is not None, "finish() without a start()"
-        try:
-            return self._exchange(self._started)
-        finally:
-            self._started = None
 
     def call(self, name: str, *args: Any) -> Any:
         """Start a method and return its result."""
@@ -60,10 +58,6 @@ class EnvHandle(ABC):
         """Return the current frame, uint8 [height, width, 3]."""
         picture: np.ndarray = self.call("render", height, width)
         return picture
-
-    @abstractmethod
-    def _exchange(self, request: Request) -> Any:
-        """Return the result of a request that was started."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -82,12 +76,16 @@ class LocalEnv(EnvHandle):
     """
 
     def __init__(self, make: Callable[[], Environment]) -> None:
-        self._env = make()
+        self._env, self._started = make(), list[Request]()
         self.step_seconds = self._env.step_seconds
         self._observation_spec, self._action_spec = self._env.observation_spec(), self._env.action_spec()
 
-    def _exchange(self, request: Request) -> Any:
-        name, args = request
+    def start(self, name: str, *args: Any) -> None:
+        assert not self._started, NOT_FETCHED
+        self._started.append((name, args))
+
+    def finish(self) -> Any:
+        name, args = self._started.pop()
         return getattr(self._env, name)(*args)
 
     def state(self) -> dict[str, Any]:
@@ -97,62 +95,67 @@ class LocalEnv(EnvHandle):
         self._env.close()
 
 
-class ProcessEnv(EnvHandle):
-    """An environment in a separate process, which opens OpenGL there and ends with this process; see `EnvProcess`.
+class TaskEnv(EnvHandle):
+    """An environment as one of several tasks.
+
+    Its time steps have the task's index. Its actions are padded to the size of the largest task's: numbers beyond the
+    task's own never reach the environment, and are 0 in time steps.
 
     Args:
-        make: makes the environment; can be pickled.
-        threads: of software rendering in the process; None leaves that to OpenGL.
-        reply_seconds: how long to wait for a reply.
-        patience: what the user can do if that is too short, for the message.
-
-    Attributes:
-        host: the process, in which `sharing` has put others beside it.
-
-    Raises:
-        UserError: raised by `make` in the process.
-        RuntimeError: anything else is raised there.
-        ProcessError: the process dies or hangs again and again.
+        env: the environment.
+        task: its task's index.
+        action_sizes: numbers in an action of each task.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], Environment],
-        threads: int | None = None,
-        reply_seconds: float = _REPLY_SECONDS,
-        patience: str = _PATIENCE,
-    ) -> None:
-        self._take_seat(EnvProcess([make], threads, reply_seconds, patience), 0)
-
-    @classmethod
-    def sharing(
-        cls,
-        makes: Sequence[Callable[[], Environment]],
-        threads: int | None = None,
-        reply_seconds: float = _REPLY_SECONDS,
-        patience: str = _PATIENCE,
-    ) -> list[ProcessEnv]:
-        """Return environments in one process, with one message a step for all; arguments and errors as for one."""
-        host, envs = EnvProcess(makes, threads, reply_seconds, patience), [cls.__new__(cls) for _ in makes]
-        for number, env in enumerate(envs):
-            env._take_seat(host, number)
-        return envs
-
-    def _take_seat(self, host: EnvProcess, number: int) -> None:
-        self.host, self._number, self._member = host, number, host.members[number]
-        self.step_seconds = self._member.step_seconds
-        self._observation_spec, self._action_spec = self._member.observation_spec, self._member.action_spec
+    def __init__(self, env: EnvHandle, task: int, action_sizes: Sequence[int]) -> None:
+        self._env, self._task = env, task
+        self.step_seconds, self._observation_spec = env.step_seconds, env.observation_spec()
+        self.action_sizes, self._own_size = list(action_sizes), action_sizes[task]
+        self._action_spec = specs.BoundedArray((max(action_sizes),), env.action_spec().dtype, -1.0, 1.0, "action")
 
     def start(self, name: str, *args: Any) -> None:
-        super().start(name, *args)
-        self.host.start(self._number, name, args)
+        """Start a method of the `Environment`; a step gets the task's own numbers of an action."""
+        self._env.start(name, *([args[0][: self._own_size]] if name == "step" else args))
 
-    def _exchange(self, request: Request) -> Any:
-        return self.host.finish(self._number)
+    def finish(self) -> Any:
+        """Return the result; a time step with its task and a padded action."""
+        result = self._env.finish()
+        if not hasattr(result, "step_type"):
+            return result
+        action = np.zeros(self._action_spec.shape, self._action_spec.dtype)
+        action[: self._own_size] = result.action
+        return result._replace(action=action, task=self._task)
 
     def state(self) -> dict[str, Any]:
-        return self._member.state()
+        """Return the environment's state."""
+        return self._env.state()
 
     def close(self) -> None:
-        """End the process, with all environments in it."""
-        self.host.close()
+        """Free the environment."""
+        self._env.close()
+
+
+def as_tasks(envs: Sequence[EnvHandle], names: Sequence[str]) -> list[EnvHandle]:
+    """Return environments as those of several tasks, as many of each, task by task.
+
+    Raises:
+        UserError: observations of tasks have different shapes, or a task's actions are not a vector.
+    """
+    per_task = len(envs) // len(names)
+    first = envs[0].observation_spec()
+    for i, env in enumerate(envs):
+        name, seen = names[i // per_task], env.observation_spec()
+        if (seen.shape, seen.dtype) != (first.shape, first.dtype):
+            raise UserError(
+                f"tasks: {names[0]} shows {_shown(first)} and {name} shows {_shown(seen)}: one agent needs the same of "
+                "all; use obs_type=pixels, or tasks of one domain"
+            )
+        action = env.action_spec()
+        if np.issubdtype(action.dtype, np.integer) or len(action.shape) != 1:
+            raise UserError(f"tasks: the actions of {name} are discrete, {action}: must be one vector of numbers")
+    sizes = [env.action_spec().shape[0] for env in envs[::per_task]]
+    return [TaskEnv(env, i // per_task, sizes) for i, env in enumerate(envs)]
+
+
+def _shown(spec: Any) -> str:
+    return f"images of {list(spec.shape)}" if math.prod(spec.shape) > 10_000 else f"{spec.dtype} {list(spec.shape)}"

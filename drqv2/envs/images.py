@@ -44,8 +44,7 @@ class Image:
 
     def __init__(self, spec: Any, key: str | None, channels: str = "auto") -> None:
         self.key, own, dtype = key, tuple(spec.shape), np.dtype(spec.dtype)
-        name = "the observation" if key is None else f"the observation {key!r}"
-        what = f"{name} is {described(spec)}"
+        what = f"{named(key)} is {described(spec)}"
         if not is_image(spec):
             raise UserError(f"{what}: an image must be {FORMAT}")
         if 0 in own or (len(own) == 4 and own[0] > MOST_CHANNELS):
@@ -79,6 +78,11 @@ class Image:
         if self._stacked:
             image = np.moveaxis(image, -4, -2)  # [H, W, stack, C]: the newest image's channels are the last
         return image.reshape(*batch, *self.shape)
+
+
+def named(key: str | None) -> str:
+    """Return what an array of an observation is called in messages, by its key in a dict."""
+    return "the observation" if key is None else f"the observation {key!r}"
 
 
 def is_image(spec: Any) -> bool:

@@ -16,7 +16,6 @@ Sums = dict[str, tuple[float, int]]
 
 _NUMBERS = (int, float, np.integer, np.floating, np.bool)
 _OTHERWISE_LOGGED = ("success", "is_success", "episode")
-_PREFIX = "environment/"  # of the metrics
 
 
 def is_kept(key: Any) -> bool:
@@ -81,9 +80,7 @@ def mean_of(steps: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
 
 def add(sums: Sums, values: Mapping[str, float] | None) -> None:
     """Add one value of each number."""
-    for key, value in (values or {}).items():
-        total, count = sums.get(key, (0.0, 0))
-        sums[key] = total + value, count + 1
+    merge(sums, {key: (value, 1) for key, value in (values or {}).items()})
 
 
 def merge(sums: Sums, others: Sums) -> None:
@@ -100,4 +97,4 @@ def means(sums: Sums) -> dict[str, float]:
 
 def metrics(sums: Sums) -> dict[str, float]:
     """Return the means as metrics, `environment/KEY`."""
-    return {f"{_PREFIX}{key}": value for key, value in means(sums).items()}
+    return {f"environment/{key}": value for key, value in means(sums).items()}

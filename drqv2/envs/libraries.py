@@ -9,10 +9,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from drqv2.envs.dmc import call
-from drqv2.envs.faults import explained, own_frames
+from drqv2.envs.checks import explained, own_frames
 from drqv2.envs.ids import LIBRARIES, pool_name, split, unknown, uses_envpool
 from drqv2.envs.images import find_image
+from drqv2.envs.make_env import call
 from drqv2.envs.pool import PoolEnvironment
 from drqv2.envs.render import choose_backend
 from drqv2.errors import EnvError, UserError, not_installed

@@ -7,38 +7,18 @@ from collections.abc import Iterable, Mapping
 
 _log = logging.getLogger(__name__)
 _said: set[str] = set()
-
-
-class Forwarded(logging.Handler):
-    """Keeps messages for another process, which says them; install it with `install`.
-
-    Attributes:
-        messages: since they were last taken.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message."""
-        self.messages.append(record.getMessage())
-
-    def install(self) -> None:
-        """Take the messages of this process from now on, in place of its log."""
-        _log.handlers[:], _log.propagate = [self], False
-
-    def take(self) -> list[str]:
-        """Return the messages since the last call."""
-        taken, self.messages = self.messages, []
-        return taken
+_kept: list[str] | None = None  # in a process whose messages another one says
 
 
 def notice(message: str) -> None:
     """Log a message as a warning, the first time in this process or since `forget`."""
-    if message not in _said:
-        _said.add(message)
+    if message in _said:
+        return
+    _said.add(message)
+    if _kept is None:
         _log.warning("%s", message)
+    else:
+        _kept.append(message)
 
 
 def tell_left_out(name: str, parts: Iterable[str], others: Mapping[str, str]) -> None:
@@ -51,6 +31,13 @@ def tell_left_out(name: str, parts: Iterable[str], others: Mapping[str, str]) ->
     """
     if left_out := [*map(str, parts), *(f"{key} ({kind})" for key, kind in others.items())]:
         notice(f"{name}: left out of the observation: {', '.join(left_out)}")
+
+
+def take() -> list[str]:
+    """Return the messages since the last call, for another process, which says them: from the first call on."""
+    global _kept
+    taken, _kept = _kept or [], []
+    return taken
 
 
 def mute(muted: bool = True) -> None:

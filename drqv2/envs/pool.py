@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 from dm_env import TimeStep, specs
 
 from drqv2.envs.ids import LIBRARIES, env_id, split, unknown
-from drqv2.envs.images import FORMAT, described, find_image, in_a_line, is_image, is_numeric
 from drqv2.envs.notices import tell_left_out
+from drqv2.envs.spaces import VectorObservations, action_spec, is_discrete, observation_specs
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.errors import UserError, not_installed
 
@@ -60,95 +59,19 @@ class _Actions:
         UserError: the space is neither discrete nor one vector of floats with finite bounds.
     """
 
-    def __init__(self, space: Any, name: str) -> None:
-        self._scale: tuple[Any, Any] | None = None
-        self._dtype = space.dtype
-        if hasattr(space, "n"):
-            self.spec: specs.Array = specs.DiscreteArray(int(space.n), np.int64, "action")
-        elif hasattr(space, "nvec"):
-            self.spec = specs.BoundedArray(space.shape, np.int64, 0, space.nvec - 1, "action")
-        elif len(space.shape) == 1 and np.isfinite(space.low).all() and np.isfinite(space.high).all():
-            self.spec = specs.BoundedArray(space.shape, np.float32, -1.0, 1.0, "action")
-            self._scale = (space.low + space.high) / 2, (space.high - space.low) / 2
-        else:
-            must = "must be discrete, or one vector with finite bounds"
-            raise UserError(f"the actions of {name} are {in_a_line(space)}: {must}")
-
-        low, high = (0, self.spec.maximum) if self._scale is None else (space.low, space.high)
+    def __init__(self, space: Any) -> None:
+        self._dtype, self._scale = space.dtype, None
+        self.spec: specs.Array = action_spec(space)
+        low, high = (0, self.spec.maximum) if is_discrete(self.spec) else (space.low, space.high)
         self.own_spec = specs.BoundedArray(self.spec.shape, self._dtype, low, high, "action")
+        if not np.issubdtype(self.spec.dtype, np.integer):
+            self.spec = specs.BoundedArray(space.shape, np.float32, -1.0, 1.0, "action")
+            self._scale = (low + high) / 2, (high - low) / 2
 
     def __call__(self, actions: np.ndarray) -> np.ndarray:
         if self._scale is not None:
             actions = self._scale[0] + np.clip(actions, -1, 1) * self._scale[1]
         return np.ascontiguousarray(actions, self._dtype)
-
-
-class _Parts:
-    """What a pool's space of observations holds: an array, or a dict of them; anything else is left out.
-
-    Attributes:
-        spec: of the array, or a dict of specs.
-        left_out: keys of what is no array, and what it is.
-
-    Raises:
-        UserError: it holds no array.
-    """
-
-    def __init__(self, space: Any, name: str) -> None:
-        self._is_dict = hasattr(space, "spaces")
-        parts = space.spaces if self._is_dict else {"observation": space}
-        found = {key: _spec_of(part, key) for key, part in parts.items() if hasattr(part, "low")}
-        if not found:
-            raise UserError(f"the observations of {name} are {in_a_line(space)}: must be arrays\nUse another env_id")
-        self.spec: Any = found if self._is_dict else found["observation"]
-        self.left_out = {key: type(part).__name__ for key, part in parts.items() if key not in found}
-
-    def __call__(self, observation: Any) -> Any:
-        """Return the arrays of observations [N, ...]."""
-        return {key: observation[key] for key in self.spec} if self._is_dict else observation
-
-
-def _spec_of(box: Any, key: str) -> specs.BoundedArray:
-    return specs.BoundedArray(box.shape, box.dtype, box.low, box.high, key)
-
-
-class _Observations:
-    """Turns observations [N, ...] of a pool into one array: images [N, C, H, W]; or other numbers joined, float32.
-
-    Args:
-        parts: of the observations.
-        name: of the environment, for messages.
-        chosen: obs_type, image_key and channels, as of `make`.
-    """
-
-    def __init__(self, parts: _Parts, name: str, chosen: Mapping[str, Any]) -> None:
-        self._parts, spec = parts, parts.spec
-        obs_type, how = chosen.get("obs_type"), (chosen.get("image_key"), chosen.get("channels", "auto"))
-        self._image = None if obs_type == "state" else find_image(spec, *how)
-        if obs_type == "pixels" and self._image is None:
-            no_image = f"the observations of {name} have no image, {FORMAT}: {described(spec)}"
-            raise UserError(f"obs_type=pixels: {no_image}\nUse obs_type=state.")
-        named = spec if isinstance(spec, Mapping) else {None: spec}
-        if self._image is not None:
-            height, width, depth = self._image.shape
-            self.spec: specs.Array = specs.BoundedArray((depth, height, width), np.uint8, 0, 255, "observation")
-            self._keys: list[str | None] = [self._image.key]
-        else:
-            self._keys = [key for key, part in named.items() if is_numeric(part) and not is_image(part)]
-            size = sum(math.prod(named[key].shape) for key in self._keys)
-            if not size:
-                raise UserError(f"obs_type=state: the observations of {name} are {described(spec)}: images only")
-            self.spec = specs.Array((size,), np.float32, "observation")
-        tell_left_out(name, [str(key) for key in named if key not in self._keys], parts.left_out)
-
-    def __call__(self, observation: Any) -> np.ndarray:
-        observation = self._parts(observation)
-        if self._image is not None:
-            return np.ascontiguousarray(np.moveaxis(self._image.read(observation), -1, 1))
-        if self._keys == [None]:
-            return observation.reshape(len(observation), -1).astype(np.float32, copy=False)
-        flat = [observation[key].reshape(len(observation[key]), -1) for key in self._keys]
-        return np.concatenate(flat, 1, dtype=np.float32)
 
 
 class PoolVector(VectorEnv):
@@ -184,8 +107,10 @@ class PoolVector(VectorEnv):
         sizes = {"batch_size": batch_size or num_envs, "num_threads": num_threads}
         self._pool, observed, acted = _open(name, num_envs, seed, sizes | options)
         label = env_id(name)
-        self._observations = _Observations(_Parts(observed, label), label, chosen or {})
-        self._actions = _Actions(acted, name)
+        declared, left_out = observation_specs(observed)
+        self._observations, self._actions = VectorObservations(declared, label, **(chosen or {})), _Actions(acted)
+        arrays = declared if isinstance(declared, Mapping) else []
+        tell_left_out(label, [key for key in arrays if key not in self._observations.keys], left_out)
         super().__init__(num_envs, self._observations.spec, self._actions.spec)
         self._over, self._label = np.zeros(num_envs, bool), label
         self._rows = np.arange(num_envs)
@@ -248,8 +173,8 @@ class PoolEnvironment(dm_env.Environment):
         self._options = {"num_threads": 1, "render_mode": self.render_mode, **options}
         self._next_seed: int | None = None
         self._pool, observed, acted = _open(name, 1, seed, self._options)
-        self._observations, self._actions = _Parts(observed, self.label), _Actions(acted, name)
-        self.left_out = self._observations.left_out
+        self._observation_spec, self.left_out = observation_specs(observed)
+        self._actions = _Actions(acted)
 
     def seed(self, seed: int) -> None:
         """Seed the next reset."""
@@ -275,12 +200,12 @@ class PoolEnvironment(dm_env.Environment):
         return dm_env.truncation(number, seen) if truncated[0] else dm_env.transition(number, seen)
 
     def _observed(self, observation: Any) -> Any:
-        found = self._observations(observation)
-        return {key: value[0] for key, value in found.items()} if isinstance(found, Mapping) else found[0]
+        declared = self._observation_spec
+        return {key: observation[key][0] for key in declared} if isinstance(declared, Mapping) else observation[0]
 
     def observation_spec(self) -> Any:
         """Return the spec of an array, or a dict of specs."""
-        return self._observations.spec
+        return self._observation_spec
 
     def action_spec(self) -> specs.Array:
         """Return the spec of an action: discrete, several discrete ones, or a vector in [-1, 1]."""

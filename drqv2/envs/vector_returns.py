@@ -9,57 +9,15 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv
 
-from drqv2.envs.checks import shown
+from drqv2.envs.checks import FAULTS, explained, shown
 from drqv2.envs.env_process import MEMORY
-from drqv2.envs.faults import FAULTS, explained
-from drqv2.envs.gymnasium import GymnasiumEnvironment
 from drqv2.envs.images import NUMERIC
-from drqv2.envs.info import is_kept, numbers, stacked
+from drqv2.envs.info import is_kept, numbers
 from drqv2.envs.notices import notice
 from drqv2.errors import EnvError, UserError
-
-_FINAL_OBS = ("final_obs", "final_observation")  # the second before Gymnasium 1.0
-
-
-class _Spaces(gymnasium.Env[Any, Any]):
-    """What one environment of a vector takes and returns."""
-
-    def __init__(self, vector: Any) -> None:
-        self.observation_space, self.action_space = single_spaces(vector)
-
-
-def declared_by(vector: Any) -> GymnasiumEnvironment:
-    """Return an environment that has the specs of one of a vector's, and cannot be stepped.
-
-    Raises:
-        UserError: the vector does not declare them, or they cannot be used.
-    """
-    return GymnasiumEnvironment(_Spaces(vector))
-
-
-def single_spaces(vector: Any) -> tuple[Any, Any]:
-    """Return the spaces of one environment's observations and actions.
-
-    Raises:
-        UserError: the vector lacks one.
-    """
-    names = "single_observation_space", "single_action_space"
-    if lacking := [name for name in names if getattr(vector, name, None) is None]:
-        raise UserError(
-            f"{type(vector).__name__} has no {' and no '.join(lacking)}\n"
-            "A gymnasium.vector.VectorEnv must have both: the spaces of one of its environments"
-        )
-    return vector.single_observation_space, vector.single_action_space
-
-
-def autoreset_mode(vector: Any) -> AutoresetMode | None:
-    """Return how a vector begins new episodes; None if it does not say."""
-    mode = (vector.metadata or {}).get("autoreset_mode")
-    return next((known for known in AutoresetMode if mode in (known, known.value, known.name)), None)
 
 
 @contextmanager
@@ -130,41 +88,21 @@ def step_parts(returned: Any, num_envs: int, who: str = "") -> tuple[Any, Any, A
     Raises:
         EnvError: it is something else.
     """
+    must = f"must return (observations, rewards, terminated, truncated, infos), three arrays ({num_envs},) and a dict"
     if not isinstance(returned, tuple) or len(returned) != 5:
-        must = "must return (observations, rewards, terminated, truncated, infos)"
         raise EnvError(f"{who}step() returned {shown(returned)}: {must}")
     observation, *parts, infos = returned
-    if not isinstance(infos, Mapping):
-        raise EnvError(f"{who}step() returned {shown(infos)} as infos: must be a dict")
-    names = "rewards", "terminated", "truncated"
-    arrays = [_as_array(x, f"{who}step() returned as {name}") for x, name in zip(parts, names, strict=True)]
-    if (shapes := [x.shape for x in arrays]) != [(num_envs,)] * 3:
-        raise EnvError(
-            f"{who}step() returned rewards, terminated, truncated of shapes {shapes}: must be ({num_envs},) each"
-        )
-    for name, x in zip(names, arrays, strict=True):
-        if name != "rewards" and x.dtype != bool and not np.isin(x, (0, 1)).all():
-            raise EnvError(f"{who}step() returned {name} with values from {x.min()} to {x.max()}: must be flags")
-    reward, terminated, truncated = arrays
-    return observation, np.array(reward), np.array(terminated, bool), np.array(truncated, bool), infos
+    arrays = [as_array(part, f"{who}step() returned") for part in parts]
+    if any(x.shape != (num_envs,) for x in arrays) or not isinstance(infos, Mapping):
+        raise EnvError(f"{who}step() returned observations, {', '.join(map(shown, (*arrays, infos)))}: {must}")
+    reward, *flags = arrays
+    if any(x.dtype != bool and not np.isin(x, (0, 1)).all() for x in flags):
+        raise EnvError(f"{who}step() returned terminated and truncated {np.unique(flags)[:4]}: must be flags")
+    terminated, truncated = (np.array(x, bool) for x in flags)
+    return observation, np.array(reward), terminated, truncated, infos
 
 
-def part_of(observation: Any, key: str | None, who: str = "") -> np.ndarray:
-    """Return an array of observations; `key` is that of a Dict.
-
-    Raises:
-        EnvError: it is not there, or no array of numbers.
-    """
-    if key is None:
-        return _as_array(observation, f"{who}the observation is")
-    if not isinstance(observation, Mapping):
-        raise EnvError(f"{who}the observation is {shown(observation)}: declared a dict")
-    if key not in observation:
-        raise EnvError(f"{who}the observation has no {key!r}, which is declared: it has {', '.join(observation)}")
-    return _as_array(observation[key], f"{who}the observation {key!r} is")
-
-
-def _as_array(value: Any, what: str) -> np.ndarray:
+def as_array(value: Any, what: str) -> np.ndarray:
     """Return a value as an array of numbers; `what` begins the message of the EnvError that it cannot be."""
     try:
         array = np.asarray(value)
@@ -184,16 +122,7 @@ def row(observation: Any, i: int) -> Any:
     try:
         return {key: x[i] for key, x in observation.items()} if isinstance(observation, Mapping) else observation[i]
     except (TypeError, IndexError, KeyError):
-        raise EnvError(
-            f"the vector's observations are {shown(observation)}: must have a row for each environment"
-        ) from None
-
-
-def stacked_rows(rows: list[Any]) -> Any:
-    """Return observations of single environments as those of a vector."""
-    if isinstance(rows[0], Mapping):
-        return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-    return np.stack(rows)
+        raise EnvError(f"the vector's observations are {shown(observation)}: must have a row each") from None
 
 
 def final_observation(infos: Mapping[str, Any], i: int) -> Any:
@@ -202,21 +131,13 @@ def final_observation(infos: Mapping[str, Any], i: int) -> Any:
     Raises:
         UserError: it is not there.
     """
-    for key in _FINAL_OBS:
-        if infos.get(key) is not None and (found := row(infos[key], i)) is not None:
-            return found
-    raise UserError(
-        f"environment {i} of the vector ended an episode, and its info has no final_obs\n"
-        "In the mode SAME_STEP the last observation of an episode must be there: the observation is the next one's"
-    )
-
-
-def final_info(infos: Mapping[str, Any], i: int) -> Mapping[str, Any]:
-    """Return the info of the step that ended an episode in environment i, in the mode SAME_STEP."""
-    final = infos.get("final_info")
-    if final is None:
-        return {}
-    return info_of(final, i) if isinstance(final, Mapping) else final[i] or {}  # dicts before Gymnasium 1.0
+    final = infos.get("final_obs")
+    if final is None or (found := row(final, i)) is None:
+        raise UserError(
+            f"environment {i} of the vector ended an episode, and its info has no final_obs\n"
+            "In the mode SAME_STEP the last observation of an episode must be there: the observation is the next one's"
+        )
+    return found
 
 
 def info_of(infos: Mapping[Any, Any], i: int) -> dict[Any, Any]:
@@ -241,14 +162,6 @@ def vector_numbers(infos: Mapping[Any, Any], known: np.ndarray) -> dict[str, np.
     return found
 
 
-def final_numbers(infos: Mapping[str, Any], ended: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the numbers of the steps that ended episodes, in the mode SAME_STEP, where `info` is the reset's."""
-    final = infos.get("final_info")
-    if isinstance(final, Mapping):
-        return vector_numbers(final, ended)
-    return stacked([numbers(final_info(infos, i)) if over else None for i, over in enumerate(ended)]) or {}
-
-
 def _is_mask(key: Any, infos: Mapping[Any, Any]) -> bool:
     """Return whether a key of a vector's info says which environments have another one."""
     return isinstance(key, str) and key[:1] == "_" and key[1:] in infos
@@ -256,6 +169,5 @@ def _is_mask(key: Any, infos: Mapping[Any, Any]) -> bool:
 
 def _has(infos: Mapping[Any, Any], key: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return which environments have a value, bool [N]: all of them where no mask of this shape says otherwise."""
-    mask = infos.get(f"_{key}")
-    mask = mask if isinstance(mask, np.ndarray) else np.asarray(mask, object)
+    mask = np.asarray(infos.get(f"_{key}"))
     return mask.astype(bool) if mask.shape == shape else np.ones(shape, bool)

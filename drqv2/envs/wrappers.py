@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,9 +11,8 @@ import numpy as np
 from dm_env import StepType, TimeStep, specs
 
 from drqv2.envs.cameras import Camera
-from drqv2.envs.images import described, is_image, state_keys
 from drqv2.envs.info import mean_of
-from drqv2.errors import UserError
+from drqv2.envs.spaces import state_spec
 
 
 class ExtendedTimeStep(NamedTuple):
@@ -228,17 +226,8 @@ class StateWrapper(_ObservationWrapper):
     def __init__(self, env: dm_env.Environment) -> None:
         super().__init__(env)
         spec = env.observation_spec()
-        parts = spec if isinstance(spec, Mapping) else {None: spec}
-        self._keys = state_keys(spec)
-        self.left_out = [str(key) for key in parts if key not in self._keys]
-        size = sum(math.prod(parts[key].shape) for key in self._keys)
-        if not size:
-            what = f"the environment's observations are {described(spec)}"
-            why = (
-                "images only; use obs_type=pixels" if any(map(is_image, parts.values())) else "no numbers to learn from"
-            )
-            raise UserError(f"obs_type=state: {what}: {why}")
-        self._observation_spec = specs.Array((size,), np.float32, "observation")
+        self._keys, self._observation_spec = state_spec(spec)
+        self.left_out = [str(key) for key in spec if key not in self._keys] if isinstance(spec, Mapping) else []
 
     def _observe(self, time_step: TimeStep) -> np.ndarray:
         values = [time_step.observation if key is None else time_step.observation[key] for key in self._keys]

@@ -20,8 +20,8 @@ from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError, not_installed
 from drqv2.logging.video import VideoRecorder
-from drqv2.rollout.actor import ActorSetup, ActorTask, beats_layout
-from drqv2.rollout.actors import ActorProcesses
+from drqv2.rollout.actor_processes import ActorProcesses, ActorTask, beats_layout
+from drqv2.rollout.actors import ActorSetup
 from drqv2.rollout.batches import Batches, BatchesInTurn, Statistics
 from drqv2.rollout.inference import Inference, asking_layout
 from drqv2.rollout.shared import SharedArrays, SharedWeights

@@ -1,1 +1,1 @@
-"""Replay on disk: each episode is written once, batches are gathered in the background."""
+"""Episodes on disk, to be learnt from again and again: each is written once, batches are gathered in the background."""

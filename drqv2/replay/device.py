@@ -98,7 +98,7 @@ class DeviceReplay:
         return map(self.__getitem__, requests)
 
     def __getitem__(self, request: Request) -> Batch:
-        """Return the batch that `ReplayBuffer` gathers, on the device.
+        """Return the batch that `BatchGatherer` gathers, on the device.
 
         Raises:
             FileNotFoundError: an episode is not on disk.

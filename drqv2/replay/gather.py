@@ -22,7 +22,7 @@ _CACHED = 0.5  # share of memory: of more mapped files than that, the page cache
 _MAPPED_EPISODES = 4096  # mapped files a process keeps; the kernel allows 65,530 mappings
 
 Batch = tuple[Any, ...]
-"""(obs, action, reward, discount, next_obs), or of segments (obs, action, reward, discount, mask), see `ReplayBuffer`;
+"""(obs, action, reward, discount, next_obs), or of segments (obs, action, reward, discount, mask), see `BatchGatherer`;
 and the task if there are several: tensors, or dicts of observations."""
 
 
@@ -90,7 +90,7 @@ def packed(stored: Sequence[StoredArray], values: Sequence[torch.Tensor], segmen
     return next(observed), *values[n : n + 3], next(observed), *values[2 * n + 3 :]
 
 
-class ReplayBuffer(Dataset[Batch]):
+class BatchGatherer(Dataset[Batch]):
     """Gathers requested batches from episode files; it only reads, and keeps only mapped files and returns.
 
     Args:
@@ -145,30 +145,28 @@ class ReplayBuffer(Dataset[Batch]):
         """Return the arrays of a batch, those of a dict one after another; written to contiguous ones if given."""
         self.forget(request.first)
         episodes = [self._episode(number) for number in request.episode.tolist()]
+        pieces = self._pieces(episodes, request.start)
         # One concatenation of slices for each array: a copy of memory and little else for each sample.
-        pieces = (self._transitions if self.segment is None else self._segments)(episodes, request.start)
         if out is None:
             return [np.concatenate(rows).reshape(len(episodes), *shape) for rows, shape in pieces]
         for place, (rows, _) in zip(out, pieces, strict=True):
             np.concatenate(rows, out=place.reshape(-1, *rows[0].shape[1:]))
         return out
 
-    def _transitions(self, episodes: Sequence[Episode], start: np.ndarray) -> list[Pieces]:
-        starts = start.tolist()
-        ends = [min(t + self._nstep, len(episode.reward)) for episode, t in zip(episodes, starts, strict=True)]
-        tasks = zip(*(episode.task for episode in episodes), strict=True)
-        pieces = [*self._observed(episodes, starts, 0), *(_pieces(arrays, starts) for arrays in _values(episodes))]
-        pieces += self._observed(episodes, ends, 0)
-        return pieces + [_pieces(arrays, starts) for arrays in tasks]
-
-    def _segments(self, episodes: Sequence[Episode], start: np.ndarray) -> list[Pieces]:
+    def _pieces(self, episodes: Sequence[Episode], start: np.ndarray) -> list[Pieces]:
         starts, length = start.tolist(), self.segment or 1
+        pieces = self._observed(episodes, starts, self.segment or 0)
+        several = () if self.segment is None else (length,)
+        for name in ("action", "reward", "discount"):
+            rows, shape = _pieces([getattr(episode, name) for episode in episodes], starts, after=length - 1)
+            pieces.append((rows, (*several, *shape) if name == "action" or not several else several))
+        if self.segment is None:
+            ends = [min(t + self._nstep, len(episode.reward)) for episode, t in zip(episodes, starts, strict=True)]
+            pieces += self._observed(episodes, ends, 0)
+        else:
+            steps = start[:, None] + np.arange(length)  # [B, H]
+            pieces.append((list((steps < [[len(e.reward)] for e in episodes]).astype(np.float32)), several))
         tasks = zip(*(episode.task for episode in episodes), strict=True)
-        steps = start[:, None] + np.arange(length)  # [B, H]
-        mask = (steps < [[len(episode.reward)] for episode in episodes]).astype(np.float32)
-        action, reward, discount = (_pieces(arrays, starts, after=length - 1) for arrays in _values(episodes))
-        pieces = [*self._observed(episodes, starts, length), (action[0], (length, *action[1]))]
-        pieces += [(rows, (length,)) for rows in (reward[0], discount[0], list(mask))]
         return pieces + [_pieces(arrays, starts) for arrays in tasks]
 
     def _observed(self, episodes: Sequence[Episode], steps: Sequence[int], after: int) -> list[Pieces]:
@@ -205,15 +203,6 @@ class ReplayBuffer(Dataset[Batch]):
         if len(self._episodes) > _MAPPED_EPISODES:
             self._mapped -= self._episodes.pop(next(iter(self._episodes))).nbytes
         return episode
-
-
-def _values(episodes: Sequence[Episode]) -> tuple[list[np.ndarray], ...]:
-    """Return actions, rewards and discounts of the episodes."""
-    return (
-        [episode.action for episode in episodes],
-        [episode.reward for episode in episodes],
-        [episode.discount for episode in episodes],
-    )
 
 
 def _pieces(arrays: Sequence[np.ndarray], steps: Sequence[int], before: int = 0, after: int = 0) -> Pieces:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from drqv2.errors import ProcessError
 from drqv2.replay.device import DeviceReplay
-from drqv2.replay.gather import Batch, ReplayBuffer, Request
+from drqv2.replay.gather import Batch, BatchGatherer, Request
 from drqv2.replay.ring import Ring
 from drqv2.replay.sampler import LOOKAHEAD, ReplaySampler
 from drqv2.replay.storage import ReplayBufferStorage
@@ -38,14 +38,14 @@ _ATTEMPTS = 3  # sets of workers that may die over one batch
 class _Gathering(Dataset[int | None]):
     """What a worker does: write a batch to its request's slot and return that; None if no slot was free."""
 
-    buffer: ReplayBuffer
+    gatherer: BatchGatherer
     ring: Ring
 
     def __getitem__(self, request: Request) -> int | None:
         if request.slot is None:
-            self.buffer.forget(request.first)
+            self.gatherer.forget(request.first)
         else:
-            self.buffer.gather(request, self.ring.arrays(request.slot))
+            self.gatherer.gather(request, self.ring.arrays(request.slot))
         return request.slot
 
 
@@ -57,7 +57,7 @@ class _Workers:
     Workers never send a batch through a pipe: one that dies halfway would hang this process.
     """
 
-    _buffer: ReplayBuffer
+    _gatherer: BatchGatherer
     _num_workers: int
     _pin_memory: bool
     _device: torch.device | str | None
@@ -67,10 +67,10 @@ class _Workers:
         """Start the workers and return the batches that are requested."""
         first = next(requests)
         kept = _KEPT_BY_GPU if self._pin_memory else _KEPT
-        layout = [(x.shape, x.dtype) for x in self._buffer.gather(first)]
+        layout = [(x.shape, x.dtype) for x in self._gatherer.gather(first)]
         ring = Ring(layout, self._num_workers * _PREFETCH + kept)
         without_slot: deque[Request] = deque()
-        self._buffer.close()  # or workers would inherit and keep the mappings
+        self._gatherer.close()  # or workers would inherit and keep the mappings
 
         def placed() -> Iterator[Request]:
             for request in chain([first], requests):
@@ -79,17 +79,17 @@ class _Workers:
                     without_slot.append(request)
                 yield request
 
-        gathering = _Gathering(self._buffer, ring)
+        gathering = _Gathering(self._gatherer, ring)
         self._prepared = self._fork(gathering, placed()) if self._num_workers else map(gathering.__getitem__, placed())
         if self._pin_memory:
             ring.page_lock(self._device)
         for slot in self._prepared:
             if slot is not None:
-                yield self._buffer.pack(ring.batch(slot))
+                yield self._gatherer.pack(ring.batch(slot))
             else:
-                tensors = [torch.from_numpy(x) for x in self._buffer.gather(without_slot.popleft())]
-                self._buffer.close()  # files that workers have long unmapped must not stay mapped here
-                yield self._buffer.pack([x.pin_memory() if self._pin_memory else x for x in tensors])
+                tensors = [torch.from_numpy(x) for x in self._gatherer.gather(without_slot.popleft())]
+                self._gatherer.close()  # files that workers have long unmapped must not stay mapped here
+                yield self._gatherer.pack([x.pin_memory() if self._pin_memory else x for x in tensors])
 
     def _fork(self, gathering: _Gathering, requests: Iterator[Request]) -> Iterator[int | None]:
         before = signal.getsignal(signal.SIGCHLD)
@@ -122,7 +122,7 @@ class _Workers:
             self._prepared._shutdown_workers()  # now: an error's traceback would keep them alive
             _kill(self._prepared._workers)  # one that hangs ignores the request to end
         self._prepared = None
-        self._buffer.close()
+        self._gatherer.close()
 
 
 def _kill(processes: Iterable[Any]) -> None:
@@ -142,7 +142,7 @@ class ReplayLoader:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch: (obs, action, reward, discount, next_obs) as `ReplayBuffer` describes them.
+        """Return the next batch: (obs, action, reward, discount, next_obs) as `BatchGatherer` describes them.
 
         Workers that die are replaced: the batches are the same.
 
@@ -219,7 +219,7 @@ def make_replay_loader(
             made, without workers; the batches are the same. `choose_replay_device` resolves "auto".
         device: the learner's; by default torch's current one of the kind needed.
         balanced: divide each batch equally among the tasks that have episodes.
-        segment: transitions in each sample, in place of one with an n-step return; see `ReplayBuffer`.
+        segment: transitions in each sample, in place of one with an n-step return; see `BatchGatherer`.
         fading: factor by which a transition is drawn more rarely for each that came after it, see `ReplaySampler`.
 
     Raises:
@@ -233,7 +233,7 @@ def make_replay_loader(
     source: _Workers | DeviceReplay
     if replay_device == "disk":
         source = _Workers(
-            ReplayBuffer(replay_dir, nstep, discount, frame_stack, segment), num_workers, pin_memory, device
+            BatchGatherer(replay_dir, nstep, discount, frame_stack, segment), num_workers, pin_memory, device
         )
     else:
         if device is not None and str(replay_device) == torch.device(device).type:

@@ -28,14 +28,10 @@ class StoredArray:
     stacked: bool
 
     @property
-    def name(self) -> str:
-        """Its name in a time step."""
-        return OBSERVATION if self.key is None else f"{OBSERVATION}.{self.key}"
-
-    @property
     def tensor(self) -> str:
         """Its name in an episode file."""
-        return self.name.replace(OBSERVATION, _FRAME, 1) if self.stacked else self.name
+        kind = _FRAME if self.stacked else OBSERVATION
+        return kind if self.key is None else f"{kind}.{self.key}"
 
     def newest(self, observation: Any, spec: Any, frame_stack: int) -> np.ndarray:
         """Return a copy of what is stored of an observation: the newest frame [C, H, W], or all of it."""

@@ -98,14 +98,7 @@ class ReplaySampler(Sampler[Request]):
 def _drawn(
     rng: np.random.Generator, ends: np.ndarray, number: int, fading: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows in `ends` and the steps of drawn transitions, int64 [number] each.
-
-    Args:
-        rng: draws.
-        ends: of each of a row of episodes, the number of transitions up to its end.
-        number: of transitions.
-        fading: see `ReplaySampler`.
-    """
+    """Return rows of `ends`, see `ReplayBufferStorage.ends`, and steps in them of drawn transitions, int64 [number]."""
     total = int(ends[-1])
     index = rng.integers(0, total, number) if fading is None else total - 1 - _ages(rng, total, number, fading)
     row = np.searchsorted(ends, index, side="right")
@@ -129,14 +122,7 @@ def _drawn_by_task(
     number: int,
     fading: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return episodes and steps of transitions, equally many of each task to within one, int64 [number] each.
-
-    Args:
-        rng: draws; also which tasks get one more.
-        by_task: of each task its episodes' numbers, and their ends as in `_drawn`.
-        number: of transitions.
-        fading: see `ReplaySampler`.
-    """
+    """Return episodes and steps of drawn transitions, equally many of each task to within one, int64 [number] each."""
     shares = np.full(len(by_task), number // len(by_task))
     shares[rng.permutation(len(by_task))[: number % len(by_task)]] += 1
     drawn = []

@@ -133,7 +133,10 @@ class ReplayBufferStorage:
             env: number of its environment.
         """
         if time_step.first() or env not in self._current:
-            self._begin(env)
+            if env in self._current:
+                self._current.pop(env).discard()
+            self._current[env] = self._unfinished(self._begun)
+            self._begun += 1
         step = {
             array.tensor: array.newest(time_step[OBSERVATION], spec, self._frame_stack)
             for array, spec in self._observed.items()
@@ -149,12 +152,6 @@ class ReplayBufferStorage:
         Its last transition keeps its discount: where the episode would have gone on, that is 1, as at a time-out.
         """
         return self._commit(self._current.pop(env)) if env in self._current else None
-
-    def _begin(self, env: int) -> None:
-        if env in self._current:
-            self._current.pop(env).discard()
-        self._current[env] = self._unfinished(self._begun)
-        self._begun += 1
 
     def _unfinished(self, number: int) -> UnfinishedEpisode:
         names = *(array.tensor for array in self._observed), *self._specs
@@ -184,10 +181,8 @@ class ReplayBufferStorage:
         for task in {self.tasks[e] for e in range(self.window.first, window.first)} - self._lost:
             if all(self.tasks[e] != task for e in reversed(range(*window))):
                 self._lost.add(task)
-                words = (
-                    "task %d has no episode left to learn from until its next one: replay_buffer_size=%d is too small."
-                )
-                _log.warning(words, task, self.max_size)
+                why = f"replay_buffer_size={self.max_size} is too small."
+                _log.warning("task %d has no episode left to learn from until its next one: %s", task, why)
 
     def pin(self, holder: str, first: int | None) -> None:
         """Keep the files of episodes from number `first` on for `holder`, in place of its earlier pin; ignore None."""
@@ -253,7 +248,6 @@ class ReplayBufferStorage:
         """
         first = state["first"]
         lengths = dict(enumerate(state["lengths"].tolist(), start=first))
-        tasks = state["tasks"].tolist() if "tasks" in state else [0] * len(lengths)  # older snapshots have none
         digests = {e: bytes(row) for e, row in enumerate(state["digests"].tolist(), start=first)}
         paths = {e: episode_path(self.replay_dir, e) for e, n in lengths.items() if n}
         with ThreadPoolExecutor(max_workers=4) as readers:
@@ -269,7 +263,7 @@ class ReplayBufferStorage:
         self._load_unfinished(state)
         older = range(first if keep_from is None else keep_from, first)  # kept, but not sampled
         self.lengths = dict.fromkeys(older, 0) | lengths
-        self.tasks = dict.fromkeys(older, 0) | dict(zip(lengths, tasks, strict=True))
+        self.tasks = dict.fromkeys(older, 0) | dict(zip(lengths, state["tasks"].tolist(), strict=True))
         for path in self.replay_dir.glob(_PATTERN):
             if _number(path) not in self.lengths:
                 path.unlink()
@@ -277,12 +271,8 @@ class ReplayBufferStorage:
     def _load_unfinished(self, state: dict[str, Any]) -> None:
         """Restore the unfinished episodes of a `state_dict`, and delete the files of others."""
         later = [p for p in sorted(self.replay_dir.glob(_PATTERN)) if _number(p) >= self.window.end]
-        self._begun, self._current = state.get("begun", len(state["current"])), {}
-        for number, (env, saved) in enumerate(state["current"].items()):
-            if "steps" not in saved:  # of an older snapshot, which holds all steps by the names of the arrays
-                tensors = {array.name: array.tensor for array in self._observed}
-                steps = {tensors.get(name, name): values for name, values in saved.items()}
-                saved = {"number": number, "digests": torch.empty(0, 32, dtype=torch.uint8), "steps": steps}
+        self._begun, self._current = state["begun"], {}
+        for env, saved in state["current"].items():
             episode = self._unfinished(saved["number"])
             if episode.load_state_dict(saved, later):
                 self._current[env] = episode

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
 
-from drqv2.system.files import retry_on_full_disk, write_atomically
+from drqv2.system.files import digest, retry_on_full_disk, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -105,15 +105,13 @@ class UnfinishedEpisode:
                 return False
             for t in range(rows):
                 self.add({name: whole[name][t] for name in self.steps})
-            return True
-        self.steps |= {name: list(values.numpy()) for name, values in steps.items()}
+        else:
+            self.steps |= {name: list(values.numpy()) for name, values in steps.items()}
         return True
 
     def _parts_are_intact(self) -> bool:
-        for path, expected in zip(self.paths(), self.digests, strict=True):
-            if not path.is_file() or sha256(path.read_bytes()).digest() != expected:
-                return False
-        return True
+        parts = zip(self.paths(), self.digests, strict=True)
+        return all(path.is_file() and digest(path) == expected for path, expected in parts)
 
     def _whole_episode(self, paths: Iterable[Path]) -> dict[str, np.ndarray] | None:
         for path in paths:

@@ -1,1 +1,1 @@
-"""Segments of consecutive steps, collected from many environments at once."""
+"""Steps of live environments, to be learnt from once: segments for PPO, rollouts of actors for IMPALA."""

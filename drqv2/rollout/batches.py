@@ -6,13 +6,13 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from drqv2.envs.info import Sums, merge
-from drqv2.rollout.actor import Filled
+from drqv2.rollout.actors import Actors, Filled
 from drqv2.rollout.shared import Layout
 from drqv2.rollout.unroll import Unroller
 
@@ -58,34 +58,6 @@ class Statistics:
             merge(self.info, one.info)
 
 
-class Actors(Protocol):
-    """Actors in processes of this machine (`ActorProcesses`) or on a cluster (`RayActors`)."""
-
-    full: queue.SimpleQueue[Filled]
-    restarted: int
-
-    def start(self) -> None:
-        """Start the actors."""
-
-    def rollout(self, filled: Filled) -> Mapping[str, np.ndarray]:
-        """Return the arrays of a rollout that was taken from `full`."""
-
-    def give_back(self, filled: Filled) -> None:
-        """Free a rollout that was taken from `full`."""
-
-    def check(self) -> None:
-        """Raise what has made the actors fail for good."""
-
-    def waited(self) -> float:
-        """Return the seconds of all actors so far in which they had no free rollout to fill."""
-
-    def running(self) -> int:
-        """Return how many actors there are; on a cluster, those for which there is room."""
-
-    def close(self) -> None:
-        """End the actors."""
-
-
 class Batches:
     """Batches from actors.
 
@@ -103,7 +75,7 @@ class Batches:
 
     def __init__(
         self,
-        actors: Actors,
+        actors: Actors[Any],
         rollouts: int,
         threads: int,
         device: torch.device,

@@ -1,4 +1,4 @@
-"""The actors of a Ray cluster, watched over and replaced when they are lost or hang.
+"""The actors of a Ray cluster, each a process on one of its nodes.
 
 Weights and rollouts travel through Ray's object store.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import signal
 import threading
 import time
@@ -18,21 +17,15 @@ from typing import Any
 
 import numpy as np
 import ray
+import torch
 from ray.exceptions import RayError, RayTaskError
-from torch import nn
+from torch import Tensor, nn
 
-from drqv2.errors import ProcessError, UserError
-from drqv2.rollout.actor import (
-    AHEAD,
-    ATTEMPTS,
-    START_SECONDS,
-    SUSPENDED_SECONDS,
-    ActorSetup,
-    Filled,
-    lost_too_often,
-)
-from drqv2.rollout.ray_actor import RemoteActor, WeightsLostError
+from drqv2.errors import UserError
+from drqv2.nn.policies import State
+from drqv2.rollout.actors import AHEAD, SUSPENDED_SECONDS, Actors, ActorSetup, Filled, WatchedActor
 from drqv2.rollout.shared import Layout
+from drqv2.rollout.unroll import Unroller
 
 _log = logging.getLogger(__name__)
 
@@ -59,22 +52,74 @@ def connect(address: str | None) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-@dataclass
-class _Actor:
-    """A remote actor, and what it was asked for."""
+class WeightsLostError(Exception):
+    """An actor could not fetch the weights: a node is lost, theirs or its own."""
 
-    index: int
-    restarts: int = 0
-    lost: int = 0  # processes since the last rollout
+
+class RemoteActor:
+    """An actor somewhere on the cluster.
+
+    One thread of its process runs every `fill`, and so owns the environments; another one counts the steps meanwhile.
+    """
+
+    def __init__(self, setup: ActorSetup, layout: Layout, actor: int, restarts: int) -> None:
+        self.setup, self.layout, self.actor, self.restarts = setup, layout, actor, restarts
+        self.version, self.steps = -1, 0
+        self.unroller: Unroller | None = None
+
+    def begin(self) -> Unroller:
+        """Make the environments and the policy. In the constructor, an error would not arrive as what it is."""
+        torch.set_num_threads(1)
+        os.environ.setdefault("LP_NUM_THREADS", "1")  # of software rendering: it has one core of its node
+        env, self.policy, act = self.setup.open(self.actor, self.restarts)
+
+        def choose(obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
+            self.steps += 1
+            return act(obs, state, first)
+
+        unroller = Unroller(env, choose, self.policy.initial_state(env.num_envs))
+        unroller.start(env.reset())
+        return unroller
+
+    def fill(self, number: int, version: int, weights: list[Any]) -> tuple[Filled, dict[str, np.ndarray], int]:
+        """Return what is known of the next rollout, its arrays, and how many steps the actor has taken.
+
+        Args:
+            number: of the rollout.
+            version: of the newest weights.
+            weights: a reference to them, which is followed if they are new here.
+
+        Raises:
+            WeightsLostError: they cannot be fetched.
+        """
+        self.unroller = self.unroller or self.begin()
+        if version != self.version:
+            try:
+                state = ray.get(weights[0])
+            except Exception as error:  # also OSError, where Ray's process of this node dies meanwhile
+                raise WeightsLostError(f"{type(error).__name__}: {error}") from error
+            self.policy.load_state_dict(state)
+            self.version = version
+        out = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.layout.items()}
+        episodes, info = self.unroller.fill(out)
+        return Filled(number, self.version, episodes, info), out, self.steps
+
+    @ray.method(concurrency_group="watch")
+    def count_steps(self) -> int:
+        """Return how many steps it has taken; answered while a rollout is filled."""
+        return self.steps
+
+
+@dataclass
+class _Actor(WatchedActor):
     handle: Any = None
     asked: deque[Any] = field(default_factory=deque)  # references to rollouts, oldest first
     counted: Any = None  # reference to the number of its steps, where that was asked for
     steps: int | None = None  # the newest number known; None while it waits for room
-    moved_at: float = 0.0  # when a new number became known
 
 
-class RayActors:
-    """Actors on a Ray cluster, with the interface of `ActorProcesses`.
+class RayActors(Actors[_Actor]):
+    """Actors on a Ray cluster.
 
     Nodes may join and leave: an actor whose node is gone is started again where there is room. At most `num_buffers`
     rollouts are asked for or full at any time, so that no node's memory fills.
@@ -85,29 +130,19 @@ class RayActors:
         num_actors: actors.
         num_buffers: rollouts asked for or full.
         hang_seconds: without a step, after which an actor is replaced.
-
-    Attributes:
-        full: rollouts in the order in which they arrived; who takes one gives it back by `give_back`.
-        restarted: actors that were replaced.
     """
 
     def __init__(
         self, setup: ActorSetup, layout: Layout, num_actors: int, num_buffers: int, hang_seconds: float
     ) -> None:
-        self.setup, self.layout, self.hang_seconds = setup, layout, hang_seconds
-        self.full: queue.SimpleQueue[Filled] = queue.SimpleQueue()
-        self.restarted = 0
-        self._free = num_buffers
+        super().__init__([_Actor(i) for i in range(num_actors)], hang_seconds)
+        self.setup, self.layout = setup, layout
+        self._free, self._freed = num_buffers, threading.Event()
         self._rollouts: dict[int, dict[str, np.ndarray]] = {}  # that are full or taken, by number
         self._numbers = 0  # of rollouts asked for
         self._weights: tuple[int, Any] = (-1, None)  # newest version, and a reference to it
-        self._lock, self._freed = threading.Lock(), threading.Event()
-        self._actors = [_Actor(i) for i in range(num_actors)]
-        self._failure: Exception | None = None
-        self._closing = False
         self._waited = 0.0  # seconds of all actors without a free rollout
-        self._complete_at = time.monotonic()  # when there was room for all actors, or a warning that there is not
-        self._thread = threading.Thread(target=self._watch, name="actors", daemon=True)
+        self._looked_at = self._complete_at = time.monotonic()  # when there was room for all, or a warning that not
 
     @property
     def version(self) -> int:
@@ -120,81 +155,49 @@ class RayActors:
         self._weights = self.version + 1, ray.put(state)
         return self.version
 
-    def start(self) -> None:
-        """Start the actors, as far as there is room."""
-        for actor in self._actors:
-            self._start(actor)
-        self._thread.start()
-
     def rollout(self, filled: Filled) -> Mapping[str, np.ndarray]:
-        """Return the arrays of a rollout that was taken from `full`."""
         return self._rollouts[filled.slot]
 
     def give_back(self, filled: Filled) -> None:
-        """Free a rollout that was taken from `full`."""
         with self._lock:
             del self._rollouts[filled.slot]
             self._free += 1
         self._freed.set()
 
-    def check(self) -> None:
-        """Raise what has made the actors fail for good.
-
-        Raises:
-            UserError: an environment cannot be made, or a reward is not finite.
-            RuntimeError: any other error in an actor.
-            ProcessError: its processes are lost again and again.
-        """
-        if self._failure is not None:
-            raise self._failure
-
     def waited(self) -> float:
-        """Return the seconds of all actors so far in which they had no free rollout to fill."""
         return self._waited
 
     def running(self) -> int:
-        """Return for how many actors there is room."""
         return sum(actor.steps is not None for actor in self._actors)
-
-    def held(self) -> int:
-        """Return how many rollouts are free or asked for: all that are neither full nor taken."""
-        return self._free + sum(len(actor.asked) for actor in self._actors)
-
-    def close(self) -> None:
-        """End the actors."""
-        self._closing = True
-        if self._thread.is_alive():
-            self._thread.join()
-        for actor in self._actors:
-            if actor.handle is not None:
-                ray.kill(actor.handle)
 
     def _start(self, actor: _Actor) -> None:
         remote = ray.remote(num_cpus=1, concurrency_groups={"watch": 1})(RemoteActor)  # type: ignore[call-overload]
         actor.handle = remote.remote(self.setup, self.layout, actor.index, actor.restarts)
         actor.steps, actor.counted = None, actor.handle.count_steps.remote()  # answered once there is room
 
+    def _end(self, actor: _Actor) -> None:
+        if actor.handle is not None:
+            ray.kill(actor.handle)
+
+    def _free_rollouts_of(self, actor: _Actor) -> None:
+        self._free += len(actor.asked)
+        actor.asked.clear()
+
     def _watch(self) -> None:
-        """Ask for rollouts, take those that are full; look at the actors now and then."""
-        looked = time.monotonic()
-        try:
-            while not self._closing:
-                self._freed.clear()
-                self._ask()
-                oldest = {actor.asked[0]: actor for actor in self._actors if actor.asked}
-                if oldest:
-                    ray.wait(list(oldest), timeout=_WAIT_SECONDS)
-                    for reference in _ready(oldest):
-                        self._take(oldest[reference], reference)
-                else:
-                    self._freed.wait(_WAIT_SECONDS)
-                now = time.monotonic()
-                if now - looked >= _WAIT_SECONDS:
-                    self._waited += (now - looked) * (self.running() - len(oldest))
-                    self._look(now, suspended=now - looked > SUSPENDED_SECONDS)
-                    looked = now
-        except Exception as error:
-            self._failure = error
+        self._freed.clear()
+        self._ask()
+        oldest = {actor.asked[0]: actor for actor in self._actors if actor.asked}
+        if oldest:
+            ray.wait(list(oldest), timeout=_WAIT_SECONDS)
+            for reference in _ready(oldest):
+                self._take(oldest[reference], reference)
+        else:
+            self._freed.wait(_WAIT_SECONDS)
+        now = time.monotonic()
+        if (seconds := now - self._looked_at) >= _WAIT_SECONDS:
+            self._waited += seconds * (self.running() - len(oldest))
+            self._look(now, suspended=seconds > SUSPENDED_SECONDS)
+            self._looked_at = now
 
     def _ask(self) -> None:
         """Ask the actors that have least to do for rollouts, as long as some are free.
@@ -222,12 +225,7 @@ class RayActors:
             self.full.put(filled)
 
     def _look(self, now: float, suspended: bool) -> None:
-        """Replace actors that have something to do and do not step.
-
-        Args:
-            now: seconds, of a monotonic clock.
-            suspended: whether nobody looked at them for long.
-        """
+        """Replace actors that have something to do and do not step; `suspended`: nobody looked at them for long."""
         counted = {actor.counted: actor for actor in self._actors if actor.counted is not None}
         for reference in _ready(counted):
             actor, steps = counted[reference], self._get(counted[reference], reference)
@@ -238,21 +236,15 @@ class RayActors:
         for actor in self._actors:
             if suspended or actor.steps is None or not actor.asked:  # it waits for room, or for a free rollout
                 actor.moved_at = now
-            seconds = self.hang_seconds if actor.steps else max(self.hang_seconds, START_SECONDS)
-            if now - actor.moved_at > seconds:
-                self._replace(actor, f"has not stepped for {seconds:.0f} s")
-            elif now - actor.moved_at > seconds / 4 and actor.counted is None:
+            if now - actor.moved_at > self.hang_seconds / 4 and actor.counted is None:
                 actor.counted = actor.handle.count_steps.remote()
+            self._replace_if_hung(actor, now, started=bool(actor.steps))
         running, wanted = self.running(), len(self._actors)
         if running == wanted:
             self._complete_at = now
         elif now - self._complete_at > _ROOM_SECONDS:
-            _log.warning(
-                "There is room for %d of %d actors on the cluster, for %.0f seconds now.",
-                running,
-                wanted,
-                _ROOM_SECONDS,
-            )
+            words = "There is room for %d of %d actors on the cluster, for %.0f seconds now."
+            _log.warning(words, running, wanted, _ROOM_SECONDS)
             self._complete_at = now
 
     def _get(self, actor: _Actor, reference: Any) -> Any:
@@ -272,19 +264,6 @@ class RayActors:
         *_, last = str(reason).strip().splitlines()
         self._replace(actor, f"is lost ({type(reason).__name__}: {last.strip()[:200]})")
         return None
-
-    def _replace(self, actor: _Actor, reason: str) -> None:
-        ray.kill(actor.handle)
-        self.restarted += 1
-        actor.restarts += 1
-        actor.lost += 1
-        if actor.lost >= ATTEMPTS:
-            raise ProcessError(lost_too_often(actor.index, reason))
-        _log.warning("Actor %d %s; restarting it.", actor.index, reason)
-        with self._lock:
-            self._free += len(actor.asked)
-        actor.asked.clear()
-        self._start(actor)
 
 
 def _ready(references: Mapping[Any, _Actor]) -> list[Any]:

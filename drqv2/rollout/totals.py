@@ -130,8 +130,7 @@ class EpisodeTotals:
         """Restore what `state_dict` returned."""
         self._returns, self._lengths, self._sums = (saved[x].numpy().copy() for x in ("returns", "lengths", "sums"))
         self.episodes = list(saved["episodes"])
-        self.info = dict(saved.get("info", {}))  # older snapshots have none
-        self._info = [dict(x) for x in saved.get("infos", self._info)]
+        self.info, self._info = dict(saved["info"]), [dict(x) for x in saved["infos"]]
 
 
 def joined_steps(steps: Sequence[VectorStep]) -> tuple[Any, Any, Any, Any, Any, dict[str, np.ndarray]]:

@@ -14,10 +14,10 @@ from drqv2 import envs, utils
 from drqv2.config.formatting import column_name
 from drqv2.config.schema import length, regime_of
 from drqv2.envs import ids, libraries
+from drqv2.envs.env_process import ProcessEnv
 from drqv2.envs.episode import LONG_EPISODE
-from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
+from drqv2.envs.handles import EnvHandle, LocalEnv, as_tasks
 from drqv2.envs.notices import notice
-from drqv2.envs.tasks import as_tasks
 from drqv2.envs.vector import HandleVector, VectorEnv
 from drqv2.errors import UserError
 from drqv2.run.target import own_factory
@@ -92,7 +92,7 @@ def setting(cfg: DictConfig, task: str, name: str) -> Any:
 def make_envs(cfg: DictConfig, stream: int, patience: str | None = None, truncated: str = _RESUMED) -> list[EnvHandle]:
     """Return the environments of a stream, task by task; each in a separate process where several can step at once.
 
-    Actions have the size of the largest task's, see `drqv2.envs.tasks`.
+    Actions have the size of the largest task's, see `drqv2.envs.handles.TaskEnv`.
 
     Args:
         cfg: the run's configuration.
@@ -169,8 +169,7 @@ def _own_vector(cfg: DictConfig, seed: int) -> VectorEnv | None:
     assert factory is not None
     if "num_envs" not in inspect.signature(factory).parameters:
         return None
-    from drqv2.envs.gymnasium_vector import GymnasiumVector
-    from drqv2.envs.own_vectors import make_vector_env
+    from drqv2.envs.gymnasium_vector import GymnasiumVector, make_vector_env
     from drqv2.envs.vector_returns import close_vector
 
     offered = {"seed": seed, "task_name": cfg.task_name, "image_size": cfg.image_size}

@@ -20,7 +20,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from drqv2.config.formatting import did_you_mean, show
-from drqv2.envs.faults import own_frames
+from drqv2.envs.checks import own_frames
 from drqv2.errors import UserError
 
 _OFFERED = ("task_name", "image_size", "seed", "camera", "num_envs")  # passed where the signature names it

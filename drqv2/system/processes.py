@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from typing import Any
 
 from drqv2.system.signals import signals_blocked
@@ -37,6 +38,13 @@ def start(process: Any) -> None:
         resource_tracker.ensure_running()  # it lets SIGINT and SIGTERM through again, so it comes first and alone
     with signals_blocked(), _STARTING, _program_hidden():
         process.start()
+
+
+def kill(pipe: Connection, process: Any) -> None:
+    """End a process and close the pipe to it."""
+    pipe.close()
+    process.kill()
+    process.join(5.0)  # one that hangs in a driver cannot be killed, and is left behind
 
 
 @contextmanager

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from drqv2 import envs
-from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
+from drqv2.envs.env_process import ProcessEnv
+from drqv2.envs.handles import EnvHandle, LocalEnv
 from drqv2.errors import UserError
 from drqv2.run.evaluation import play
 from drqv2.run.stats import EpisodeResult
@@ -143,7 +144,7 @@ def test_a_hanging_process_is_replaced(tmp_path: Path, caplog: pytest.LogCapture
 def test_one_that_dies_again_and_again_is_given_up() -> None:
     env = ProcessEnv(make)
     env.call("reset")
-    env.host.members[0].make = exit_at_once
+    env.make = exit_at_once
     kill(env)
     with pytest.raises(RuntimeError, match=r"3 processes .* at step.*: the last ended with status 3\nfix the"):
         env.call("step", np.zeros(2, np.float32))
@@ -278,7 +279,7 @@ def test_an_error_in_one_is_not_one_in_those_beside_it() -> None:
 
 def test_the_process_of_an_environment_does_not_import_torch() -> None:
     code = (
-        "from functools import partial; from drqv2 import envs; from drqv2.envs.handles import ProcessEnv\n"
+        "from functools import partial; from drqv2 import envs; from drqv2.envs.env_process import ProcessEnv\n"
         "from tests.envs.toys import ModulesSeen\n"
         "env = ProcessEnv(partial(envs.make, 'toy', 1, 1, 0, factory=ModulesSeen, image_size=8))\n"
         "env.call('reset'); env.call('step', [0.0, 0.0]); env.call('restore', env.state())\n"

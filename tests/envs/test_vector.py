@@ -12,7 +12,8 @@ import pytest
 
 from drqv2 import utils
 from drqv2.envs import make
-from drqv2.envs.handles import LocalEnv, ProcessEnv
+from drqv2.envs.env_process import ProcessEnv
+from drqv2.envs.handles import LocalEnv
 from drqv2.envs.pool import PoolVector
 from drqv2.envs.vector import HandleVector, VectorEnv, VectorStep
 from drqv2.errors import EnvNotFiniteError, UserError

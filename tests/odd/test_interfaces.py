@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from drqv2.envs import make, notices
-from drqv2.envs.handles import ProcessEnv
+from drqv2.envs.env_process import ProcessEnv
 from drqv2.errors import EnvError, EnvNotFiniteError, UserError
 from tests.odd import interfaces as odd
 from tests.odd.interfaces import BOTH, IMAGE, LENGTH, ends, informs, machine, observes, rewards, three
@@ -69,7 +69,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("text", observes(three("abc")), "str 'abc': declared"),
     ("nothing", observes(three(None)), "the observation is None: declared"),
     ("complex numbers", observes(three(np.zeros(3, complex))), "complex128 [3]: declared"),
-    ("a part is missing", observes(lambda t: {"a": np.zeros(3, F32)}, BOTH), "a dict of a: declared a, b"),
+    ("a part is missing", observes(lambda t: {"a": np.zeros(3, F32)}, BOTH), "a dict of a: declared a dict of a, b"),
     ("a part too many", observes(lambda t: dict.fromkeys("abc", np.zeros(3, F32)), BOTH), "a dict of a, b, c"),
     ("no dict", observes(lambda t: np.zeros(3, F32), BOTH), "float32 [3]: declared a dict of a, b"),
     # rewards, flags, info
@@ -90,7 +90,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("text as flag", ends("no"), "terminated is str 'no': must be True or False"),
     ("no info", informs(None), "step() returned None as info: must be a dict"),
     # methods
-    ("reset without a seed", odd.NoSeed, "reset() takes no seed"),
+    ("reset without a seed", odd.NoSeed, "reset() got an unexpected keyword argument 'seed'"),
     ("reset without info", odd.OnlyObservation, "must return (observation, info)"),
     ("four values", odd.FourValues, "step() returned a tuple of 4 values: must return (observation, reward,"),
     # dm_env

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drqv2.replay.gather import ReplayBuffer
+from drqv2.replay.gather import BatchGatherer
 from drqv2.replay.sampler import FADED, LOOKAHEAD, ReplaySampler
 from replay_buffer import Batch, ReplayBufferStorage, make_replay_loader
 from tests.naive_replay import (
@@ -79,7 +79,7 @@ def test_segments_are_of_one_episode(lengths, length, frame_stack, observation, 
         for number, steps in enumerate(lengths):
             add_all(make_episode(number, steps, terminal=bool(number % 2), **layout), storage, naive)
         pairs = naive.transitions()
-        batch = ReplayBuffer(replay_dir, 3, GAMMA, frame_stack, length)[request(pairs)]
+        batch = BatchGatherer(replay_dir, 3, GAMMA, frame_stack, length)[request(pairs)]
         check(batch, naive, pairs, length, frame_stack)
 
 

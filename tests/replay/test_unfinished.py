@@ -129,20 +129,3 @@ def test_an_episode_that_is_dropped_leaves_nothing(tmp_path) -> None:
         store.add(step)
     assert parts(tmp_path) == []
     assert store.lengths == {0: 2}
-
-
-def test_the_state_of_an_older_snapshot_is_understood(tmp_path) -> None:
-    steps = make_episode(0, 3)
-    store = storage(tmp_path)
-    for step in steps[:2]:
-        store.add(step)
-    state = store.state_dict()
-    (saved,) = state["current"].values()
-    names = {"frame": "observation"}
-    older = {names.get(name, name): values for name, values in saved["steps"].items()}
-    resumed = storage(tmp_path)
-    resumed.load_state_dict({name: x for name, x in state.items() if name != "begun"} | {"current": {0: older}})
-    for step in steps[2:]:
-        resumed.add(step)
-    assert same(contents(resumed, 0), {**contents(resumed, 0)})
-    assert resumed.lengths == {0: 3}

@@ -24,8 +24,8 @@ import torch
 from drqv2.agents.segments import Segments
 from drqv2.envs.vector import HandleVector, VectorStep
 from drqv2.errors import NotFiniteError, ProcessError, UserError
-from drqv2.rollout.actor import ActorSetup, ActorTask, Filled, beats_layout
-from drqv2.rollout.actors import ActorProcesses
+from drqv2.rollout.actor_processes import ActorProcesses, ActorTask, beats_layout
+from drqv2.rollout.actors import ActorSetup, Filled
 from drqv2.rollout.batches import Batches, Statistics, stack
 from drqv2.rollout.inference import Inference, asking_layout
 from drqv2.rollout.shared import SharedArrays, SharedWeights
@@ -189,7 +189,6 @@ def test_actors_killed_at_any_time_are_replaced_and_no_rollout_is_lost(batched: 
         taken = [take(actors).slot for _ in range(BUFFERS)]  # all of them come, so none was lost
         assert sorted(taken) == list(range(BUFFERS))
         assert actors.restarted == 20
-        assert actors.held() == 0
 
 
 def test_a_hung_actor_is_replaced() -> None:
@@ -252,8 +251,8 @@ def test_actors_that_were_suspended_with_the_learner_are_not_replaced(monkeypatc
         return ready
 
     waits: list[bool] = [True]
-    monkeypatch.setattr("drqv2.rollout.actors.SUSPENDED_SECONDS", 1.5)
-    monkeypatch.setattr("drqv2.rollout.actors.connection", SimpleNamespace(wait=wait_for_long))
+    monkeypatch.setattr("drqv2.rollout.actor_processes.SUSPENDED_SECONDS", 1.5)
+    monkeypatch.setattr("drqv2.rollout.actor_processes.connection", SimpleNamespace(wait=wait_for_long))
     with running(hang_seconds=1.0) as actors:
         for _ in range(2):
             take_and_give_back(actors)

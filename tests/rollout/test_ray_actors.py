@@ -23,7 +23,7 @@ import torch
 from drqv2.envs.vector import VectorEnv, VectorStep
 from drqv2.errors import NotFiniteError, ProcessError, UserError
 from drqv2.nn.policies import Policy
-from drqv2.rollout.actor import ActorSetup, Filled
+from drqv2.rollout.actors import ActorSetup, Filled
 from drqv2.rollout.unroll import rollout_layout
 from tests.patience import PATIENCE
 from tests.rollout import cartpole
@@ -153,14 +153,19 @@ def until(condition: Callable[[], bool], actors: RayActors, use: bool = False) -
         time.sleep(0.01)
 
 
+def held(actors: RayActors) -> int:
+    """Return how many rollouts are free or asked for: all that are neither full nor taken."""
+    return actors._free + sum(len(actor.asked) for actor in actors._actors)
+
+
 def assert_none_is_lost(actors: RayActors) -> None:
     """Assert that all rollouts come, and are free again once they are given back and the actors have gone."""
     taken = [take(actors) for _ in range(BUFFERS)]
     assert len({one.slot for one in taken}) == BUFFERS
-    assert actors.held() == 0
+    assert held(actors) == 0
     for one in taken:
         actors.give_back(one)
-    until(lambda: actors.held() + len(actors._rollouts) == BUFFERS, actors)
+    until(lambda: held(actors) + len(actors._rollouts) == BUFFERS, actors)
 
 
 def place(folder: Path, actor: int, restarts: int) -> tuple[int, str]:

@@ -191,23 +191,6 @@ def test_the_episodes_of_a_finished_run_say_their_tasks(replay_dir: Path) -> Non
     assert newest.tasks == {4: 2, 5: 0, 6: 1}
 
 
-def test_a_state_from_before_there_were_tasks(replay_dir: Path) -> None:
-    """Its files have none either."""
-    storage = ReplayBufferStorage(data_specs(), replay_dir)
-    for number in range(3):
-        for time_step in make_episode(number, 4):
-            storage.add(time_step)
-    state = storage.state_dict()
-    del state["tasks"]
-    restored = ReplayBufferStorage(data_specs(), replay_dir)
-    restored.load_state_dict(state)
-    assert restored.tasks == {0: 0, 1: 0, 2: 0}
-    loader = make_replay_loader(replay_dir, None, 32, 0, False, 3, 0.99, storage=restored)
-    batch = next(loader)
-    assert len(batch) == 5
-    assert {e for e, _ in samples(batch)} == {0, 1, 2}
-
-
 def test_rewards_and_discounts_of_the_transitions_of_an_episode(replay_dir: Path) -> None:
     storage = filled(replay_dir, episodes=4)
     time_steps = make_episode(3, 5, terminal=True)[1:]

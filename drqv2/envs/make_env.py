@@ -12,16 +12,15 @@ from functools import partial
 from typing import Any
 
 import dm_env
-import numpy as np
-from dm_env import specs
 
 from drqv2.envs.cameras import Camera, ObservationCamera, PhysicsCamera, RenderCamera, check_camera
+from drqv2.envs.checks import FAULTS, explain, explained, name_of_factory, offered_arguments
 from drqv2.envs.dm_control import load
 from drqv2.envs.episode import IF_LONG, LONG_EPISODE, Environment
-from drqv2.envs.faults import FAULTS, explain, explained
 from drqv2.envs.images import FORMAT, PIXELS, Image, described, find_image, state_keys
 from drqv2.envs.notices import notice, tell_left_out
 from drqv2.envs.render import choose_backend
+from drqv2.envs.spaces import is_discrete
 from drqv2.errors import UserError, not_installed
 from drqv2.seeds import TRAIN_ENV, spawn_seed
 
@@ -32,14 +31,12 @@ def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     The factory is given those of `offered` that its signature names and that are not bound yet; and num_envs=1, for one
     that makes a gymnasium.vector.VectorEnv.
     """
-    offered["num_envs"] = 1
-    parameters = inspect.signature(factory).parameters
-    bound = getattr(factory, "keywords", {})  # functools.partial's
-    name = getattr(getattr(factory, "func", factory), "__qualname__", None) or repr(factory)
+    name = name_of_factory(factory)
     try:
-        env: Any = factory(**{key: value for key, value in offered.items() if key in parameters and key not in bound})
-        if hasattr(env, "single_action_space") or _is_vector(env):
-            from drqv2.envs.own_vectors import only_environment
+        env: Any = factory(**offered_arguments(factory, offered | {"num_envs": 1}))
+        gymnasium = sys.modules.get("gymnasium")  # without which there is no vector either
+        if gymnasium is not None and isinstance(env, gymnasium.vector.VectorEnv):
+            from drqv2.envs.gymnasium_vector import only_environment
 
             env = only_environment(env, name)
         elif hasattr(env, "action_space") and not hasattr(env, "action_spec"):
@@ -54,34 +51,7 @@ def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
         raise explain(error, f"{name}()") from error
     if not hasattr(env, "action_spec"):
         raise UserError(f"{name} returned {type(env).__name__}: must be a dm_env.Environment or a gymnasium.Env")
-    made: dm_env.Environment = env
-    return made
-
-
-def _is_vector(env: Any) -> bool:
-    """Return whether this is a gymnasium.vector.VectorEnv; Gymnasium need not be installed."""
-    gymnasium = sys.modules.get("gymnasium")
-    return gymnasium is not None and isinstance(env, gymnasium.vector.VectorEnv)
-
-
-def described_actions(spec: Any) -> str:
-    """Return a spec of actions in words: dtype, shape and, where they fit in a line, bounds."""
-    if not isinstance(spec, specs.Array):
-        return " ".join(str(spec).split())[:100]
-    low, high = (getattr(spec, name, None) for name in ("minimum", "maximum"))
-    bounds = "" if low is None or high is None or len(f"{low}{high}") > 60 else f" from {low} to {high}"
-    return f"{np.dtype(spec.dtype)} {list(spec.shape)}{bounds}"
-
-
-def _check_actions(spec: Any) -> None:
-    vector = isinstance(spec, specs.BoundedArray) and len(spec.shape) == 1
-    if not vector or not (np.isfinite(spec.minimum).all() and np.isfinite(spec.maximum).all()):
-        if isinstance(spec, specs.DiscreteArray):
-            return
-        raise UserError(
-            f"the environment's actions are {described_actions(spec)}: must be one vector of shape (A,) with finite "
-            "bounds, or discrete"
-        )
+    return env
 
 
 def _camera(
@@ -130,12 +100,6 @@ def _tell_image(env: Any, name: str, image: Image) -> None:
         notice(f"{name}: the agent sees {part} as images of {height}x{width} with {channels} channels{how}")
     others = [key for key in spec if key != image.key] if image.key is not None else []
     tell_left_out(name, others, getattr(env, "left_out", {}))
-
-
-def _name_of(env: Any) -> str:
-    """Return the name of your own environment, for messages; the adapters of other libraries know theirs."""
-    kind = type(env)
-    return str(env.label) if hasattr(env, "picture") else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _check_choices(render: str, obs_type: str, channels: str) -> None:
@@ -226,13 +190,14 @@ def make(
     else:
         own_seed = spawn_seed(seed, stream, index)
         env = call(factory, task_name=name, image_size=image_size, seed=own_seed, camera=camera)
-        name = _name_of(env)
+        kind = type(env)
+        name = str(env.label) if hasattr(env, "picture") else f"{kind.__module__}.{kind.__qualname__}"
         with explained(f"{name}: its specs"):
             spec = env.observation_spec()
             if spec is None:
                 raise UserError(f"{name}: observation_spec() returned None: must be a spec, or a dict of specs")
             image = find_image(spec, image_key, channels) if obs_type == "pixels" else None
-            _check_actions(env.action_spec())
+            is_discrete(env.action_spec())  # or the error that they cannot be used
         make_camera = partial(_camera, env, name, image_size, camera, render, obs_type, image)
     if camera is not None and hasattr(env, "physics"):
         check_camera(env.physics, camera, name)

@@ -11,8 +11,8 @@ from dm_env import specs
 
 from drqv2 import envs, utils
 from drqv2.envs import libraries
-from drqv2.envs.handles import EnvHandle, LocalEnv, ProcessEnv
-from drqv2.envs.tasks import TaskEnv, as_tasks
+from drqv2.envs.env_process import ProcessEnv
+from drqv2.envs.handles import EnvHandle, LocalEnv, TaskEnv, as_tasks
 from drqv2.errors import UserError
 from tests import task_envs
 from tests.task_run import LONG, SHORT, SILENT
@@ -104,7 +104,10 @@ class Shown(EnvHandle):
     def __init__(self, observation: Any, action: Any) -> None:
         self._observation_spec, self._action_spec, self.step_seconds = observation, action, None
 
-    def _exchange(self, request: Any) -> Any:
+    def start(self, name: str, *args: Any) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> Any:
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
