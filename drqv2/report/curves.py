@@ -117,20 +117,6 @@ def values_at(runs: Sequence[Run], frame: int, metric: str = "returns") -> np.nd
     return values[np.isfinite(values)]
 
 
-def area(run: Run, end: float, metric: str = "returns") -> float:
-    """Return the area under a run's curve up to frame `end`, divided by these frames: a mean over frames.
-
-    The curve is linear between evaluations and begins with the first. NaN if the run did not get as far as `end`, or
-    has no evaluation before it.
-    """
-    frames, own = series(run, "frames", metric)
-    if not len(frames) or not frames[0] < end <= frames[-1]:
-        return float("nan")
-    before = frames < end
-    x, y = np.append(frames[before], end), np.append(own[before], np.interp(end, frames, own))
-    return float(np.trapezoid(y, x) / (end - frames[0]))
-
-
 def last_common(runs: Iterable[Run], metric: str = "returns") -> int | None:
     """Return the last frame that all runs with a metric have reached; None if none has it."""
     ends = [frames[-1] for run in runs if len(frames := series(run, "frames", metric)[0])]

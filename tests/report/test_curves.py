@@ -10,8 +10,8 @@ import pytest
 
 from drqv2.config.formatting import counted
 from drqv2.evaluation.statistics import iqm, mean
-from drqv2.report import charts, figures, groups, published, runs, sections
-from drqv2.report.curves import area, group_curve, values_at
+from drqv2.report import charts, groups, published, runs, sections
+from drqv2.report.curves import group_curve, values_at
 from tests.report.made_runs import ROOT, make_run
 
 
@@ -178,15 +178,6 @@ def test_returns_at_a_frame(tmp_path: Path) -> None:
     assert values_at(made, 1_000_000).tolist() == []
 
 
-def test_area_is_the_mean_over_frames(tmp_path: Path) -> None:
-    (run,) = read(make_run(tmp_path / "run", [0, 10, 30]))
-    assert area(run, 20_000) == pytest.approx((5 + 20) / 2)
-    assert area(run, 10_000) == pytest.approx(5)
-    assert area(run, 15_000) == pytest.approx((5 * 10 + 15 * 5) / 15)  # linear between evaluations
-    assert np.isnan(area(run, 20_001))
-    assert np.isnan(area(run, 0))
-
-
 def test_a_run_that_has_not_learned_is_found_among_negative_returns(tmp_path: Path) -> None:
     made = [make_run(tmp_path / str(s), [-1500, -300, -160 + 10 * s], seed=s) for s in (1, 2)]
     made.append(make_run(tmp_path / "dead", [-1500, -1490, -1500], seed=3))
@@ -205,8 +196,6 @@ def test_a_seed_that_ends_before_others_is_named(tmp_path: Path) -> None:
         read(*(make_run(tmp_path / f"four{s}", [0, value], seed=s) for s, value in enumerate([0, 2, 4, 9])))
     )
     assert sections._row(four[0])["latest"].endswith("], IQM 3 at 10,000")
-    picture = figures.static_figure([group], None).decode()
-    assert picture != figures.static_figure(groups.group(read(*made[:2])), None).decode()
 
 
 def test_warnings(tmp_path: Path) -> None:
@@ -275,9 +264,3 @@ def test_damaged_rows_of_published_curves_are_counted(tmp_path: Path, row: str, 
     faults: list[str] = []
     assert published.read_published(path, faults)["cheetah_run"]["mean"].tolist() == [1, 5]
     assert [counted(bad, "damaged row") in fault for fault in faults] == [True] * bool(bad)
-
-
-def test_static_figure(tmp_path: Path) -> None:
-    made = [make_run(tmp_path / str(s), [1, 2, s], seed=s) for s in (1, 2)]
-    picture = figures.static_figure(groups.group(read(*made)), None)
-    assert picture.startswith(b"<?xml")
