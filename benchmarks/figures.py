@@ -103,10 +103,9 @@ def screen(tasks: Mapping[str, Sequence[Group]], references: Mapping[str, Sequen
     for axes in grid.flat:
         handles, labels = axes.get_legend_handles_labels()
         found = dict(zip(labels, handles, strict=True)) | found
-    legend = figure.legend(
-        found.values(), found.keys(), loc="outside lower center", ncols=legend_columns, fontsize=6.5, columnspacing=1.0
-    )
-    legend.set_title("environment frames of the task", {"size": 8})
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": legend_columns, "columnspacing": 1.0}
+    place |= {"fontsize": 6.5, "title": "environment frames of the task", "title_fontsize": 8}
+    legend = figure.legend(found.values(), found.keys(), **place)
     for text in legend.get_texts():
         text.set_parse_math(False)  # labels may contain dollar signs
     out = io.BytesIO()

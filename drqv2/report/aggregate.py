@@ -13,15 +13,17 @@ from typing import NamedTuple
 import numpy as np
 
 from drqv2.config.formatting import counted
-from drqv2.evaluation.over_tasks import (
+from drqv2.evaluation.statistics import (
+    Interval,
+    Strata,
     improvement_interval,
     iqm_over_tasks,
     mean_over_tasks,
     optimality_gap,
     performance_profile,
     probability_of_improvement,
+    stratified_interval,
 )
-from drqv2.evaluation.statistics import Interval, Strata, stratified_interval
 from drqv2.report import charts
 from drqv2.report.charts import Chart, Entry
 from drqv2.report.curves import Curve, curve_over_seeds

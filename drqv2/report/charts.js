@@ -12,10 +12,9 @@
     const {x, y, low, high, name, kind} = trace, visible = on ? true : "legendonly";
     const common = {x, visible, showlegend: false, mode: "lines", name: entry.name};
     const band = {...common, line: {width: 0}, hoverinfo: "skip"};
-    const thin = ["seed", "run", "beyond"].includes(kind);
+    const thin = ["seed", "beyond"].includes(kind);
     const line = {color: faint(entry.colour, kind === "seed" ? 0.35 : 1), width: thin ? 1.1 : 2.5};
     line.dash = {seed: "solid", beyond: "dot"}[kind] ?? entry.dash;
-    if (kind === "run") line.shape = "vh"; // a value holds since the one before
     if (kind === "steps") line.shape = band.line.shape = "hv"; // a value holds until the next
     const mode = kind === "points" ? "lines+markers" : "lines";
     const curve = {...common, y, line, mode, hovertemplate: name + HOVER[X_TYPE(x)]};
@@ -26,7 +25,7 @@
 
   function plotted(plot, chart, chosen, on, small) { // returns the traces that are drawn
     const fits = trace => Object.entries(trace.view).every(([key, name]) => !(key in chosen) || chosen[key] === name);
-    const order = {seed: 0, run: 1, beyond: 2, curve: 3, points: 3, steps: 3};
+    const order = {seed: 0, beyond: 1, curve: 2, points: 2, steps: 2};
     const shown = chart.traces.filter(fits).sort((a, b) => order[a.kind] - order[b.kind]);
     const axis = title => ({
       title: {text: small ? "" : title}, gridcolor: "#e6e9ed", zerolinecolor: "#c9d0d8", rangemode: "tozero",

@@ -22,7 +22,6 @@ X_TITLES = {"frames": "environment frames", "time": "hours of training"}
 Y_TITLES = {"return": "evaluation return", "success": "success rate"}
 METRICS = {"return": "returns", "success": "success"}  # -> attribute of a run
 _FEW_GROUPS = 6  # up to here a chart shows the curve of each seed from the start
-_SPEED_POINTS = 300  # per run
 _DIGITS = 5  # of a number in a chart
 GREY = "#8a94a1"
 COLOURS = ("#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c", "#0b7285", "#7c5e10", "#495057")
@@ -67,8 +66,8 @@ class Trace:
         y: [N].
         low: [N], or empty without an interval.
         high: [N], or empty.
-        kind: "curve", "beyond" (dotted: what not all seeds have reached), "seed" (thin), "run" (thin, each value holds
-            since the one before), "steps" (each value holds until the next), "points" (with a marker at each value).
+        kind: "curve", "beyond" (dotted: what not all seeds have reached), "seed" (thin), "steps" (each value
+            holds until the next), "points" (with a marker at each value).
     """
 
     entry: int
@@ -149,22 +148,6 @@ def curves_chart(
     return Chart(entries, traces, choices, X_TITLES, y_titles)
 
 
-def speed_chart(groups: Sequence[Group]) -> Chart | None:
-    """Return the speed of each run of one task over its hours of training, None if there is none."""
-    entries: list[Entry] = []
-    traces: list[Trace] = []
-    for group in groups:
-        timed = [run for run in group.runs if len(run.speeds)]
-        if not timed:
-            continue
-        entries.append(Entry.of(group))
-        for run in timed:  # a row tells the speed since the one before
-            x, y = (_numbers(medians(values)) for values in (run.speed_hours, run.speeds))
-            traces.append(Trace(len(entries) - 1, hover_text(run.path.name), {}, x, y, kind="run"))
-    titles = {"": X_TITLES["time"]}, {"": "frames per second"}
-    return Chart(entries, traces, {}, *titles, height=250) if traces else None
-
-
 def history_chart(series: Mapping[str, Sequence[tuple[str, float]]]) -> Chart | None:
     """Return the ratios of benchmarks by their names, each with its day; None without any."""
     entries = [Entry(name, name, *colour_of_setting(i)) for i, name in enumerate(series)]
@@ -183,12 +166,6 @@ def colour_of_setting(number: int) -> tuple[str, str]:
 def colour_of_method(number: int) -> str:
     """Return the colour of the curves of another method by its number."""
     return _OTHERS[number % len(_OTHERS)]
-
-
-def medians(values: np.ndarray) -> np.ndarray:
-    """Return the medians of at most 300 windows of consecutive values, [M] -> [min(M, 300)]."""
-    windows = np.array_split(values, min(len(values), _SPEED_POINTS))
-    return np.array([np.median(window) for window in windows])
 
 
 def curve_traces(entry: int, name: str, view: dict[str, str], curve: Curve, kind: str = "curve") -> list[Trace]:

@@ -33,9 +33,7 @@ class Curve(NamedTuple):
     beyond: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))
 
 
-def group_curve(
-    runs: Sequence[Run], statistic: Statistic, x_axis: str, metric: str = "returns", most: int = MAX_POINTS
-) -> Curve:
+def group_curve(runs: Sequence[Run], statistic: Statistic, x_axis: str, metric: str = "returns") -> Curve:
     """Return a statistic over seeds with its 95 % bootstrap confidence interval.
 
     Args:
@@ -43,12 +41,11 @@ def group_curve(
         statistic: `statistics.mean` or `iqm`.
         x_axis: "frames" or "hours".
         metric: "returns" or "success".
-        most: number of points of the curve at most.
     """
     seeds = [seed for run in runs if len((seed := series(run, x_axis, metric))[0])]
     if not seeds:
         return Curve(np.zeros(0), np.zeros(0))
-    return curve_over_seeds([seeds], lambda strata: statistic(strata[0]), most)
+    return curve_over_seeds([seeds], lambda strata: statistic(strata[0]), MAX_POINTS)
 
 
 def curve_over_seeds(tasks: Sequence[Sequence[Series]], statistic: StrataStatistic, most: int) -> Curve:

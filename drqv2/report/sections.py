@@ -79,7 +79,6 @@ def section(name: str, groups: Sequence[Group], others: Others, videos: str, fol
         "compared_with": compared_with,
         "warnings": [(g.short, g.label, message) for g in groups for message in warnings(g, published)],
         "videos": shown,
-        "speed": charts.speed_chart(groups),
         "runs": [_run(run) for run in every],
     }
 

@@ -65,7 +65,7 @@ def test_the_page_works_in_a_browser(browser: Any, reference: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_fifty_long_runs(browser: Any, tmp_path: Path) -> None:
-    """Fifty runs of 3M frames: a page below 20 MB, all of whose curves are drawn, speeds at 300 points each."""
+    """Fifty runs of 3M frames: a page below 20 MB, all of whose curves are drawn."""
     rng = np.random.default_rng(0)
     for i in range(50):
         path = make_run(tmp_path / f"run{i}", rng.uniform(0, 1000, 301), seed=i % 10, task_name=f"task_{i // 10}")
@@ -79,13 +79,6 @@ def test_fifty_long_runs(browser: Any, tmp_path: Path) -> None:
         p => p._fullData.length)"""
     assert len(browser.execute_script(plots)) == 5
     assert min(browser.execute_script(plots)) >= 10
-    fold = browser.find_element("css selector", "details.speed summary")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", fold)
-    fold.click()
-    speeds = "return document.querySelector('details.speed .js-plotly-plot')"
-    until(lambda: browser.execute_script(f"{speeds} !== null"))
-    assert browser.execute_script(f"{speeds}._fullData.map(t => t.x.length)") == [300] * 10
-    until(lambda: browser.execute_script(f"{speeds}.querySelector('.main-svg').getBoundingClientRect().width") > 500)
     assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
 
 
