@@ -42,7 +42,7 @@ KEYS = {
     Key(
         "reference",
         Names(),
-        "Methods of results/published/reference_curves.csv to show from the start, and in static charts; the others "
+        "Methods of results/published/reference_curves.csv to show from the start, and in the small panels; the others "
         "can be switched on in the legends.",
         null="none",
     ): None,

@@ -9,17 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console as Terminal
 
 from benchmarks.common import Row, main, quartiles
-from drqv2 import envs
 from drqv2.logging.console import Console, Dashboard, Status
 from drqv2.logging.logger import Logger
-from drqv2.logging.sinks.events import gif
 from drqv2.logging.usage import Usage
-from video import VideoRecorder
 
 ABOUT = "CSV, metrics.jsonl, TensorBoard, dashboard; share_at_F_fps: percent of the time at F frames a second"
 SPEEDS = (9, 100, 1000)  # frames per second: two cores, the published V100, a fast GPU
@@ -47,14 +43,10 @@ def measure(quick: bool = False) -> list[Row]:
             for name in ("fps", "total_time", "episode_reward", "episode_length", "episode", "buffer_size", "step"):
                 log(name, 1.0)
 
-    def clip() -> None:
-        gif(video)
-
     def draw() -> None:
         terminal.print(dashboard.render())
 
     with tempfile.TemporaryDirectory() as folder:
-        video = _film(Path(folder) / "1.mp4")
         logger = Logger(Path(folder), use_tb=True, hparams={}, sinks=[], console=Console())
         # Function to time, calls per second at a frame rate (the paper's settings, episodes of 1,000 frames), and the
         # number of updates logged before each call, untimed: a row is the mean over an episode's updates.
@@ -63,30 +55,15 @@ def measure(quick: bool = False) -> list[Row]:
             "an episode's row": (episode, lambda fps: fps / 1000, 250),
             "the dashboard": (draw, lambda fps: 1.0, 0),
             "CPU and memory in it": (usage, lambda fps: 1 / 3, 0),
-            "an evaluation's clip": (clip, lambda fps: fps / 10_000, 0),
         }
         rows = []
         for name, (work, rate, updates) in parts.items():
-            times = min(10, repetitions) if work is clip else repetitions
-            found = quartiles(_times(work, times, partial(_repeat, update, updates)), "ms")
+            found = quartiles(_times(work, repetitions, partial(_repeat, update, updates)), "ms")
             shares = {f"share_at_{fps}_fps": found["ms"] * rate(fps) / 10 for fps in SPEEDS}
-            rows.append({"part": name, **found, **shares, "repetitions": times})
+            rows.append({"part": name, **found, **shares, "repetitions": repetitions})
         logger.close()
     total = {key: sum(row[key] for row in rows) for key in rows[0] if key.startswith("share")}
     return [*rows, {**dict.fromkeys(rows[0]), "part": "all", **total}]
-
-
-def _film(path: Path) -> Path:
-    """Record an episode of 1,000 frames with the paper's settings."""
-    env = envs.make("cheetah_run", frame_stack=3, action_repeat=2, seed=1)
-    recorder = VideoRecorder(path.parent, fps=1 / (env.step_seconds or 0.02))
-    time_step = env.reset()
-    recorder.init(env)
-    while not time_step.last():
-        time_step = env.step(np.random.default_rng(1).uniform(-1, 1, env.action_spec().shape))
-        recorder.record(env)
-    recorder.save(path.name)
-    return path.parent / "eval_video" / path.name
 
 
 def _repeat(work: Callable[[], object], number: int) -> None:

@@ -2,7 +2,7 @@
 
 python -m benchmarks.learning cartpole --side sb3 --seed 1 --out results/ppo/cartpole/sb3_1.csv
 
-Beside the curves of `train.py` these are drawn by tools/plot_seeds.py --peers. Each evaluation is of one episode of
+Beside the curves of `train.py` these are drawn by `tools/plot.py seeds --peers`. Each evaluation is of one episode of
 each of some environments, with the most probable actions; its time does not count.
 """
 

@@ -50,7 +50,6 @@ class Known:
             success=np.full(len(x), np.nan),
             hours=minutes / 60,
             speeds=passed[timed] / seconds[timed],
-            speed_hours=minutes[1:][timed] / 60,
             starts=[],
             videos=[],
             faults=[],

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import figures
+from benchmarks.paired import Difference, Pair, area, difference
 from benchmarks.screen_plan import STATES, Entry, Found, Plan, elsewhere
 from drqv2.config.formatting import counted, show
 from drqv2.errors import UserError
 from drqv2.evaluation.statistics import LEAST
-from drqv2.report import figures
-from drqv2.report.comparison import written
-from drqv2.report.curves import area, value_at
+from drqv2.report.aggregate import written
+from drqv2.report.curves import value_at
 from drqv2.report.groups import Group, warnings
-from drqv2.report.paired import Difference, Pair, difference
 from drqv2.report.published import Reference
 from drqv2.report.runs import Run
 from drqv2.system import files
@@ -64,11 +64,7 @@ def table(found: Mapping[Entry, Found]) -> str:
 def plot(plan: Plan, found: Mapping[Entry, Found]) -> bytes:
     """Return the curves of all tasks as a PNG image."""
     tasks = {task: list(_groups(plan, found, task)) for task in plan.tasks}
-    references = {task: own for task, own in plan.references().items() if task in tasks}
-    if len(tasks) > 1:
-        return figures.small_multiples(tasks, {}, references, "png")
-    ((task, groups),) = tasks.items()
-    return figures.static_figure(groups, None, references.get(task, ()), "png")
+    return figures.screen(tasks, plan.references())
 
 
 def _groups(plan: Plan, found: Mapping[Entry, Found], task: str) -> Iterable[Group]:

@@ -98,7 +98,7 @@ def needs_a_run(words: Sequence[str]) -> bool:
 
 def test_each_command_is_tried_by_one_of_these_tests() -> None:
     assert len(COMMANDS) > 40
-    scripts = ("train.py", "eval.py", "report.py", "tools/plot_run.py")
+    scripts = ("train.py", "eval.py", "report.py", "tools/plot.py")
     for command, (program, *rest) in COMMANDS.items():
         if program == "python" and rest[0] == "-c":
             done = subprocess.run([sys.executable, *rest], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -238,8 +238,8 @@ def test_snapshot_tool_runs(run_dir: Path) -> None:
     assert Path("out.pt").exists()
 
 
-def test_plot_run_runs(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in of_python("tools/plot_run.py"):
-        monkeypatch.setattr(sys, "argv", ["plot_run.py", *named(words, run_dir)])
-        runpy.run_path(str(ROOT / "tools" / "plot_run.py"), run_name="__main__")
+def test_plot_runs(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in of_python("tools/plot.py"):
+        monkeypatch.setattr(sys, "argv", ["plot.py", *named(words, run_dir)])
+        runpy.run_path(str(ROOT / "tools" / "plot.py"), run_name="__main__")
         assert list(Path("results/NAME").glob("*.png"))

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from drqv2.config.formatting import counted
-from drqv2.datasets.episodes import Episode
+from drqv2.datasets.episodes import Episode, summarize
 from drqv2.datasets.formats import disk_bytes, format_of, read
 from drqv2.datasets.learnable import Findings, learnable
 from drqv2.datasets.minari import MINARI
 from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.origin import ABOUT, described, origin
-from drqv2.datasets.statistics import summarize
 from drqv2.datasets.writing import write
 from drqv2.errors import UserError
 

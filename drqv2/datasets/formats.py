@@ -1,6 +1,6 @@
 """Read data sets: this project's episodes, the public DrQ-v2's .npz, V-D4RL's .npz and .hdf5, D4RL's .hdf5, Minari's.
 
-Whatever the format, episodes come out as this project stores them, see `images.to_frames` and `columns.to_episode`.
+Whatever the format, episodes come out as this project stores them, see `columns.to_episode`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from drqv2.datasets import hdf5, npz
-from drqv2.datasets.columns import Columns, to_episode
+from drqv2.datasets.columns import Announce, Columns, to_episode
 from drqv2.datasets.episodes import Episode, Unusable, problems
-from drqv2.datasets.images import Announce
 from drqv2.datasets.minari import MINARI, minari_episodes
 from drqv2.datasets.options import DEFAULTS, ReadOptions
 from drqv2.errors import UserError, not_installed

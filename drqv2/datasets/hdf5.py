@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from drqv2.datasets.columns import Columns, left_out, require_same_length
+from drqv2.datasets.columns import Announce, Columns, Layout, left_out, require_same_length
 from drqv2.datasets.episodes import Episode, Unusable, rows_with
-from drqv2.datasets.hdf5_errors import disk_errors
-from drqv2.datasets.images import Announce, Layout
 from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.storable import ends, observed, require_readable
 
 _STEP_TYPES = {0: "first", 1: "mid", 2: "last"}
+_SPARE = 2**24  # bytes: what the library may hold back
 _IMAGES = {"chunks": 16, "compression": "gzip", "compression_opts": 1}  # rows of images that are compressed together
 
 
@@ -151,11 +153,11 @@ def write_d4rl(episodes: Iterable[Episode], path: Path, about: Mapping[str, Any]
     """
     import h5py
 
-    with disk_errors(path.parent) as require_room, h5py.File(path, "w") as file:
+    with h5py.File(path, "w") as file:
         file.attrs.update(about)
         for episode in episodes:
             rows = observed(episode, "D4RL's .hdf5")
-            require_room(2 * rows.nbytes)
+            require_room(path.parent, 2 * rows.nbytes)
             if rows.ndim == 4:
                 require_readable(episode, rows, Layout())
             terminal, cut = ends(episode, "D4RL's .hdf5")
@@ -163,6 +165,15 @@ def write_d4rl(episodes: Iterable[Episode], path: Path, about: Mapping[str, Any]
             columns |= {"actions": episode.arrays["action"][1:], "rewards": episode.arrays["reward"][1:, 0]}
             for name, column in (columns | {"terminals": terminal, "timeouts": cut}).items():
                 _append(file, name, column)
+
+
+def require_room(folder: Path, nbytes: int) -> None:
+    """Raise an OSError unless there is room for the bytes that are to be written next.
+
+    The library keeps writes back until its objects are deleted, where Python can only print an error and go on.
+    """
+    if shutil.disk_usage(folder).free < 2 * nbytes + _SPARE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _append(file: Any, name: str, rows: np.ndarray) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from drqv2.config.regimes.shared import SMALLEST_IMAGE
+from drqv2.datasets.columns import Announce
 from drqv2.datasets.episodes import Episode, is_observed
 from drqv2.datasets.formats import read
-from drqv2.datasets.images import Announce
 from drqv2.datasets.options import DEFAULTS, ReadOptions
 from drqv2.datasets.origin import origin
 from drqv2.errors import UserError

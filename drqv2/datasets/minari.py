@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drqv2.datasets.columns import Columns
+from drqv2.datasets.columns import Announce, Columns, Layout
 from drqv2.datasets.episodes import Episode
-from drqv2.datasets.hdf5_errors import disk_errors
-from drqv2.datasets.images import Announce, Layout
+from drqv2.datasets.hdf5 import require_room
 from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.storable import ends, observed, require_readable
 from drqv2.envs.images import PIXELS, is_image
@@ -53,12 +52,11 @@ def load(place: str) -> Any:
     """Return a data set of Minari's.
 
     Raises:
-        UserError: there is no such data set, or Minari is not installed.
+        UserError: there is no such data set.
+        ModuleNotFoundError: Minari is not installed.
     """
-    try:
-        import minari
-    except ModuleNotFoundError as error:
-        raise UserError(not_installed("minari", "offline")) from error
+    import minari
+
     try:
         return minari.load_dataset(place.removeprefix(MINARI))
     except Exception as error:  # minari's own, of many kinds
@@ -189,13 +187,6 @@ def folder_of(place: str) -> Path:
     return Path(get_dataset_path(place.removeprefix(MINARI)))
 
 
-def folder_of_all() -> Path:
-    """Return the directory that holds all data sets of Minari's."""
-    from minari.storage import get_dataset_path
-
-    return Path(get_dataset_path())
-
-
 def write_minari(
     episodes: Iterator[Episode],
     folder: Path,
@@ -233,16 +224,15 @@ def write_minari(
     )
     name = place.removeprefix(MINARI)
     storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__, OWN: dict(about)})
-    with disk_errors(folder) as require_room:
-        storage.update_episodes(_buffer(episode, require_room) for episode in itertools.chain([first], episodes))
+    storage.update_episodes(_buffer(episode, folder) for episode in itertools.chain([first], episodes))
 
 
-def _buffer(episode: Episode, require_room: Callable[[int], None]) -> Any:
+def _buffer(episode: Episode, folder: Path) -> Any:
     """Return an episode in Minari's form, if there is room for it."""
     from minari.data_collector import EpisodeBuffer
 
     rows, arrays = observed(episode, "Minari"), episode.arrays
-    require_room(rows.nbytes)
+    require_room(folder, rows.nbytes)
     if rows.ndim == 4:
         require_readable(episode, rows, Layout())
     if not np.issubdtype(arrays["action"].dtype, np.floating):

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from drqv2.datasets.columns import Columns, left_out, require_same_length
+from drqv2.datasets.columns import Announce, Columns, Layout, left_out, require_same_length
 from drqv2.datasets.episodes import Episode, Unusable
-from drqv2.datasets.images import Announce, Layout
 from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.storable import observed, require_readable
 from drqv2.system import files

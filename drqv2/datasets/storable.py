@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from drqv2.datasets.columns import Layout, to_frames
 from drqv2.datasets.episodes import Episode, Unusable, is_observed
-from drqv2.datasets.images import Layout, to_frames
 from drqv2.errors import UserError
 
 

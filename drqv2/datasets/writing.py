@@ -12,39 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from safetensors.numpy import save as to_safetensors
 
 from drqv2.datasets import hdf5, minari, npz
-from drqv2.datasets.env_specs import env_spec
-from drqv2.datasets.episodes import Episode
-from drqv2.datasets.origin import ABOUT, common_origin
-from drqv2.datasets.statistics import Summary
+from drqv2.datasets.episodes import Episode, Summary
+from drqv2.datasets.origin import ABOUT, common_origin, env_spec
 from drqv2.errors import UserError, not_installed
 from drqv2.replay.storage import episode_path
 from drqv2.system import files
 
 NPZ = "npz:"
 _HDF5 = ".hdf5"
-
-
-class _Destination(NamedTuple):
-    """Where a data set appears, and how it is written.
-
-    Attributes:
-        place: its directory or file.
-        unfinished: in which it is written, on the same file system.
-        write: writes all episodes to `unfinished`.
-        about: whether `dataset.json` is added to it.
-        prepare: makes the directories that `place` is to be in.
-    """
-
-    place: Path
-    unfinished: Path
-    write: Callable[[Iterator[Episode], Path], None]
-    about: bool
-    prepare: Callable[[], None]
+Store = Callable[[Iterator[Episode], Path], None]  # writes all episodes to a path
 
 
 def write(
@@ -73,29 +54,33 @@ def write(
         DiskError: the disk is full.
     """
     told = common_origin(sources, task)
-    place, unfinished, store, with_about, prepare = _destination(target, sources, told, frame_stack)
+    place, unfinished, store = _destination(target, sources, told, frame_stack)
+    of_minari = target.startswith(minari.MINARI)
     _require_free(target, place, sources)
     summary = Summary()
     with _removed_at_the_end(unfinished):
         try:
             unfinished.parent.mkdir(parents=True, exist_ok=True)
             store(_counted(episodes, target, summary), unfinished)
-            if with_about:
+            if unfinished.is_dir() and not of_minari:
                 about = {"sources": list(sources), "episodes": len(summary.returns)}
                 about |= {"transitions": sum(summary.lengths)} | told
                 files.write_atomically(unfinished / ABOUT, json.dumps(about, indent=1).encode())
             _sync(unfinished)
-            prepare()
+            if of_minari:
+                minari.enter_namespace(target.removeprefix(minari.MINARI))
             unfinished.rename(place)
         except ModuleNotFoundError as error:
             raise UserError(not_installed(str(error.name), "offline")) from error
         except OSError as error:
             raise files.cannot_write(place, error, "choose a place elsewhere") from error
-    return target if target.startswith(minari.MINARI) else str(place), summary
+    return target if of_minari else str(place), summary
 
 
-def _destination(target: str, sources: Sequence[str], told: Mapping[str, Any], frame_stack: int | None) -> _Destination:
-    """Return what a target on the command line means.
+def _destination(
+    target: str, sources: Sequence[str], told: Mapping[str, Any], frame_stack: int | None
+) -> tuple[Path, Path, Store]:
+    """Return where a target on the command line is, where it is written before, and what writes it there.
 
     Raises:
         UserError: it means nothing, or `frame_stack` does not apply to it.
@@ -103,29 +88,23 @@ def _destination(target: str, sources: Sequence[str], told: Mapping[str, Any], f
     if frame_stack is not None and not target.startswith(NPZ):
         raise UserError(f"frame_stack={frame_stack}: applies only to npz:DIR, got {target}")
     if target.startswith(minari.MINARI):
-        folder, root = minari.folder_of(target), minari.folder_of_all()
-        name = target.removeprefix(minari.MINARI)
+        folder, name = minari.folder_of(target), target.removeprefix(minari.MINARI)
         store = partial(minari.write_minari, place=target, about=told, env_spec_of=partial(env_spec, sources, told))
-        prepare = partial(minari.enter_namespace, name)
         # Beside the namespaces, which Minari makes: those of a data set that is not finished would stay behind.
-        return _Destination(folder, root / f".{name.replace('/', '.')}.unfinished", store, False, prepare)
+        return folder, folder.parents[name.count("/")] / f".{name.replace('/', '.')}.unfinished", store
     path = Path(target.removeprefix(NPZ))
     unfinished = path.with_name(f".{path.name}.unfinished") if path.name else path
     if target.startswith(NPZ):
         if not path.name:
             raise UserError(f"{target}: must be npz:DIR, with the name of a new directory")
-        return _Destination(path, unfinished, partial(npz.write_npz, frame_stack=frame_stack), True, _nothing)
+        return path, unfinished, partial(npz.write_npz, frame_stack=frame_stack)
     if path.suffix == _HDF5:
-        return _Destination(path, unfinished, partial(hdf5.write_d4rl, about=told), False, _nothing)
+        return path, unfinished, partial(hdf5.write_d4rl, about=told)
     if path.suffix in (".npz", ".h5", ".safetensors"):
         raise UserError(
             f"{target}: must be a directory, for this project's format, npz:DIR, FILE.hdf5 or minari:NAME-vN"
         )
-    return _Destination(path, unfinished, _write_own, True, _nothing)
-
-
-def _nothing() -> None:
-    """Prepare nothing: the directory of the unfinished data set is the one in which it appears."""
+    return path, unfinished, _write_own
 
 
 def _write_own(episodes: Iterable[Episode], folder: Path) -> None:

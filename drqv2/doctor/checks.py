@@ -141,18 +141,6 @@ def libraries() -> Iterator[Finding]:
         yield Finding("ok", name, _version(name) or missing)
 
 
-def cartpole() -> Iterator[Finding]:
-    """Train CartPole by PPO, where EnvPool is there."""
-    if _version("envpool") is None:
-        return
-    run = "python train.py regime=ppo preset=cartpole"
-    try:
-        seconds, found = measure.cartpole()
-        yield Finding("ok", "cartpole", f"{run} took {seconds:.0f} s and returned {found:.0f} of 500")
-    except UserError as error:
-        yield Finding("warn", "cartpole", f"{run} {error}", f"{_PIP} --upgrade envpool")
-
-
 def settings(task: str, cfgs: list[dict[str, Any]]) -> Iterator[Finding]:
     """Append the paper preset to `cfgs`, and, without a GPU, the cpu preset."""
     import torch
@@ -276,4 +264,3 @@ def run_checks(task: str, folder: Path, cfgs: list[dict[str, Any]]) -> Iterator[
         for cfg in cfgs if found else ():
             yield from _guarded(update, cfg, found)
         yield from _guarded(space, cfgs[-1], folder)
-    yield from _guarded(cartpole)  # last, since it takes the longest

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -16,7 +14,6 @@ from drqv2.errors import UserError
 from drqv2.programs import ROOT
 
 TIMEOUT = 60  # seconds for a process
-_MOST_SECONDS = 300  # for a run of preset=cartpole
 RENDERED = ("task_name", "frame_stack", "action_repeat", "image_size", "render")  # keys of a configuration
 
 
@@ -65,39 +62,6 @@ def rendering(task: str, frame_stack: int, action_repeat: int, image_size: int, 
     if "error" in found:
         raise UserError(found["error"])
     return dict(found)
-
-
-def cartpole() -> tuple[float, float]:
-    """Train by preset=cartpole; return the seconds of the whole command, and the run's last evaluation.
-
-    Raises:
-        UserError: it fails.
-    """
-    begin = time.perf_counter()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        words = ["train", "regime=ppo", "preset=cartpole", "console=off", f"hydra.run.dir={folder}/run"]
-        command = [sys.executable, "-m", "drqv2", *words]
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-        try:
-            subprocess.run(
-                command,
-                env={**os.environ, "PYTHONPATH": path},
-                capture_output=True,
-                text=True,
-                timeout=_MOST_SECONDS,
-                check=True,
-            )
-        except subprocess.TimeoutExpired:
-            raise UserError(f"takes more than {_MOST_SECONDS} s") from None
-        except subprocess.CalledProcessError as error:
-            raise UserError(f"fails: {(error.stderr.strip().splitlines() or ['no message'])[-1]}") from None
-        seconds = time.perf_counter() - begin
-        try:
-            with open(f"{folder}/run/eval.csv", newline="") as table:
-                *_, last = csv.DictReader(table)
-            return seconds, float(last["episode_reward"])
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"leaves no returns ({error})") from None
 
 
 def update_ms(cfg: dict[str, Any], device: str, actions: int) -> float:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from drqv2.evaluation.over_tasks import mean_over_tasks
-from drqv2.evaluation.statistics import LEAST, Interval, interval, iqm, mean, stratified_interval
+from drqv2.evaluation.statistics import LEAST, Interval, interval, iqm, mean, mean_over_tasks, stratified_interval
 from drqv2.run.stats import EpisodeResult
 
 

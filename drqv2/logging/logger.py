@@ -214,7 +214,7 @@ class Logger:
             table.restore(list(state["columns"][ty]), state["texts"][ty])
             for row in table.values():
                 self._console.remember(ty, row)
-        self._recent = {name: _Recent(*saved) for name, saved in state.get("recent", {}).items()}
+        self._recent = {name: _Recent(*saved) for name, saved in state["recent"].items()}
         self._meters = {
             key: _Meter(float(total), int(count), self._recent.get(key.removeprefix("train/")))
             for key, (total, count) in state["meters"].items()

@@ -47,6 +47,8 @@ class Mp4:
     """
 
     def __init__(self, folder: Path, fps: float, shape: tuple[int, ...]) -> None:
+        import imageio_ffmpeg  # only here: runs without videos do without it
+
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f".tmp-{os.getpid()}.mp4"
         self._shape = shape
@@ -63,7 +65,7 @@ class Mp4:
         )
         # In a new session, neither ctrl-C nor closing the terminal reaches the encoder.
         self._process = subprocess.Popen(
-            [_ffmpeg(), *options.split(), str(self._path)],
+            [imageio_ffmpeg.get_ffmpeg_exe(), *options.split(), str(self._path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -107,14 +109,6 @@ class Mp4:
         if status := self._process.returncode:
             last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise OSError(f"ffmpeg exited with status {status}: {last_line}")
-
-
-def _ffmpeg() -> str:
-    try:
-        import imageio_ffmpeg  # only here: runs without videos do without it
-    except ModuleNotFoundError as error:
-        raise RuntimeError("imageio-ffmpeg is not installed") from error
-    return str(imageio_ffmpeg.get_ffmpeg_exe())
 
 
 class VideoRecorder:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import html
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
 from drqv2.config.formatting import counted
 from drqv2.evaluation.statistics import iqm, mean
-from drqv2.report import style
 from drqv2.report.curves import MAX_POINTS, Curve, group_curve, series, thinned
 from drqv2.report.groups import Group
 from drqv2.report.published import DRQV2, Published, Reference, within
@@ -23,8 +22,11 @@ X_TITLES = {"frames": "environment frames", "time": "hours of training"}
 Y_TITLES = {"return": "evaluation return", "success": "success rate"}
 METRICS = {"return": "returns", "success": "success"}  # -> attribute of a run
 _FEW_GROUPS = 6  # up to here a chart shows the curve of each seed from the start
-_SPEED_POINTS = 300  # per run
 _DIGITS = 5  # of a number in a chart
+GREY = "#8a94a1"
+COLOURS = ("#1f6feb", "#d9730d", "#2f9e6e", "#8250df", "#c2255c", "#0b7285", "#7c5e10", "#495057")
+DASHES = ("solid", "dash", "dot", "dashdot")  # plotly's names; they tell settings of the same colour apart
+_OTHERS = ("#a3653b", "#5f8f8f", "#9a6fa0", "#8a8f3c", "#b0646c", "#5c7fa8")  # of other methods
 
 
 @dataclass
@@ -45,6 +47,12 @@ class Entry:
     dash: str = "solid"
     on: bool = True
 
+    @classmethod
+    def of(cls, group: Group, title: str = "") -> Entry:
+        """Return the entry of a group; its title is the group's, if none is given."""
+        colour, dash = colour_of_setting(group.setting)
+        return cls(group.short, title or group.title, colour, dash)
+
 
 @dataclass
 class Trace:
@@ -54,18 +62,18 @@ class Trace:
         entry: index of its legend entry.
         name: text shown by hovering.
         view: the choices under which it is drawn, such as {"metric": "return"}; other choices do not matter to it.
-        x: [N].
+        x: [N]; numbers, or the names of categories.
         y: [N].
         low: [N], or empty without an interval.
         high: [N], or empty.
-        kind: "curve", "beyond" (dotted: what not all seeds have reached), "seed" (thin), "run" (thin, each value holds
-            since the one before), "steps" (each value holds until the next).
+        kind: "curve", "beyond" (dotted: what not all seeds have reached), "seed" (thin), "steps" (each value
+            holds until the next), "points" (with a marker at each value).
     """
 
     entry: int
     name: str
     view: dict[str, str]
-    x: list[float]
+    x: list[float] | list[str]
     y: list[float]
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
@@ -121,14 +129,14 @@ def curves_chart(
     last = max((run.frames[-1] for group in groups for run in group.runs if len(run.frames)), default=0.0)
     if published is not None:
         count = counted(int(published["n_seeds"].max()), "seed")
-        entries.append(Entry(DRQV2, f"{DRQV2}: mean and range of {count}", style.GREY, "dot"))
+        entries.append(Entry(DRQV2, f"{DRQV2}: mean and range of {count}", GREY, "dot"))
         traces += _reference_traces(0, DRQV2, within(published, last))
     for group in groups:
-        entries.append(Entry(group.short, group.title, style.colour(group.setting), style.dash(group.setting)))
+        entries.append(Entry.of(group))
         traces += _group_traces(group, len(entries) - 1, metrics)
     for reference in references:
-        colour = style.colour_of_method(reference.number)
-        entries.append(Entry(reference.short, reference.title, colour, "dot", reference.method in shown))
+        colour, on = colour_of_method(reference.number), reference.method in shown
+        entries.append(Entry(reference.short, reference.title, colour, "dot", on))
         traces += _reference_traces(len(entries) - 1, reference.short, within(reference.curve, last))
     several = any(len(group.runs) > 1 for group in groups)
     choices = {"metric": metrics} if has_success else {}
@@ -140,26 +148,24 @@ def curves_chart(
     return Chart(entries, traces, choices, X_TITLES, y_titles)
 
 
-def speed_chart(groups: Sequence[Group]) -> Chart | None:
-    """Return the speed of each run of one task over its hours of training, None if there is none."""
-    entries: list[Entry] = []
-    traces: list[Trace] = []
-    for group in groups:
-        timed = [run for run in group.runs if len(run.speeds)]
-        if not timed:
-            continue
-        entries.append(Entry(group.short, group.title, style.colour(group.setting), style.dash(group.setting)))
-        for run in timed:  # a row tells the speed since the one before
-            x, y = (_numbers(medians(values)) for values in (run.speed_hours, run.speeds))
-            traces.append(Trace(len(entries) - 1, hover_text(run.path.name), {}, x, y, kind="run"))
-    titles = {"": X_TITLES["time"]}, {"": "frames per second"}
-    return Chart(entries, traces, {}, *titles, height=250) if traces else None
+def history_chart(series: Mapping[str, Sequence[tuple[str, float]]]) -> Chart | None:
+    """Return the ratios of benchmarks by their names, each with its day; None without any."""
+    entries = [Entry(name, name, *colour_of_setting(i)) for i, name in enumerate(series)]
+    traces = [
+        Trace(i, name, {}, [day for day, _ in points], [ratio for _, ratio in points], kind="points")
+        for i, (name, points) in enumerate(series.items())
+    ]
+    return Chart(entries, traces, {}, {"": ""}, {"": "times the baseline"}) if traces else None
 
 
-def medians(values: np.ndarray) -> np.ndarray:
-    """Return the medians of at most 300 windows of consecutive values, [M] -> [min(M, 300)]."""
-    windows = np.array_split(values, min(len(values), _SPEED_POINTS))
-    return np.array([np.median(window) for window in windows])
+def colour_of_setting(number: int) -> tuple[str, str]:
+    """Return colour and dash of a setting by its number."""
+    return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+
+
+def colour_of_method(number: int) -> str:
+    """Return the colour of the curves of another method by its number."""
+    return _OTHERS[number % len(_OTHERS)]
 
 
 def curve_traces(entry: int, name: str, view: dict[str, str], curve: Curve, kind: str = "curve") -> list[Trace]:

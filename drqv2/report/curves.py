@@ -33,9 +33,7 @@ class Curve(NamedTuple):
     beyond: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))
 
 
-def group_curve(
-    runs: Sequence[Run], statistic: Statistic, x_axis: str, metric: str = "returns", most: int = MAX_POINTS
-) -> Curve:
+def group_curve(runs: Sequence[Run], statistic: Statistic, x_axis: str, metric: str = "returns") -> Curve:
     """Return a statistic over seeds with its 95 % bootstrap confidence interval.
 
     Args:
@@ -43,12 +41,11 @@ def group_curve(
         statistic: `statistics.mean` or `iqm`.
         x_axis: "frames" or "hours".
         metric: "returns" or "success".
-        most: number of points of the curve at most.
     """
     seeds = [seed for run in runs if len((seed := series(run, x_axis, metric))[0])]
     if not seeds:
         return Curve(np.zeros(0), np.zeros(0))
-    return curve_over_seeds([seeds], lambda strata: statistic(strata[0]), most)
+    return curve_over_seeds([seeds], lambda strata: statistic(strata[0]), MAX_POINTS)
 
 
 def curve_over_seeds(tasks: Sequence[Sequence[Series]], statistic: StrataStatistic, most: int) -> Curve:
@@ -115,20 +112,6 @@ def values_at(runs: Sequence[Run], frame: int, metric: str = "returns") -> np.nd
     """Return the values at the last evaluation up to `frame` of the runs that got that far, [runs]."""
     values = np.array([value_at(run, frame, metric) for run in runs])
     return values[np.isfinite(values)]
-
-
-def area(run: Run, end: float, metric: str = "returns") -> float:
-    """Return the area under a run's curve up to frame `end`, divided by these frames: a mean over frames.
-
-    The curve is linear between evaluations and begins with the first. NaN if the run did not get as far as `end`, or
-    has no evaluation before it.
-    """
-    frames, own = series(run, "frames", metric)
-    if not len(frames) or not frames[0] < end <= frames[-1]:
-        return float("nan")
-    before = frames < end
-    x, y = np.append(frames[before], end), np.append(own[before], np.interp(end, frames, own))
-    return float(np.trapezoid(y, x) / (end - frames[0]))
 
 
 def last_common(runs: Iterable[Run], metric: str = "returns") -> int | None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from drqv2.config.formatting import show
 from drqv2.errors import UserError
-from drqv2.report import figures, groups, published, runs, tables
+from drqv2.report import charts, groups, published, runs, tables
 from drqv2.report.aggregate import aggregate
+from drqv2.report.charts import Chart
 from drqv2.report.groups import Group
 from drqv2.report.runs import Run
 from drqv2.report.sections import Others, section
@@ -45,7 +44,7 @@ def write(
         history: JSON lines of benchmark results.
         refresh: interval in seconds at which a browser checks for a newer page.
         references: CSV file of curves of other methods.
-        shown: methods of these that charts show from the start, and static figures too.
+        shown: methods of these that charts show from the start.
 
     Raises:
         UserError: a file of curves is invalid, or there is no run and `refresh` is None.
@@ -69,12 +68,13 @@ def write(
         published.read_references(references, shown, omitted) if references else {},
         shown,
     )
-    speed = _history(history, omitted) if history else ""
+    speed = _history(history, omitted) if history else None
     wholes: dict[str, list[Group]] = {}
     tasks: dict[str, list[Group]] = {}
     for group in groups.group(found):
         (wholes if group.runs[0].several else tasks).setdefault(group.task, []).append(group)
-    static = len(tasks) == 1  # several are in the small multiples
+    sections = [section(name, members, others, videos, out.parent) for name, members in tasks.items()]
+    entries = {entry.name: entry for each in sections for entry in each["chart"].entries if entry.on}
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string((_FOLDER / "page.html").read_text("utf-8")).render(
         made=datetime.now().astimezone().isoformat(" ", "minutes"),
@@ -83,10 +83,10 @@ def write(
         number=len(found),
         refresh=refresh,
         unreadable=omitted,
-        multiples=_multiples(tasks, others) if len(tasks) > 1 else None,
+        entries=entries.values(),
         aggregate=aggregate(tasks),
-        wholes=[section(name, members, others, videos, out.parent, False) for name, members in wholes.items()],
-        tasks=[section(name, members, others, videos, out.parent, static) for name, members in tasks.items()],
+        wholes=[section(name, members, others, videos, out.parent) for name, members in wholes.items()],
+        tasks=sections,
         folded=len(tasks) > _FEW_TASKS,
         configs=_configurations(found),
         names=[run.path.name for run in found],
@@ -94,16 +94,6 @@ def write(
     )
     write_atomically(out, page.encode(errors="replace"))  # file names may not be valid UTF-8
     return len(found), omitted
-
-
-def _multiples(tasks: Mapping[str, Sequence[Group]], others: Others) -> dict[str, str]:
-    """Return the small multiples of all tasks for a wide page and, in one column, for a narrow one."""
-    references = {task: others.static(task) for task in tasks}
-    pictures = {
-        name: figures.small_multiples(tasks, others.published, references, columns=columns)
-        for name, columns in {"wide": None, "narrow": 1}.items()
-    }
-    return {name: base64.b64encode(picture).decode() for name, picture in pictures.items()}
 
 
 def _configurations(found: Sequence[Run]) -> dict[str, Any]:
@@ -116,28 +106,10 @@ def _configurations(found: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _history(path: Path, faults: list[str]) -> str:
-    """Return a chart of the benchmark ratios in a file as an HTML fragment, "" without any."""
+def _history(path: Path, faults: list[str]) -> Chart | None:
     series: dict[str, list[tuple[str, float]]] = {}
     for entry in tables.read_json_lines(path, faults):
         ratios = entry.get("ratios")
         for name, ratio in ratios.items() if isinstance(ratios, dict) else ():
-            series.setdefault(name, []).append((entry.get("time", ""), ratio))
-    if not series:
-        return ""
-    figure = go.Figure()
-    for name, points in series.items():
-        figure.add_scatter(x=[x[:10] for x, _ in points], y=[y for _, y in points], mode="lines+markers", name=name)
-    clear = "rgba(0,0,0,0)"
-    figure.update_layout(
-        template="plotly_white",
-        paper_bgcolor=clear,
-        plot_bgcolor=clear,
-        height=420,
-        margin={"l": 50, "r": 20, "t": 12, "b": 48},
-        xaxis={"type": "category"},
-        yaxis={"title": {"text": "times the baseline"}, "rangemode": "tozero"},
-        legend={"orientation": "h", "y": -0.15},
-    )
-    config = {"displaylogo": False, "responsive": True, "displayModeBar": False}
-    return str(figure.to_html(full_html=False, include_plotlyjs=False, config=config))
+            series.setdefault(name, []).append((entry.get("time", "")[:10], ratio))
+    return charts.history_chart(series)

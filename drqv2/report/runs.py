@@ -36,7 +36,6 @@ class Run:
         success: fraction of successful episodes of each evaluation, [N]; NaN where the environment does not report it.
         hours: hours of training at each evaluation, [N].
         speeds: environment frames per second in each row of train.csv, [M].
-        speed_hours: hours of training at each of these rows, [M].
         starts: the entries of starts.jsonl, one per start or resume.
         videos: evaluation videos, oldest first.
         faults: messages about what could not be read.
@@ -57,7 +56,6 @@ class Run:
     success: np.ndarray
     hours: np.ndarray
     speeds: np.ndarray
-    speed_hours: np.ndarray
     starts: list[dict[str, Any]]
     videos: list[Path]
     faults: list[str]
@@ -124,8 +122,7 @@ def read(path: Path) -> Run:
     rows = read_table(path / "eval.csv", ("frame", "episode_reward", "total_time"), faults)
     rows.sort(key=lambda row: row[1][0])
     frames, returns, seconds = np.array([values for _, values in rows]).reshape(-1, 3).T
-    speed = np.array([values for _, values in read_table(path / "train.csv", ("total_time", "fps"), faults)])
-    speed_seconds, speeds = speed.reshape(-1, 2).T
+    speeds = np.array([fps for _, (fps,) in read_table(path / "train.csv", ("fps",), faults)])
     videos = [video for video in path.glob("eval_video/*.mp4") if video.stem.isdecimal()]
     end -= config["action_repeat"] * _steps_per_round(config)
     run = Run(
@@ -139,7 +136,6 @@ def read(path: Path) -> Run:
         success=np.array([number(row, "success") for row, _ in rows]),
         hours=seconds / 3600,
         speeds=speeds,
-        speed_hours=speed_seconds / 3600,
         starts=read_json_lines(path / "starts.jsonl", faults),
         videos=sorted(videos, key=lambda video: int(video.stem)),
         faults=faults + [f"{p.name} was damaged and is in quarantine" for p in sorted(path.glob("quarantine/*"))],

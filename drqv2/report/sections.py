@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from drqv2.config.formatting import column_name, rewards_of
 from drqv2.evaluation.statistics import interval, iqm, mean
-from drqv2.report import charts, figures, films
-from drqv2.report.comparison import improvement, written
+from drqv2.report import charts
+from drqv2.report.aggregate import improvement, written
 from drqv2.report.curves import last_common, values_at
 from drqv2.report.groups import Group, has_interval, warnings
 from drqv2.report.published import DRQV2, Published, Reference
@@ -30,7 +32,7 @@ class Others:
     Attributes:
         published: those of DrQ-v2 by task.
         references: those of other methods by task.
-        shown: methods of these that are shown from the start and in static figures.
+        shown: methods of these that are shown from the start.
     """
 
     published: dict[str, Published] = field(default_factory=dict)
@@ -41,14 +43,8 @@ class Others:
         """Return a task's curves of other methods: without DrQ-v2's, where that is drawn already."""
         return [one for one in self.references.get(task, ()) if one.short != DRQV2 or task not in self.published]
 
-    def static(self, task: str) -> list[Reference]:
-        """Return what static figures of a task show of other methods."""
-        return [one for one in self.methods(task) if one.method in self.shown]
 
-
-def section(
-    name: str, groups: Sequence[Group], others: Others, videos: str, folder: Path, static: bool
-) -> dict[str, Any]:
+def section(name: str, groups: Sequence[Group], others: Others, videos: str, folder: Path) -> dict[str, Any]:
     """Return what the template needs for one section.
 
     Args:
@@ -57,7 +53,6 @@ def section(
         others: published curves.
         videos: "embed", "link" or "none".
         folder: where the page is.
-        static: with a static figure, for readers without JavaScript.
     """
     published = others.published.get(name)
     rows = [_row(group) for group in groups]
@@ -72,25 +67,36 @@ def section(
     for row in rows:
         row["cells"] = [row["cells"][i] for i in used]
     every = [run for group in groups for run in group.runs]
-    shown = [
-        video for run in every for video in films.videos(run, videos, folder)
-    ]  # first: it adds to the runs' faults
-    image = base64.b64encode(figures.static_figure(groups, published, others.static(name))).decode() if static else ""
+    shown = [video for run in every for video in _videos(run, videos, folder)]  # first: it adds to the runs' faults
     return {
         "name": name,
         "rewards": rewards_of([name for run in every for name in _played(run)]),
         "several": several_tasks(groups),
         "chart": charts.curves_chart(groups, published, others.methods(name), others.shown),
-        "image": image,
         "frames": [_FRAMES[i] for i in used],
         "rows": rows,
         "success": any(row["success"] for row in rows),
         "compared_with": compared_with,
         "warnings": [(g.short, g.label, message) for g in groups for message in warnings(g, published)],
         "videos": shown,
-        "speed": charts.speed_chart(groups),
         "runs": [_run(run) for run in every],
     }
+
+
+def _videos(run: Run, how: str, folder: Path) -> list[dict[str, str]]:
+    """Return source and caption of a run's newest video; a fault is added to the run if it cannot be read."""
+    if how == "none" or not run.videos:
+        return []
+    path = run.videos[-1]
+    if how == "embed":
+        try:
+            source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
+        except OSError as e:  # just deleted, or not a file
+            run.faults.append(f"{path.name} is omitted ({e.strerror})")
+            return []
+    else:
+        source = quote(os.fsencode(os.path.relpath(path.resolve(), folder.resolve())))
+    return [{"source": source, "caption": f"{run.path.name}: seed {run.seed}, frame {path.stem}"}]
 
 
 def _played(run: Run) -> list[str]:

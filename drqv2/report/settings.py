@@ -40,17 +40,23 @@ class Setting:
     short: str
 
 
-class _Family(NamedTuple):
-    """Settings whose keys are much the same.
+class _Members(NamedTuple):
+    """The runs of a setting.
 
     Attributes:
-        tasks: the regime, and the list of tasks of runs of several.
-        name: what to call these.
+        numbers: of these runs.
+        row: the keys in which settings differ, with their values.
+        given: the keys that the user has given.
+        tasks: the regime, and the list of tasks of runs of several; settings of the same are alike but for some keys.
+        family: what to call these.
         preset: "" without one.
     """
 
+    numbers: list[int]
+    row: dict[str, str]
+    given: dict[str, str]
     tasks: tuple[str, str]
-    name: str
+    family: str
     preset: str
 
 
@@ -59,28 +65,43 @@ def settings(runs: Sequence[Run]) -> dict[int, Setting]:
     values = [_values(run) for run in runs]
     names = sorted({name for own in values for name in own})
     differing = [name for name in names if len({own.get(name, "null") for own in values}) > 1]
-    members: dict[tuple[str, ...], list[int]] = {}
+    alike: dict[tuple[str, ...], list[int]] = {}
     for i, own in enumerate(values):
-        members.setdefault(tuple(own.get(name, "null") for name in differing), []).append(i)
-    rows = [_readable(dict(zip(differing, key, strict=True)), runs) for key in members]
-    families = [_family(runs[numbers[0]]) for numbers in members.values()]
-    given = [{name: value for i in numbers for name, value in runs[i].given.items()} for numbers in members.values()]
-    counts = [len(numbers) for numbers in members.values()]
-    labels = [_full(row, _usual(rows, counts)) for row in rows]
-    shorts = _shorts(rows, counts, families, given)
+        alike.setdefault(tuple(own.get(name, "null") for name in differing), []).append(i)
+    members = [_members(runs, numbers, dict(zip(differing, key, strict=True))) for key, numbers in alike.items()]
+    usual = _usual(members)
     found: dict[int, Setting] = {}
-    for index, (label, short, numbers) in enumerate(zip(labels, shorts, members.values(), strict=True)):
+    for index, (one, short) in enumerate(zip(members, _shorts(members), strict=True)):
+        label = ", ".join(f"{name}={value}" for name, value in one.row.items() if value != usual[name])
         setting = Setting(index, label or ("default settings" if differing else "all runs"), short)
-        for i in numbers:
+        for i in one.numbers:
             found |= dict.fromkeys(map(id, (runs[i], *runs[i].parts)), setting)
     return found
+
+
+def _members(runs: Sequence[Run], numbers: list[int], row: dict[str, str]) -> _Members:
+    """Return the runs of a setting; a task's default is named where it is the same on all tasks of the page."""
+    for name in (name for name, value in row.items() if value == _OF_TASK):
+        every = {_task_defaults(run.task, _regime(run)).get(name) for run in runs}
+        if len(every) == 1:
+            row[name] = show(every.pop())
+    given = {name: value for i in numbers for name, value in runs[i].given.items()}
+    run = runs[numbers[0]]
+    regime, tasks = _regime(run), run.config["tasks"] if run.several else []
+    called = run.task if run.task in TASK_GROUPS else counted(len(tasks), "task")
+    family = f"{regime} {called}" if tasks else regime
+    return _Members(numbers, row, given, (regime, show(tasks)), family, run.given.get("preset", ""))
+
+
+def _regime(run: Run) -> str:
+    return str(run.config.get("regime", FIRST))
 
 
 def _values(run: Run) -> dict[str, str]:
     """Return the keys that affect learning, without those that only repeat another."""
     own = {name: value for name, value in run.config.items() if name not in free_in_a_setting() | _TASK}
     shown = {}
-    usual = {} if run.several else _task_defaults(run.task, str(run.config.get("regime", FIRST)))
+    usual = {} if run.several else _task_defaults(run.task, _regime(run))
     for name, value in own.items():
         if name.startswith("agent.") and name[6:] in own and own[name[6:]] == value:
             continue  # agent.lr is lr
@@ -88,16 +109,6 @@ def _values(run: Run) -> dict[str, str]:
             continue  # it follows the data, which are shown
         shown[name] = _OF_TASK if name in usual and usual[name] == value else show(value)
     return shown
-
-
-def _readable(row: dict[str, str], runs: Sequence[Run]) -> dict[str, str]:
-    """Return a setting's values with the task's default as a value where it is the same on all tasks of the page."""
-    readable = dict(row)
-    for name in (name for name, value in row.items() if value == _OF_TASK):
-        every = {_task_defaults(run.task, str(run.config.get("regime", FIRST))).get(name) for run in runs}
-        if len(every) == 1:
-            readable[name] = show(every.pop())
-    return readable
 
 
 @cache
@@ -125,71 +136,48 @@ def _task_keys(name: str) -> dict[str, Any]:
     return found | leaves(content)
 
 
-def _family(run: Run) -> _Family:
-    regime, preset = str(run.config.get("regime", FIRST)), run.given.get("preset", "")
-    if not run.several:
-        return _Family((regime, ""), regime, preset)
-    names = run.config["tasks"]
-    several = f"{regime} {run.task if run.task in TASK_GROUPS else counted(len(names), 'task')}"
-    return _Family((regime, show(names)), several, preset)
-
-
-def _usual(rows: Sequence[Mapping[str, str]], counts: Sequence[int]) -> dict[str, str]:
+def _usual(members: Sequence[_Members]) -> dict[str, str]:
     """Return the value of each key that most runs have."""
     votes: dict[str, Counter[str]] = {}
-    for row, count in zip(rows, counts, strict=True):
-        for name, value in row.items():
-            votes.setdefault(name, Counter())[value] += count
+    for one in members:
+        for name, value in one.row.items():
+            votes.setdefault(name, Counter())[value] += len(one.numbers)
     return {name: counter.most_common(1)[0][0] for name, counter in votes.items()}
 
 
-def _full(row: Mapping[str, str], usual: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in row.items() if value != usual[name])
-
-
-def _shorts(
-    rows: Sequence[Mapping[str, str]],
-    counts: Sequence[int],
-    families: Sequence[_Family],
-    given: Sequence[Mapping[str, str]],
-) -> list[str]:
+def _shorts(members: Sequence[_Members]) -> list[str]:
     """Return a short label for each setting: its family if there are several, and what differs within it.
 
     What the user has not given follows from preset and agent. It is named where these do not tell settings apart.
     """
     brief, whole = [], []
-    everywhere = _usual(rows, counts)
-    for row, family, own in zip(rows, families, given, strict=True):
-        mine = [i for i, other in enumerate(families) if other == family]
-        usual = _usual([rows[i] for i in mine], [counts[i] for i in mine])
+    everywhere = _usual(members)
+    for one in members:
+        usual = _usual([other for other in members if (other.tasks, other.preset) == (one.tasks, one.preset)])
         unusual = {
             name: value
-            for name, value in sorted(row.items(), key=lambda item: (item[0] != _AGENT, item[0] not in own))
-            if value != usual[name] or (name in own and value != everywhere[name])
+            for name, value in sorted(one.row.items(), key=lambda item: (item[0] != _AGENT, item[0] not in one.given))
+            if value != usual[name] or (name in one.given and value != everywhere[name])
         }
-        parts = [middle(family.name, _LONGEST_VALUE)] if len({one.tasks for one in families}) > 1 else []
-        if family.preset and len({one.preset for one in families}) > 1:
-            parts.append(f"preset={family.preset}")
-        told = {name: value for name, value in unusual.items() if name == _AGENT or name in own or not own}
-        brief.append(_text(parts, told, row, own))
-        whole.append(_text(parts, unusual, row, own))
+        parts = [middle(one.family, _LONGEST_VALUE)] if len({other.tasks for other in members}) > 1 else []
+        if one.preset and len({other.preset for other in members}) > 1:
+            parts.append(f"preset={one.preset}")
+        told = {name: value for name, value in unusual.items() if name in {_AGENT, *one.given} or not one.given}
+        brief.append(_text(parts, told, one))
+        whole.append(_text(parts, unusual, one))
     unclear = {text for text, count in Counter(brief).items() if count > 1}
-    usual_name = "default settings" if any(rows) else "all runs"
+    usual_name = "default settings" if everywhere else "all runs"
     texts = [
         (every if text in unclear else text or every) or usual_name for text, every in zip(brief, whole, strict=True)
     ]
-    seen: Counter[str] = Counter()
     repeated = {text for text, count in Counter(texts).items() if count > 1}
-    for i, text in enumerate(texts):
-        seen[text] += 1
-        if text in repeated:
-            texts[i] = f"{text} ({seen[text]})"
-    return texts
+    return [f"{text} ({texts[: i + 1].count(text)})" if text in repeated else text for i, text in enumerate(texts)]
 
 
-def _text(parts: Sequence[str], told: Mapping[str, str], row: Mapping[str, str], given: Mapping[str, str]) -> str:
+def _text(parts: Sequence[str], told: Mapping[str, str], members: _Members) -> str:
     """Return a short label of a family's name and of keys with their values, of which some say nothing more."""
     implied = {"agent_dir"} if _AGENT in told else set()
+    row, given = members.row, members.given
     if row.get("envs_per_task") == row.get("num_envs"):
         implied.add("num_envs")
     shown = {name: value for name, value in told.items() if name not in implied}

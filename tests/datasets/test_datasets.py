@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from drqv2.datasets import __main__ as tool
 from drqv2.datasets import formats
+from drqv2.datasets.columns import Layout, to_frames
 from drqv2.datasets.episodes import Episode, Unusable, problems
-from drqv2.datasets.images import Layout, to_frames
 from drqv2.datasets.origin import origin
 from drqv2.envs.images import Image
 from drqv2.errors import UserError

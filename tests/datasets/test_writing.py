@@ -20,7 +20,6 @@ from safetensors.numpy import save_file
 from drqv2.datasets import __main__ as tool
 from drqv2.datasets import formats, writing
 from drqv2.datasets.episodes import Episode
-from drqv2.datasets.hdf5_errors import disk_errors
 from drqv2.datasets.origin import origin
 
 pytest.importorskip("h5py")
@@ -351,19 +350,6 @@ def test_a_full_disk_is_noticed_before_the_library_loses_what_it_holds_back(
     assert "cannot be written (No space left on device); choose a place elsewhere" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir() if path != local_minari) == ["data"]
     assert not list(local_minari.rglob("*"))
-
-
-@pytest.mark.parametrize("error", [OSError(28, "x"), RuntimeError("Can't close (errno = 28, error message = 'x')")])
-def test_errors_that_python_can_only_print_end_the_writing(error: Exception, tmp_path: Path) -> None:
-    class Deleted:
-        def __del__(self) -> None:
-            raise error
-
-    with pytest.raises(OSError, match="No space left") as raised, disk_errors(tmp_path):
-        Deleted()
-    assert raised.value.errno == 28
-    with pytest.raises(OSError, match="No space left"), disk_errors(tmp_path):
-        raise RuntimeError("Can't close (errno = 28)")
 
 
 KILLED = """

@@ -13,15 +13,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drqv2.evaluation.over_tasks import (
+from drqv2.evaluation.statistics import (
     improvement_interval,
     iqm_over_tasks,
     mean_over_tasks,
     optimality_gap,
     performance_profile,
     probability_of_improvement,
+    stratified_interval,
 )
-from drqv2.evaluation.statistics import stratified_interval
 
 
 def matrix(seeds: int, tasks: int, offset: int) -> np.ndarray:

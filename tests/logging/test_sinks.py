@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import math
 import os
@@ -14,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drqv2.logging.logger import Logger
 from drqv2.logging.provenance import git_commit
-from drqv2.logging.sinks.events import gif
 from drqv2.system.files import Appender
 from tests.patience import PATIENCE
 from video import VideoRecorder
@@ -164,81 +161,6 @@ def test_dropped_sink_works_again_after_a_resume(tmp_path: Path, monkeypatch: py
     events = EventAccumulator(str(tmp_path / "tb"))
     events.Reload()
     assert [p.step for p in events.Scalars("train/loss")] == [1000, 3000]
-
-
-def evaluated(run_dir: Path, video: Path | None) -> dict[str, Any]:
-    """Log one evaluation; return the logger's state after it."""
-    logger = Logger(run_dir, use_tb=True)
-    log(logger, 1000, "eval", episode_reward=7.5)
-    if video is not None:
-        logger.log_video("eval/video", video, 1000)
-    state = logger.state_dict()
-    logger.close()
-    return state
-
-
-def resumed(run_dir: Path, state: dict[str, Any], **size: int) -> EventAccumulator:
-    """Go on from a state with a second evaluation; return what TensorBoard then reads."""
-    logger = Logger(run_dir, use_tb=True)
-    logger.load_state_dict(state)
-    log(logger, 2000, "eval", episode_reward=8.5)
-    logger.close()
-    events = EventAccumulator(str(run_dir / "tb"), size)
-    events.Reload()
-    return events
-
-
-@pytest.mark.parametrize("content", [None, b"", b"no video"])
-def test_tensorboard_skips_a_missing_video(
-    tmp_path: Path, mp4: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
-) -> None:
-    state = evaluated(tmp_path, mp4)
-    mp4.unlink() if content is None else mp4.write_bytes(content)
-    events = resumed(tmp_path, state, scalars=0)
-    assert [p.step for p in events.Scalars("eval/episode_reward")] == [1000, 2000]
-    assert "skips" in caplog.text
-
-
-@pytest.mark.parametrize("absolute", [True, False])
-def test_a_video_outside_of_the_run_is_not_read(
-    tmp_path: Path, mp4: Path, caplog: pytest.LogCaptureFixture, absolute: bool
-) -> None:
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    mp4.rename(tmp_path / "private.mp4")
-    state = evaluated(run_dir, None)
-    name = str(tmp_path / "private.mp4") if absolute else "../private.mp4"
-    (saved,) = [sink for sink in state["sinks"].values() if "newest" in sink]
-    saved["newest"] = [[1000, [], [["eval/video", name]]]]
-    events = resumed(run_dir, state, images=0)
-    assert events.Tags()["images"] == []
-    assert "outside the run's directory" in caplog.text
-
-
-def test_a_clip_of_a_video(mp4: Path) -> None:
-    data, (height, width) = gif(mp4)
-    assert (height, width) == (128, 128)
-    picture: Any = Image.open(io.BytesIO(data))
-    assert 40 <= picture.n_frames <= 80
-    seconds = 0.0
-    bright = []
-    for i in range(picture.n_frames):
-        picture.seek(i)
-        seconds += picture.info["duration"] / 1000
-        bright.append(int(np.asarray(picture.convert("L")).mean(0).argmax()))
-    assert seconds == pytest.approx(4.0, rel=0.1)
-    assert bright[0] < 20
-    assert bright[-1] > 100
-    assert bright == sorted(bright)
-
-
-def test_tensorboard_shows_clips_also_after_a_resume(tmp_path: Path, mp4: Path) -> None:
-    state = evaluated(tmp_path, mp4)
-    events = resumed(tmp_path, state, images=0, scalars=0)
-    (image,) = events.Images("eval/video")
-    assert image.step == 1000
-    assert image.encoded_image_string[:4] == b"GIF8"
-    assert [(p.step, p.value) for p in events.Scalars("eval/episode_reward")] == [(1000, 7.5), (2000, 8.5)]
 
 
 def test_tensorboard_knows_the_hyper_parameters(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from drqv2.config.formatting import counted
 from drqv2.evaluation.statistics import iqm, mean
-from drqv2.report import charts, figures, groups, published, runs, sections
-from drqv2.report.curves import area, group_curve, values_at
+from drqv2.report import groups, published, runs, sections
+from drqv2.report.curves import group_curve, values_at
 from tests.report.made_runs import ROOT, make_run
 
 
@@ -29,7 +29,6 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     assert run.returns.tolist() == [1, 5, 3]
     assert run.hours.tolist() == pytest.approx([0, 0.1, 0.2])
     assert run.speeds.tolist() == [90, 110]
-    assert run.speed_hours.tolist() == pytest.approx([11 / 3600, 20 / 3600])
     assert run.fps == 100
     assert run.config["agent.lr"] == 1e-4
     assert run.starts == [{"commit": "abc"}]
@@ -178,15 +177,6 @@ def test_returns_at_a_frame(tmp_path: Path) -> None:
     assert values_at(made, 1_000_000).tolist() == []
 
 
-def test_area_is_the_mean_over_frames(tmp_path: Path) -> None:
-    (run,) = read(make_run(tmp_path / "run", [0, 10, 30]))
-    assert area(run, 20_000) == pytest.approx((5 + 20) / 2)
-    assert area(run, 10_000) == pytest.approx(5)
-    assert area(run, 15_000) == pytest.approx((5 * 10 + 15 * 5) / 15)  # linear between evaluations
-    assert np.isnan(area(run, 20_001))
-    assert np.isnan(area(run, 0))
-
-
 def test_a_run_that_has_not_learned_is_found_among_negative_returns(tmp_path: Path) -> None:
     made = [make_run(tmp_path / str(s), [-1500, -300, -160 + 10 * s], seed=s) for s in (1, 2)]
     made.append(make_run(tmp_path / "dead", [-1500, -1490, -1500], seed=3))
@@ -205,8 +195,6 @@ def test_a_seed_that_ends_before_others_is_named(tmp_path: Path) -> None:
         read(*(make_run(tmp_path / f"four{s}", [0, value], seed=s) for s, value in enumerate([0, 2, 4, 9])))
     )
     assert sections._row(four[0])["latest"].endswith("], IQM 3 at 10,000")
-    picture = figures.static_figure([group], None).decode()
-    assert picture != figures.static_figure(groups.group(read(*made[:2])), None).decode()
 
 
 def test_warnings(tmp_path: Path) -> None:
@@ -242,17 +230,6 @@ def test_published_curves_of_all_tasks() -> None:
         assert (curve["mean"] <= curve["max"]).all()
 
 
-def test_a_dip_of_the_speed_is_seen_in_long_runs() -> None:
-    speeds = np.full(10_000, 1000.0)
-    speeds[3000:3500] = 500.0
-    speeds[::100] = 10.0  # a slow row now and then
-    thinned = charts.medians(speeds)
-    assert len(thinned) == 300
-    assert set(thinned) == {500, 1000}
-    assert 14 <= (thinned == 500).sum() <= 16
-    assert charts.medians(speeds[:200]).tolist() == speeds[:200].tolist()
-
-
 HEAD = "task,frame,mean,std,min,max,n_seeds\n"
 
 
@@ -275,9 +252,3 @@ def test_damaged_rows_of_published_curves_are_counted(tmp_path: Path, row: str, 
     faults: list[str] = []
     assert published.read_published(path, faults)["cheetah_run"]["mean"].tolist() == [1, 5]
     assert [counted(bad, "damaged row") in fault for fault in faults] == [True] * bool(bad)
-
-
-def test_static_figure(tmp_path: Path) -> None:
-    made = [make_run(tmp_path / str(s), [1, 2, s], seed=s) for s in (1, 2)]
-    picture = figures.static_figure(groups.group(read(*made)), None)
-    assert picture.startswith(b"<?xml")

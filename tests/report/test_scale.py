@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from pathlib import Path
@@ -39,7 +38,7 @@ def test_a_page_of_48_runs_of_20_settings(tmp_path: Path) -> None:
     report.main([str(tmp_path)])
     page = tmp_path / "report.html"
     assert page.stat().st_size < 8e6  # of these plotly has 5
-    curves, _ = charts(page.read_text("utf-8"))
+    curves, *_ = charts(page.read_text("utf-8"))
     own = [entry for entry in curves["entries"] if entry["on"] and "published" not in entry["name"]]
     assert len(own) == 20
     assert len({entry["name"] for entry in own}) == 20
@@ -167,18 +166,13 @@ def test_curves_of_other_methods_are_there_but_hidden(tmp_path: Path) -> None:
 def test_curves_of_other_methods_can_be_switched_on(tmp_path: Path) -> None:
     make_run(tmp_path / "run", [1, 2, 3], every=200_000, task_name="walker_walk")
 
-    def picture(*words: str) -> str:
+    def shown(*words: str) -> set[str]:
         report.main([str(tmp_path), *words])
         text = (tmp_path / "report.html").read_text("utf-8")
-        on = [entry["name"].partition(",")[0] for entry in charts(text)[0]["entries"] if entry["on"]]
-        assert ("DreamerV3" in on, "MR.Q" in on) == (bool(words), False)
-        return base64.b64decode(text.partition("svg+xml;base64,")[2].partition('"')[0]).decode()
+        return {entry["name"] for entry in charts(text)[0]["entries"] if entry["on"]}
 
-    assert "DreamerV3" not in picture()
-    with_others = picture("reference=[dreamerv3,tdmpc2]")
-    assert "DreamerV3, published" in with_others
-    assert "TD-MPC2, published" in with_others
-    assert "MR.Q" not in with_others
+    before = shown()
+    assert shown("reference=[dreamerv3,tdmpc2]") - before == {"DreamerV3, published", "TD-MPC2, published"}
 
 
 def test_curves_of_other_methods_are_those_of_the_same_task(tmp_path: Path) -> None:

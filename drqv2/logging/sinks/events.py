@@ -1,4 +1,4 @@
-"""TensorBoard event files, with videos as small GIFs, since TensorBoard cannot show mp4 files.
+"""TensorBoard event files.
 
 TensorBoard's own writer hands records to a thread, which a full disk kills. Here the caller writes each row atomically,
 in the format of TensorBoard's `RecordWriter`.
@@ -7,23 +7,17 @@ in the format of TensorBoard's `RecordWriter`.
 from __future__ import annotations
 
 import io
-import logging
 import os
 import socket
 import time
 from collections.abc import Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from drqv2.logging.sinks import FileSink
 from drqv2.system.files import Appender
 
-_log = logging.getLogger(__name__)
-
-_GIF_SIDE = 128  # pixels
-_GIF_FRAMES = 80
-_Row = list[Any]  # frame, points as [tag, value], clips as [tag, path]
+_Row = list[Any]  # frame, points as [tag, value]
 
 
 class EventFiles(FileSink):
@@ -38,26 +32,24 @@ class EventFiles(FileSink):
 
     def __init__(self, folder: Path, hparams: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self._run_dir = folder.resolve().parent
         # TensorBoard reads files in the order of their names.
         self._path = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
         self._newest: list[_Row] = []  # the rows written at the last frame
         self._hparams = hparams or {}
 
     def write(self, points: Mapping[str, float], frame: int) -> None:
-        self._write([frame, [list(point) for point in points.items()], []])
+        self._write([frame, [list(point) for point in points.items()]])
 
-    def video(self, tag: str, path: Path, frame: int) -> None:
-        self._write([frame, [], [[tag, str(path.resolve().relative_to(self._run_dir))]]])
+    def video(self, tag: str, path: Path, frame: int) -> None: ...  # TensorBoard cannot show mp4 files
 
     def _append_unwritten(self) -> None:
         rows = [*self._newest, *self._unwritten]
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = Appender(self._path, ".tfevents")
-            self._file.append(_records([*self._first_events(rows[0][0]), *self._events(rows)]))
+            self._file.append(_records([*self._first_events(rows[0][0]), *_events(rows)]))
         else:
-            self._file.append(_records(self._events(self._unwritten)))
+            self._file.append(_records(_events(self._unwritten)))
         self._newest = [row for row in rows if row[0] == rows[-1][0]]
 
     def _first_events(self, frame: int) -> list[Any]:
@@ -72,27 +64,6 @@ class EventFiles(FileSink):
         summaries = hparams(values, {"eval/episode_reward": 0.0})
         return [Event(file_version="brain.Event:2"), start, *(Event(step=frame, summary=s) for s in summaries)]
 
-    def _events(self, rows: list[_Row]) -> list[Any]:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        events = []
-        for frame, points, clips in rows:
-            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in points]
-            for tag, path in clips:
-                video = (self._run_dir / path).resolve()
-                try:
-                    if not video.is_relative_to(self._run_dir):  # the path may come from a snapshot
-                        raise ValueError("it is outside the run's directory")
-                    data, (height, width) = gif(video)
-                except Exception as error:  # for a damaged or deleted file, decoders raise anything
-                    _log.warning("TensorBoard skips %s (%s: %s).", path, type(error).__name__, error)
-                    continue
-                image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
-                values.append(Summary.Value(tag=tag, image=image))
-            events += [Event(step=frame, summary=Summary(value=[value])) for value in values]
-        return events
-
     def state_dict(self) -> dict[str, Any]:
         self._flush(sync=True)
         return {"newest": list(self._newest), "unwritten": list(self._unwritten)}
@@ -100,6 +71,17 @@ class EventFiles(FileSink):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._close_file()
         self._newest, self._unwritten = list(state["newest"]), list(state["unwritten"])
+
+
+def _events(rows: list[_Row]) -> list[Any]:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    return [
+        Event(step=frame, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)]))
+        for frame, points in rows
+        for tag, value in points
+    ]
 
 
 def _records(events: list[Any]) -> bytes:
@@ -111,27 +93,3 @@ def _records(events: list[Any]) -> bytes:
         event.wall_time = time.time()
         writer.write(event.SerializeToString())
     return buffer.getvalue()
-
-
-def gif(path: Path) -> tuple[bytes, tuple[int, int]]:
-    """Convert an mp4 to a GIF of at most 80 frames and 128 pixels per side, at the original speed.
-
-    Returns:
-        The GIF file's bytes, and (height, width).
-    """
-    import imageio.v3 as iio
-    from PIL import Image
-
-    images = []
-    with iio.imopen(path, "r", plugin="FFMPEG") as video:  # type: ignore[call-overload]
-        metadata = video.metadata()
-        every = max(1, -(-round(metadata["duration"] * metadata["fps"]) // _GIF_FRAMES))
-        for frame in islice(video.iter(), 0, None, every):
-            image = Image.fromarray(frame)
-            image.thumbnail((_GIF_SIDE, _GIF_SIDE))
-            # Ten times as fast as the GIF writer's default palette, and a fifth of the size.
-            images.append(image.quantize(method=Image.Quantize.FASTOCTREE))
-    buffer = io.BytesIO()
-    milliseconds = max(20, round(1000 * every / metadata["fps"]))  # browsers slow down faster GIFs
-    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0)
-    return buffer.getvalue(), (images[0].height, images[0].width)

@@ -1,10 +1,15 @@
-"""Differences over pairs of runs, against numbers computed by hand."""
+"""Differences over pairs of runs, and areas under curves, against numbers computed by hand."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
-from drqv2.report.paired import Difference, difference
+import pytest
+
+from benchmarks.paired import Difference, area, difference
+from drqv2.report import runs
+from tests.report.made_runs import make_run
 
 
 def values(task: str, *returns: float) -> dict[tuple[str, int], float]:
@@ -55,3 +60,12 @@ def test_a_task_with_two_pairs_has_no_interval() -> None:
     found = difference(values("a", 0, 0, 0) | values("b", 0, 0), values("a", 1, 2, 3) | values("b", 1, 2))
     assert (found.pairs, found.mean, bounds(found)) == (5, (2 + 1.5) / 2, None)
     assert found.better_bounds is None
+
+
+def test_area_is_the_mean_over_frames(tmp_path: Path) -> None:
+    run = runs.read(make_run(tmp_path / "run", [0, 10, 30]))
+    assert area(run, 20_000) == pytest.approx((5 + 20) / 2)
+    assert area(run, 10_000) == pytest.approx(5)
+    assert area(run, 15_000) == pytest.approx((5 * 10 + 15 * 5) / 15)  # linear between evaluations
+    assert math.isnan(area(run, 20_001))
+    assert math.isnan(area(run, 0))

@@ -1,4 +1,4 @@
-"""Differences between two settings, from pairs of runs with the same task and seed."""
+"""Differences between two settings, from pairs of runs with the same task and seed, and what is compared: areas."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drqv2.evaluation.over_tasks import improvement_interval, mean_over_tasks, probability_of_improvement
-from drqv2.evaluation.statistics import Interval, stratified_interval
+from drqv2.evaluation.statistics import (
+    Interval,
+    improvement_interval,
+    mean_over_tasks,
+    probability_of_improvement,
+    stratified_interval,
+)
+from drqv2.report.curves import series
+from drqv2.report.runs import Run
 
 Pair = tuple[str, int]  # task and seed
 
@@ -60,3 +67,17 @@ def difference(first: Mapping[Pair, float], other: Mapping[Pair, float]) -> Diff
         float(probability_of_improvement(after, before)),
         improvement_interval(after, before),
     )
+
+
+def area(run: Run, end: float) -> float:
+    """Return the area under a run's curve up to frame `end`, divided by these frames: a mean over frames.
+
+    The curve is linear between evaluations and begins with the first. NaN if the run did not get as far as `end`, or
+    has no evaluation before it.
+    """
+    frames, own = series(run, "frames", "returns")
+    if not len(frames) or not frames[0] < end <= frames[-1]:
+        return float("nan")
+    before = frames < end
+    x, y = np.append(frames[before], end), np.append(own[before], np.interp(end, frames, own))
+    return float(np.trapezoid(y, x) / (end - frames[0]))
