@@ -1,10 +1,7 @@
 """What a snapshot keeps of an agent.
 
-An object with `state_dict` and `load_state_dict` is saved and restored by them. Otherwise its attributes are walked, at
-any depth: modules (with their plain attributes, buffers, frozen parameters, training flags), tensors, arrays,
-generators, plain values, containers, plain objects. Modules, generators, objects and tensors of the same shape are
-restored in place, the rest is replaced. Functions, classes, enums and the like are constants. A warning names
-everything else. An agent that rebuilds optimizers, unties weights or keeps views of a tensor needs a `state_dict`.
+docs/porting.md ("What a snapshot keeps") is the contract: `state_dict` where an object has it, else its attributes, at
+any depth.
 
 A state is a tree of plain values and nodes {"kind": ..., "id": its number in a memo of what occurs twice, ...}.
 """
