@@ -35,8 +35,8 @@ REPLAY = (
     Key(
         "replay_fading",
         Float(0, 1, above=True),
-        "Factor by which a transition is drawn more rarely for each one that came after it, down to a tenth.",
-        null="all are drawn alike",
+        "Factor on a transition's probability for each newer one, down to a tenth.",
+        null="uniform",
         legacy=None,
     ),
     free("keep_replay", Bool(), "Keep the stored episodes when the run has reached its end."),
@@ -47,7 +47,7 @@ LEARNER = (
         Int(1),
         "Agent steps collected between two rounds of updates.",
         "agent steps",
-        null="one of each environment",
+        null="one per environment",
         legacy=None,
     ),
     Key(
@@ -116,7 +116,7 @@ SPQ = (
     fixed(
         "agent.convolutions",
         Choice("patch", "strided"),
-        "Those of the encoder, with 4 or 10 million multiplications an image. For agent=spq.",
+        "The encoder's convolutions, with 4 or 10 million multiplications an image. For agent=spq.",
     ),
     fixed("agent.horizon", Int(1), "As nstep: transitions of a segment and of a return. For agent=spq.", "agent steps"),
     Key("agent.infonce", Float(0), "Weight of the contrastive loss. For agent=spq."),

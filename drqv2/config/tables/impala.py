@@ -35,7 +35,7 @@ ROLLOUT = (
     free(
         "actor_hang_seconds",
         Float(1),
-        "Time that a step of an actor, or a reset, may take; then the actor is replaced.",
+        "Time that an actor's step or reset may take before the actor is replaced.",
         "seconds",
     ),
     free(
@@ -71,7 +71,7 @@ AGENT = (
     Key(
         "agent.reward_clipping",
         Choice("none", "abs_one", "soft_asymmetric"),
-        "Rewards as they are, within [-1, 1], or 5 tanh(r / 5), times 0.3 where negative.",
+        "Rewards unchanged, clipped to [-1, 1], or 5 tanh(r / 5), times 0.3 where negative.",
     ),
     Key(
         "agent.rho_clip",

@@ -29,7 +29,7 @@ TASKS = (
         Tasks(TASK_GROUPS),
         "Tasks that one agent learns: dm_control's, metaworld:NAME, envpool:NAME, gymnasium:NAME. Keys that count "
         "frames or steps count those of one task.",
-        null="the task task_name alone",
+        null="only the task task_name",
     ),
     fixed("envs_per_task", Int(1), "Environments of each task.", "environments"),
     fixed(

@@ -17,7 +17,7 @@ DATA = (
     fixed(
         "clip_actions",
         Bool(),
-        "Clip the data's actions to [-1, 1], instead of refusing data with others.",
+        "Clip the data's actions to [-1, 1] instead of refusing others.",
         legacy=False,
     ),
     free("then", Choice("drqv2"), "What the run continues with after offline_frames.", null="nothing: it ends"),

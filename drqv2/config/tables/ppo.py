@@ -18,15 +18,15 @@ ROLLOUT = (
     free(
         "vector",
         Choice("auto", "processes", "serial"),
-        "How environments are stepped: in processes, all in this one (for debugging), or auto: by the threads of "
-        "EnvPool or by your own gymnasium.vector.VectorEnv where they are theirs, else in processes.",
+        "How environments are stepped: in processes, all in this one (for debugging), or auto: by EnvPool's "
+        "threads, by your own gymnasium.vector.VectorEnv, or otherwise in processes.",
     ),
     free(
         "envs_per_process",
         Int(1),
         "Environments that share a process; the results are the same.",
         "environments",
-        null="so many that there is a process for each core",
+        null="enough for one process per core",
         legacy=None,
     ),
     free("envs_per_recv", Int(1), "EnvPool only: act on those that are ready first.", "environments", null="all"),
@@ -35,7 +35,7 @@ ROLLOUT = (
     fixed(
         "steps_per_collect",
         Int(1),
-        "The same in agent steps, a multiple of horizon.",
+        "Agent steps collected for one update, a multiple of horizon.",
         "agent steps",
         null="num_envs segments",
         legacy=None,
@@ -50,9 +50,12 @@ ROLLOUT = (
 )
 SNAPSHOTS = (
     *shared.SNAPSHOTS,
-    free("snapshot_every_epochs", Int(1), "Updates between two snapshots at most.", "updates"),
+    free("snapshot_every_epochs", Int(1), "Maximum number of updates between two snapshots.", "updates"),
 )
-RECORDS = (*shared.RECORDS, free("log_every_seconds", Float(0), "Least time between two rows of train.csv.", "seconds"))
+RECORDS = (
+    *shared.RECORDS,
+    free("log_every_seconds", Float(0), "Minimum time between two rows of train.csv.", "seconds"),
+)
 AGENT = (
     *shared.POLICY,
     fixed(

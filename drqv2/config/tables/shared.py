@@ -116,9 +116,9 @@ TASK = (
     free(
         "env_timeout_seconds",
         Float(0, above=True),
-        "Time that a reset or a step of an environment in its own process may take; then the process is replaced. "
-        "Those of IMPALA's actors have actor_hang_seconds. Of environments that share a process each has this time, "
-        "and one that hangs is noticed after at most twice as long.",
+        "Time that a reset or a step of an environment in its own process may take before the process is replaced. "
+        "Where environments share a process, each has this time, and one that hangs is noticed after at most twice "
+        "as long. IMPALA's actors have actor_hang_seconds.",
         "seconds",
         legacy=300.0,
     ),
@@ -219,7 +219,7 @@ SNAPSHOTS = (
     free(
         "snapshot_keep_last",
         Int(-1),
-        "Further weights_FRAME.pt to keep, of the last evaluations; -1: of all.",
+        "Weights of the last evaluations to keep as weights_FRAME.pt; -1: of all.",
         "files",
         legacy=0,
     ),
