@@ -60,7 +60,7 @@ from drqv2.system import files
 
 _EVALUATION = 2**31  # index of this evaluation; those during training count from 0
 _FILM = "0,1,2,3"
-_GRID_FPS = 25  # pictures per second of simulated time, of several tasks: each is drawn as often as there are tasks
+_GRID_FPS = 25  # pictures per second of simulated time with several tasks, each of which is drawn in every picture
 Policy = Callable[[Any, int], np.ndarray]  # time step, number of its episode -> action
 
 
@@ -234,7 +234,7 @@ def _export(
 def _table(
     played: Sequence[str], results: Sequence[Sequence[EpisodeResult]], action_repeat: int, several: bool
 ) -> list[str]:
-    """Return the lines of the table; before them, where it matters, which rewards these are."""
+    """Return the table's lines, below one that names the rewards where that matters."""
     rewards = rewards_of(played)
     lines = tasks_table(played, results) if several else episodes_table(results[0], action_repeat)
     return [rewards, *lines] if rewards else lines
@@ -273,7 +273,7 @@ def _cells(
 def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
     """Change a run's configuration for evaluation and resolve it on this machine."""
     cfg.device, cfg.compile, cfg.num_eval_envs = args.device, "auto", args.num_envs
-    cfg.precision = "auto" if cfg.precision == "bf16" else cfg.precision  # the run's machine may have been another
+    cfg.precision = "auto" if cfg.precision == "bf16" else cfg.precision  # the run may be from another machine
     cfg.replay_buffer_size = 10**9  # unused, but checked against the length of episodes
     if "device" in cfg.agent:
         cfg.agent.device = args.device

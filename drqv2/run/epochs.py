@@ -79,7 +79,7 @@ class Epochs:
         self._stop_return: float | None = cfg.stop_return
 
     def start(self, hooks: Hooks, epochs: float = math.inf) -> None:
-        """Start or resume with these hooks, for so many epochs; evaluate at the start of a run.
+        """Start or resume with these hooks, for that many epochs; evaluate at the start of a run.
 
         Raises:
             UserError: hooks or keys would have no effect, or a hook has raised after an evaluation.
@@ -114,7 +114,7 @@ class Epochs:
         An epoch may end: a snapshot, an evaluation, hooks. Then a snapshot may be due.
 
         Args:
-            evaluate: whether the epoch ends here; it does, too, where a training return calls for an evaluation.
+            evaluate: whether the epoch ends here; it also ends where a training return triggers an evaluation.
             save: whether a snapshot is due in any case.
 
         Returns:
@@ -233,7 +233,7 @@ class Epochs:
         return stats, score, improved
 
     def _warn_without_objective(self, stats: EvalStats) -> None:
-        """Warn once if the logs do not have what a sweep wants: at the end it would be too late."""
+        """Warn once if the logs lack the column that a sweep maximizes; at the end it would be too late."""
         run, name = self.run, self.run.cfg.objective
         if not name or self._objective_checked:
             return
@@ -329,7 +329,7 @@ class Epochs:
         )
 
     def summary(self) -> RunSummary:
-        """Return statistics of the run so far."""
+        """Return the run's statistics so far."""
         run, p = self.run, self.run.progress
         update, train = self._spent(run.update_phases), run.timer.total_time()
         return RunSummary(
@@ -352,7 +352,7 @@ class Epochs:
 
 
 def reached(progress: Progress, stop_return: float | None) -> bool:
-    """Return whether stop_return has ended a run where it is; the evaluation at its start does not count."""
+    """Return whether a run has ended by stop_return; the evaluation at its start does not count."""
     known = progress.epoch > 0 and progress.last_eval_step == progress.step
     return known and stop_return is not None and progress.last_return >= stop_return
 

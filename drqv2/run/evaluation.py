@@ -32,7 +32,7 @@ class EpisodeResult(NamedTuple):
     Attributes:
         total: its return.
         steps: its length, agent steps.
-        success: 1.0 if a step of it succeeded, 0.0 if none did, None where the environment does not say.
+        success: 1.0 if a step of it succeeded, 0.0 if none did, None where the environment does not report it.
         info: sums of the numbers in `info` over its steps; None without any.
     """
 
@@ -110,7 +110,7 @@ def play(
         The result of each episode, task by task.
 
     Raises:
-        EnvError: an environment returned something else than it declared.
+        EnvError: an environment returned something other than it declared.
     """
     results = [EpisodeResult()] * (tasks * episodes)
     upcoming = [iter(range(episodes)) for _ in range(tasks)]
@@ -162,7 +162,7 @@ def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder) -> Ev
 
     Raises:
         Stopped: the process was asked to stop.
-        EnvError: an environment returned something else than it declared.
+        EnvError: an environment returned something other than it declared.
         NotFiniteError: a loss or a parameter is NaN or infinite.
     """
     run.require_finite(parameters=True)
