@@ -31,7 +31,7 @@ MEMORY = "; the kernel kills processes with status -9 where memory is short"
 Request = tuple[str, tuple[Any, ...]]
 """A method of the `Environment` and its arguments."""
 Reply = tuple[bool, Any, Any]
-"""Whether it failed; its result, or what to tell of the error; and what has changed, `Environment.progress`."""
+"""Whether it failed; its result, or what to report of the error; and what has changed, `Environment.progress`."""
 
 
 @dataclass
@@ -166,7 +166,7 @@ class EnvProcess:
         self._release = Finalize(self, _kill, (self._pipe, self.process), exitpriority=10)
 
     def _prepare(self) -> None:
-        """Bring the environments of a new process to where those of the last one were, and send it what that got."""
+        """Bring the environments of a new process to the state of the last one's, and send it the pending requests."""
         for i, (failed, result, _) in self._replied(max(_START_SECONDS, self._reply_seconds)).items():
             member = self.members[i]
             member.observation_spec, member.action_spec, member.step_seconds = _raised(result) if failed else result

@@ -13,7 +13,7 @@ from drqv2.system.signals import StoppedEarly
 
 _PROJECT = Path(__file__).resolve().parents[1]
 _LIBRARIES = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-FAULTS = (Exception, SystemExit)  # what an environment's code may raise; SystemExit would end the run without a word
+FAULTS = (Exception, SystemExit)  # what an environment's code may raise; SystemExit would end the run silently
 
 
 @contextmanager

@@ -50,7 +50,7 @@ class GymnasiumVector(VectorEnv):
         obs_type: "pixels", the images of the observations; or "state", their other arrays, flattened and joined.
         image_size: height and width of an image; others are resized by area averaging.
         image_key: which part of a Dict is the image, see `images`.
-        channels: "first" or "last" axis of that image; "auto": what its shape tells.
+        channels: "first" or "last" axis of that image; "auto": inferred from its shape.
 
     Raises:
         UserError: the mode is another, or the spaces cannot be used.
