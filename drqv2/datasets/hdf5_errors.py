@@ -19,8 +19,8 @@ _SPARE = 2**24  # bytes: what the library may hold back
 def disk_errors(folder: Path) -> Iterator[Callable[[int], None]]:
     """Context in which a write that fails raises an OSError.
 
-    The library keeps writes back until its objects are deleted, where Python can only print an error and go on; after
-    several, it may crash. So there must be room for each part before it is written.
+    The library keeps writes back until its objects are deleted, where Python can only print an error; after several, it
+    may crash. So there must be room for each part before it is written.
 
     Args:
         folder: in which the file is.

@@ -10,14 +10,14 @@ import numpy as np
 from drqv2.datasets.episodes import Unusable, not_finite
 from drqv2.envs.images import channels_first, unit_to_uint8
 
-Announce = Callable[[str], None]  # is told how data are read, once for a data set
+Announce = Callable[[str], None]  # called with each line on how data are read, once for a data set
 
 
 class Layout(NamedTuple):
     """How a row of images is laid out.
 
     Attributes:
-        channels: the axis that holds them; auto: what the shape tells.
+        channels: the axis that holds them; auto: inferred from the shape.
         unclear: the axis that holds them where the shape does not tell; empty: such images are refused.
         stacked: whether images may be stacked along the channels, as the public DrQ-v2's are.
     """
@@ -39,7 +39,7 @@ def to_frames(images: np.ndarray, announce: Announce, first_row: int, layout: La
     Args:
         images: a row each: uint8, other integers in [0, 255], or floats in [0, 1], which are multiplied by 255 and
             rounded.
-        announce: is told of numbers that are converted.
+        announce: called with lines on numbers that are converted.
         first_row: number of the first row in its file.
         layout: of a row.
 
