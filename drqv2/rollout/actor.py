@@ -37,7 +37,7 @@ SUSPENDED_SECONDS = 5.0  # between two looks at the actors, where the learner wa
 
 
 class Filled(NamedTuple):
-    """What an actor tells of a rollout."""
+    """What an actor reports about a rollout."""
 
     slot: int
     version: int  # of the weights that it began with
@@ -46,9 +46,9 @@ class Filled(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """What an actor tells before it ends because of an error."""
+    """What an actor reports before it ends because of an error."""
 
-    error: UserError | None  # one for people; None where it is a bug
+    error: UserError | None  # the user's error; None for a bug
     trace: str
 
 
@@ -67,7 +67,7 @@ class ActorSetup:
     seed: Callable[[int, int], int]
 
     def open_env(self, actor: int, restarts: int) -> VectorEnv:
-        """Return an actor's environments; the first actor alone repeats what is to be said of those of all."""
+        """Return an actor's environments; only the first actor's notices are reported, for all."""
         notices.mute()  # the learner has made one, too
         env = self.make_env(actor, restarts)
         notices.mute(actor > 0 or restarts > 0)
@@ -98,7 +98,7 @@ class ActorTask:
 
 
 def beats_layout(num_actors: int) -> Layout:
-    """Return shape and dtype of what each actor tells of itself.
+    """Return shape and dtype of what each actor reports about itself.
 
     Its steps, the seconds in which it had no free rollout, and since when it has none now, 0 if it has one.
     """

@@ -23,7 +23,7 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
     """
     regime = old.get("regime", FIRST_REGIME)
     known, absent = keys(regime), object()
-    # The environment, not the user, says what the two shapes are.
+    # The environment, not the user, sets the two shapes.
     unrelated = {"resume", "resume_force", "init_from", "init_parts", "agent.obs_shape", "agent.action_shape"}
     was, now = (legacy(regime) | leaves(cfg) for cfg in (old, new))
     changed: dict[str, Any] = {}
