@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
     config, state, frame = _read_export(path) if path.suffix == ".safetensors" else _read_snapshot(path)
     if not isinstance(config, dict) or not all(isinstance(config.get(node), dict) for node in ("agent", "env")):
         raise UserError(f"{path}: contains no configuration of a run; train with init_from={path} first")
-    base = defaults(config.get("regime", FIRST_REGIME))  # for keys that there were not yet
+    base = defaults(config.get("regime", FIRST_REGIME))  # for keys that did not exist yet
     try:
         cfg = OmegaConf.merge({key: value for key, value in base.items() if key not in ("agent", "env")}, config)
     except OmegaConfBaseException as e:

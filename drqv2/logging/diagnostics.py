@@ -35,7 +35,7 @@ def diagnose(
 
     Args:
         agent: with `encoder`, `actor` and `critic`; others have no such statistics, nor has one whose `learns_values`
-            is False. If it calls them in another way than DrQ-v2, a warning says so. One of several tasks has
+            is False. If it calls them differently from DrQ-v2, a warning is printed. One of several tasks has
             `networks_of(task)`.
         episode: as in its file: `frame` uint8 [T + 1, C, H, W] or `observation` [T + 1, ...], `action` [T + 1, A],
             `reward` and `discount` float32 [T + 1, 1].
