@@ -37,7 +37,7 @@ def read(path: Path) -> Columns:
 
 
 def collect(argument: str, out: Path) -> tuple[str, int, Columns]:
-    """Return name, seed and evaluations of NAME=RUN, and keep a copy of them; say which rewards its tasks have."""
+    """Return name, seed and evaluations of NAME=RUN, and keep a copy of them; name the rewards of its tasks."""
     name, _, place = argument.partition("=")
     path = Path(place)
     if path.is_dir():
