@@ -60,7 +60,7 @@ from drqv2.system import files
 
 _EVALUATION = 2**31  # index of this evaluation; those during training count from 0
 _FILM = "0,1,2,3"
-_GRID_FPS = 25  # pictures per second of simulated time, of several tasks: each is drawn as often as there are tasks
+_GRID_FPS = 25  # pictures per second of simulated time with several tasks, each of which is drawn in every picture
 Policy = Callable[[Any, int], np.ndarray]  # time step, number of its episode -> action
 
 

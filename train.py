@@ -91,7 +91,7 @@ class Workspace(BaseWorkspace):
         self.start_episodes(range(len(self.train_envs)))
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
-        """Act and learn until num_train_frames, or for so many epochs; see `BaseWorkspace.train`."""
+        """Act and learn until num_train_frames, or for a number of epochs; see `BaseWorkspace.train`."""
         with self.training(hooks, epochs):
             while self.train_until_step(self.global_step):
                 # try to reset: log the episodes that ended, begin the next ones
@@ -148,7 +148,7 @@ class Workspace(BaseWorkspace):
             self.train_video_recorder.record(time_step.observation)
 
     def observe_episode(self, episode: int | None) -> None:
-        """Pass an episode that the replay now holds, if it is one, to the agent's `observe_episode`."""
+        """Pass a newly stored episode, if there is one, to the agent's `observe_episode`."""
         if episode is not None and isinstance(self.agent, ObservesEpisodes):
             rewards, discounts = self.replay_storage.load_rewards(episode)
             self.agent.observe_episode(0, rewards, discounts * self.cfg.discount)
@@ -209,7 +209,7 @@ class Workspace(BaseWorkspace):
         self.replay_loader.load_state_dict(saved["replay_loader"])
         if "train_envs" not in saved:  # so far, the run has learnt from stored data
             return self.start_episodes(range(len(self.train_envs)))
-        for i in self.episodes.restore(saved["train_envs"]):  # stored so far as if these episodes went on
+        for i in self.episodes.restore(saved["train_envs"]):  # stored so far as unfinished
             self.observe_episode(self.replay_storage.end(i))
         self.train_video_recorder.init(self.episodes.observations[0], enabled=self.progress.filming)
 

@@ -21,7 +21,7 @@ Pair = tuple[str, int]  # task and seed
 
 
 class Difference(NamedTuple):
-    """What pairs of runs tell of two settings.
+    """Statistics of two settings from pairs of runs.
 
     Attributes:
         pairs: how many there are.

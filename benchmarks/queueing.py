@@ -57,7 +57,7 @@ class Constants:
 
 
 class Speeds(NamedTuple):
-    """How a run does.
+    """The speeds of a run.
 
     Attributes:
         sps: agent steps a second.
@@ -143,7 +143,7 @@ class _Actor:
 
 @dataclass
 class _Counts:
-    """What is added up from a moment on."""
+    """Sums since a point in time."""
 
     since: float
     lags: list[int]

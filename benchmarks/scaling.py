@@ -1,7 +1,7 @@
 """How far regime=impala scales with actors on several machines: `python -m benchmarks.scaling [--markdown] [--json]`.
 
-What is not given is measured on this machine, in half a minute: how fast the learner learns and one actor acts; sizes
-are computed. The plan is that of benchmarks/queueing.py, in closed form and simulated.
+Speeds of the learner and of one actor that are not given are measured on this machine, in half a minute; sizes are
+computed. The plan is that of benchmarks/queueing.py, in closed form and simulated.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def _require_same(entry: Entry) -> None:
 
 
 def _wait_for(entry: Entry) -> None:
-    """Wait until a run has ended that a call before, which was killed, has left."""
+    """Wait for a run that an earlier call left behind when it was killed."""
     if files.in_use(entry.folder):
         print(f"{entry.name}: is running already; waiting until it ends", flush=True)
         while files.in_use(entry.folder):
@@ -225,7 +225,7 @@ def _wait_for(entry: Entry) -> None:
 
 
 def _record_machine(plan: Plan) -> None:
-    """Add code and machine to machine.json, unless they are those of the call before."""
+    """Add code and machine to machine.json, unless they are the same as in the last call."""
     commit, dirty = git_commit(ROOT)
     now = {
         "commit": commit,

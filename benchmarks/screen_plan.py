@@ -164,7 +164,7 @@ def _checked(given: Any) -> dict[str, Any]:
             name = re.split(r"[=./@]", override.lstrip("+~"))[0]
             if name in _OWN:
                 instead = f"set {_OWN[name]} in the plan instead" if _OWN[name] else "leave it out"
-                raise UserError(f"{where}: {override}: is not for plans; {instead}")
+                raise UserError(f"{where}: {override}: does not belong in a plan; {instead}")
     return values
 
 
@@ -190,7 +190,7 @@ def check(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Found:
-    """What the files of a run say.
+    """The state of a run, from its files.
 
     Attributes:
         state: one of STATES.
@@ -208,13 +208,13 @@ class Found:
 
 
 def look(plan: Plan) -> dict[Entry, Found]:
-    """Return what the files of each run say."""
+    """Return the state of each run, from its files."""
     live = files.in_use(plan.folder)
     return {entry: look_at(plan, entry, live) for entry in plan.entries}
 
 
 def look_at(plan: Plan, entry: Entry, live: bool) -> Found:
-    """Return what the files of a run say, or, if it has none, the plan's tables of runs made elsewhere.
+    """Return the state of a run, from its files or, without any, from the plan's tables of runs made elsewhere.
 
     Args:
         plan: the plan.

@@ -1,6 +1,6 @@
 """The DrQ-v2 workspace's library: agents, environments, logging and snapshots.
 
-`drqv2.DrQV2Agent`, `drqv2.Encoder`, `drqv2.Actor`, `drqv2.Critic` and `drqv2.RandomShiftsAug` stand here too, under
+`drqv2.DrQV2Agent`, `drqv2.Encoder`, `drqv2.Actor`, `drqv2.Critic` and `drqv2.RandomShiftsAug` are here too, under
 the names that agent files written for the public implementation import; `drqv2.compose` and `drqv2.make_workspace` are
 those of train.py. All are loaded on first use, so that importing `drqv2.config` alone does not import torch.
 """

@@ -10,7 +10,7 @@ drqv2 datasets list DIR                 # python -m drqv2.datasets
 drqv2 config                            # python -m drqv2.config
 drqv2 --version
 
-`drqv2 COMMAND --help` tells what each takes.
+`drqv2 COMMAND --help` explains its arguments.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class NotFiniteError(UserError):
 
 
 class EnvError(UserError):
-    """An environment returned something else than it declared, or raised an error."""
+    """An environment returned something other than it declared, or raised an error."""
 
 
 class EnvNotFiniteError(EnvError, NotFiniteError):

@@ -392,9 +392,9 @@ def test_a_single_task_has_its_own_discount_too(tmp_path: Path) -> None:
     ("overrides", "said"),
     [
         ("tasks=[walker_walk,cheeta_run]", "tasks: cheeta_run: unknown task; nearest: cheetah_run"),
-        ("tasks=[walker_walk,walker_run,walker_walk]", "walker_walk is there more than once"),
+        ("tasks=[walker_walk,walker_run,walker_walk]", "walker_walk is listed more than once"),
         ("tasks=[]", "give at least one task"),
-        ("tasks=[mt10,metaworld:reach-v3]", "metaworld:reach-v3 is there more than once"),
+        ("tasks=[mt10,metaworld:reach-v3]", "metaworld:reach-v3 is listed more than once"),
         ("tasks=[envpool:MetaWorld/Reach-v3,metaworld:reach-v3]", "its name here is metaworld:reach-v3"),
         ("tasks=[walker_walk] envs_per_task=2 num_envs=3", "num_envs=3: regime=multitask has envs_per_task=2 instead"),
         ("tasks=[walker_walk] snapshot_keep_last=-2", "snapshot_keep_last=-2: must be a whole number of at least -1"),

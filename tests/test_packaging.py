@@ -186,6 +186,14 @@ def test_every_listed_import_is_used():
     assert used == MAY_USE
 
 
+def test_the_documentation_has_the_same_table():
+    page = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| .* \|(.*)\|$", page, re.MULTILINE)
+    found = {name: set(re.findall(r"`(\w+)`", imports.partition(";")[0])) for name, imports in rows}
+    packages = {name for name in MAY_USE if (ROOT / "drqv2" / name).is_dir()}
+    assert found == {name: MAY_USE[name] for name in packages}
+
+
 def test_imports_make_no_circle():
     graph = {module: imported_modules(module) for module in LIBRARY}
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle

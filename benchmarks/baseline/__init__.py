@@ -1,4 +1,4 @@
-"""DrQ-v2 (arXiv 2107.09645) and IMPALA (arXiv 1802.01561) written straight from their papers, with no thought of speed.
+"""DrQ-v2 (arXiv 2107.09645) and IMPALA (arXiv 1802.01561) written plainly from their papers, without optimization.
 
 They are the benchmarks' baselines. They share no algorithm's code with the project, and compute the same: the tests of
 the benchmarks hold them together.

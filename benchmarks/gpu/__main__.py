@@ -3,7 +3,7 @@
 In this order: facts, the tests that need a GPU, the benchmarks of learner, SPQ, replay and loop, the kernels of an
 update, an environment's step in parts, the loop by num_envs and overlap, and learning runs for the minutes that are
 left. Results are written as they come, so a stop loses nothing. A section that takes more than its share of the time is
-cut off. Without a GPU, the same runs on the CPU, in small.
+cut off. Without a GPU, the same runs on the CPU with small sizes.
 
     MINUTES=8 make gpu                                # all of it; results in build/gpu
     MINUTES=30 OUT=results_here make gpu ARGS="--only facts,learning"

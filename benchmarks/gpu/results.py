@@ -1,4 +1,4 @@
-"""The results as they come: summary.md for people, results.json, learning.csv and log.txt."""
+"""The results as they come: summary.md to read, results.json, learning.csv and log.txt."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MOST_BYTES = {"learning.csv": 4_000_000, "log.txt": 1_000_000}  # log.txt: of a
 _LAST_LINES = 12  # of the output of a section that has failed
 _LINE = 200  # characters of each
 _NO_GPU = (
-    "**There is no GPU** that torch can use here. Everything ran on the CPU, in small: the figures show that the "
-    "measurements work, and nothing about a GPU."
+    "**There is no GPU** that torch can use here. Everything ran on the CPU with small sizes: the figures show that "
+    "the measurements work, and nothing about a GPU."
 )
 
 _ENDS = {
@@ -34,7 +34,7 @@ _ENDS = {
 
 
 class Results:
-    """Writes the results of sections into a folder. At any instant its files are complete as far as they go.
+    """Writes the results of sections into a folder. Its files are complete at any time.
 
     Args:
         folder: exists. Results of an earlier call in it are replaced.

@@ -367,8 +367,8 @@ class DrQV2Agent(Agent):
     def _stddev(self, step: int) -> float | Tensor:
         """Return the noise's standard deviation; in a graph it is a tensor that is filled in before each replay.
 
-        A compiled actor gets a tensor, too: it would be compiled again for each number, and after a few of them no
-        longer, so that its bits would depend on how long the process has been running.
+        A compiled actor gets a tensor, too: it would be compiled again for each number, and after a few not any
+        more, so that its bits would depend on how long the process has been running.
         """
         if self.graph_stddev is not None:
             return self.graph_stddev

@@ -1,6 +1,6 @@
 """DrQ-v2 on several tasks at once: one encoder, an embedding of the task in the trunks and layers of actor and critic.
 
-With one task, or without an embedding, it is DrQ-v2, bit by bit on a CPU; on a GPU it does not use CUDA graphs.
+With one task, or without an embedding, it is DrQ-v2, bit for bit on a CPU; on a GPU it does not use CUDA graphs.
 
 Options with published evidence, off by default:
 

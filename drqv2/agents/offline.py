@@ -88,7 +88,7 @@ class CQLAgent(DrQV2Agent):
     Args:
         args: and kwargs, those of `DrQV2Agent`.
         cql_alpha: weight of the conservative term.
-        cql_samples: actions of each of the three kinds.
+        cql_samples: sampled actions per kind (uniform, policy at obs, policy at next_obs).
         kwargs: see `args`.
     """
 

@@ -239,7 +239,7 @@ class PPOAgent(Agent):
         return steps | {"values": batch.values * followed, "ratio": live.clone()}
 
     def _pass(self, steps: int) -> int:
-        """Return the minibatches of a pass over a batch of so many steps, after which the optimizer has made a step."""
+        """Return the number of minibatches in a pass over a batch of `steps` steps, whole optimizer steps."""
         return math.ceil(steps / self.minibatch_size / self.accumulate_minibatches) * self.accumulate_minibatches
 
     def _learn_by_priority(self, steps: dict[str, Any], noise: Tensor, beta: float) -> tuple[list[float], int]:
@@ -262,7 +262,7 @@ class PPOAgent(Agent):
         return self._learn_from(draws(), len(noise), self._pass(steps["rewards"].numel()))
 
     def _learn_from_shuffled(self, steps: dict[str, Any], number: int) -> tuple[list[float], int]:
-        """Learn from so many minibatches of shuffled steps, or from fewer passes; return as `_learn_from`."""
+        """Learn from `number` minibatches of shuffled steps, or from fewer passes; return as `_learn_from`."""
         minibatches = self._shuffled(steps, number)
         if self.kernels is not Kernels.CPP:
             return self._learn_from(minibatches, number, self._pass(steps["rewards"].numel()))
@@ -294,7 +294,7 @@ class PPOAgent(Agent):
             left = left[drawn:]
 
     def _learn_from(self, minibatches: Iterator[Minibatch], number: int, in_pass: int) -> tuple[list[float], int]:
-        """Learn from so many minibatches, or from fewer passes; return means of METRICS and the optimizer's steps."""
+        """Learn from `number` minibatches, or from fewer passes; return means of METRICS and the optimizer's steps."""
         sums: list[Tensor] = []
         group, made = self.accumulate_minibatches, 0
         for k, minibatch in enumerate(minibatches, 1):

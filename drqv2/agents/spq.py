@@ -149,7 +149,7 @@ class SPQAgent(Agent):
         check_shapes("SPQ", obs_shape, action_shape)
         check_name(convolutions, "agent.convolutions")
         self.device = torch.device(device)
-        self.segment = horizon  # the replay's batches are of segments of so many transitions
+        self.segment = horizon  # transitions of each segment in the replay's batches
         self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
         self.num_expl_steps, self.update_every_steps = num_expl_steps, update_every_steps
         self.stddev_schedule, self.use_tb, self.precision, self.compile = stddev_schedule, use_tb, precision, compile
@@ -282,7 +282,7 @@ class SPQAgent(Agent):
     def update_critic(self, latent: Tensor, action: Tensor, reward: Tensor, factor: Tensor, last: Tensor) -> Metrics:
         """Fit both Q functions: minimise L_Q. Shapes are [B, D], [B, A], [B, 1], [B, 1] and [B, D].
 
-        `reward` and `factor` are the segments' sums of rewards and what a value after them, at `last`, counts.
+        `reward` is the segments' sum of rewards, `factor` the weight of the value after them, at `last`.
         """
         with torch.no_grad():
             target = reward + factor * torch.min(*self.critic_target(last, self._smoothed(last)))

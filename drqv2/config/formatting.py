@@ -37,7 +37,7 @@ def rewards_of(tasks: Iterable[str]) -> str:
     return "Meta-World v3 with rewards of version 2" if any(task.startswith("metaworld:") for task in tasks) else ""
 
 
-# Names of keys in other programs, and what they are here; the first that there is.
+# Names of keys in other programs, and what they are here; the first that exists.
 SYNONYMS = {
     "actor_lr": ("lr", "agent.lr"),
     "adam_eps": ("agent.adam_eps",),

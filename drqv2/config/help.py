@@ -33,8 +33,8 @@ different defaults, the first one is that of all regimes not named after it: `2`
 (`~agent.stddev_clip`) and add some (`+agent.x=1`): they must match the arguments of `agent._target_`. You can add keys
 of `env` in the same way.
 
-*resume* says what `resume=RUN_DIR` may do with a key: change it (free), change it with `resume_force=true`
-(force), or only keep it (fixed)."""
+*resume* tells whether `resume=RUN_DIR` may change a key: always (free), only with `resume_force=true` (force), or
+never (fixed)."""
 
 _OTHER_TASKS = """\
 Every other task of dm_control has the values of `medium`. Those of its suite are named DOMAIN_TASK:
@@ -101,9 +101,9 @@ def markdown() -> str:
 
 
 def _key_tables() -> dict[str, list[str]]:
-    """Return a table for each title and set of regimes with keys under it, by heading; each key stands in one of them.
+    """Return a table for each title and set of regimes with keys under it, by heading; each key is in one of them.
 
-    Regimes may describe a key of the same name differently; then it stands in several tables.
+    Regimes may describe a key of the same name differently; then it is in several tables.
     """
     defaults: dict[tuple[str, str, tuple[str, ...]], dict[str, str]] = {}  # by regime; by title, key and description
     for regime in REGIMES.values():
@@ -156,7 +156,7 @@ def _base(entry: str | Mapping[str, str]) -> str:
 
 
 def _other_tasks() -> str:
-    """Return what is said of the tasks without a file."""
+    """Return the section on the tasks without a file."""
     suite, manipulation = ([name for name in other_tasks() if (name in MANIPULATION) == arm] for arm in (False, True))
     return _OTHER_TASKS.format(
         **{

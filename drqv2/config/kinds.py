@@ -188,7 +188,7 @@ class Tasks(Kind):
         _require(isinstance(given, list) and all(isinstance(task, str) and task for task in given))
         tasks = [task for name in given for task in self.groups.get(name, [name])]
         repeated = sorted({task for task in tasks if tasks.count(task) > 1})
-        _require(not repeated, f"{', '.join(repeated)} is there more than once; each task must be there once")
+        _require(not repeated, f"{', '.join(repeated)} is listed more than once; list each task once")
         return tasks
 
 

@@ -9,7 +9,7 @@ python -m drqv2.datasets convert DIR minari:NAME-v0     # into Minari's
 python -m drqv2.datasets convert DIR npz:NEW            # into V-D4RL's .npz, an episode each
 python -m drqv2.datasets convert DIR npz:NEW frame_stack=3  # into the public DrQ-v2's, with stacked images
 python -m drqv2.datasets filter DIR NEW min_return=500  # episodes with returns in range
-python -m drqv2.datasets filter RUN NEW task=0          # those of the first task of a run of several
+python -m drqv2.datasets filter RUN NEW task=0          # the first task of a multi-task run
 python -m drqv2.datasets merge DIR ... NEW              # join several data sets
 python -m drqv2.datasets split DIR NEW OTHER share=0.9  # at random, whole episodes
 
@@ -32,15 +32,15 @@ from drqv2.launch.arguments import run_tool
 KEYS = {
     Key("min_return", Float(-1e9), "Of filter: least return of an episode.", null="no bound"): None,
     Key("max_return", Float(-1e9), "Of filter: greatest return of an episode.", null="no bound"): None,
-    Key("task", Int(0), "Of filter: number, from 0, of a task of a run of several.", null="all"): None,
+    Key("task", Int(0), "Of filter: index of a task of a multi-task run.", null="all"): None,
     Key("share", Float(0, 1, above=True), "Of split: share of the episodes that the first gets."): 0.9,
     Key("seed", Int(0, 2**32 - 1), "Of split: seed of the choice."): 0,
-    Key("clip_actions", Bool(), "Clip actions to [-1, 1], instead of refusing others."): False,
+    Key("clip_actions", Bool(), "Clip actions to [-1, 1] instead of refusing others."): False,
     Key("obs_type", Choice("auto", "pixels", "state"), "Of Minari: which parts of a Dict are read."): "auto",
     Key("image_key", Text(), "Of Minari: which part of a Dict is the image.", null="pixels, or the only image"): None,
     Key("channels", Choice("auto", "first", "last"), "Of Minari and D4RL: axis of the images' channels."): "auto",
     Key("frame_stack", Int(1), "Of npz:DIR: images in a row.", null="single images, as V-D4RL's"): None,
-    Key("skip_bad", Bool(), "Leave out what cannot be used, instead of stopping."): False,
+    Key("skip_bad", Bool(), "Leave out what cannot be used instead of stopping."): False,
 }
 
 

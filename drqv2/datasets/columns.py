@@ -57,10 +57,10 @@ def to_episode(columns: Columns, announce: Announce) -> Episode:
 
     Args:
         columns: of one episode.
-        announce: is told of numbers that are converted or not used.
+        announce: called with lines on numbers that are converted or not used.
 
     Raises:
-        Unusable: the numbers are of no use as what they stand for, or rows differ in number.
+        Unusable: the numbers cannot be what they stand for, or columns differ in length.
     """
     where, observed, action, reward, discount, first_rows, layout = columns
     require_same_length({"observation": observed, "action": action, "reward": reward, "discount": discount})

@@ -86,7 +86,7 @@ def _write(episodes: Iterable[Episode], target: str, sources: Sequence[str], val
     place, summary = write(episodes, target, sources, values["frame_stack"], values["task"])
     print(f"{place}: {summary.line()}")
     if place.startswith(MINARI) and "task" not in origin(place):
-        _note(f"{place}: names no environment, since the source does not; a {ABOUT} beside its files can say it")
+        _note(f"{place}: names no environment, since the source does not; a {ABOUT} beside its files can name it")
 
 
 def _usable(place: str, values: dict[str, Any]) -> Iterable[Episode]:

@@ -20,8 +20,8 @@ from drqv2.datasets.minari import MINARI, minari_episodes
 from drqv2.datasets.options import DEFAULTS, ReadOptions
 from drqv2.errors import UserError, not_installed
 
-Report = Callable[[str], None]  # is told of an episode that cannot be used: file, row, reason
-_DAMAGE = (  # what the readers raise for a file that is damaged, or something else than its name says
+Report = Callable[[str], None]  # called with a line about an episode that cannot be used: file, row, reason
+_DAMAGE = (  # what the readers raise for a file that is damaged, or not what its name says
     *(OSError, ValueError, KeyError, IndexError, TypeError, EOFError),
     *(SafetensorError, zipfile.BadZipFile, zlib.error),
 )

@@ -30,8 +30,8 @@ def episodes_of(
     Args:
         path: the file.
         options: see `formats.read`.
-        report: is told of episodes that cannot be used.
-        announce: is told what is left out.
+        report: called with a line about each episode that cannot be used.
+        announce: called with lines on what is left out.
 
     Raises:
         Unusable: it has neither, or columns are missing, are groups or differ in length.
@@ -190,7 +190,7 @@ def _append(file: Any, name: str, rows: np.ndarray) -> None:
 
 
 def attributes(path: Path) -> dict[str, Any]:
-    """Return the attributes of a file that are numbers or texts; none if it is damaged, which `episodes_of` says.
+    """Return the attributes of a file that are numbers or texts; none if it is damaged, which `episodes_of` reports.
 
     Raises:
         ModuleNotFoundError: h5py is not installed.

@@ -25,7 +25,7 @@ class Findings:
 
     Attributes:
         damage: cannot be read, or holds impossible numbers: `convert` with skip_bad=true leaves it out.
-        unfit: nothing that regime=offline learns from.
+        unfit: not something that regime=offline learns from.
         misfits: has other shapes than the run, or than the first episode.
     """
 
@@ -69,7 +69,7 @@ def learnable(
     Raises:
         UserError: there is no data set there, it is empty, or one of several tasks.
     """
-    origin(data)  # the file that says so may be damaged
+    origin(data)  # the file with the origin may be damaged
     of, wanted = ("the first episode", {}) if shapes is None else ("the run", dict(shapes))
     number = 0
     for episode in read(data, findings.damage.append, options, announce):
@@ -108,7 +108,7 @@ def _learnt(episode: Episode) -> dict[str, np.ndarray]:
 def _require_one_task(data: str, episode: Episode) -> None:
     if "task" in episode.arrays:
         raise UserError(
-            f"data={data}: comes from a run of several tasks, and regime=offline learns one\n"
+            f"data={data}: comes from a multi-task run; regime=offline learns one task\n"
             f"python -m drqv2.datasets filter {data} NEW task=N makes a data set of the task N, from 0."
         )
 

@@ -28,7 +28,7 @@ def minari_episodes(place: str, options: ReadOptions, announce: Announce) -> Ite
     Args:
         place: minari:NAME.
         options: see `formats.read`.
-        announce: is told what of a Dict is left out.
+        announce: called with lines on parts of a Dict that are left out.
 
     Raises:
         UserError: there is no such data set, or its observations or actions are of another kind.
@@ -161,7 +161,7 @@ def metadata(place: str) -> dict[str, Any]:
     path = get_dataset_path(place.removeprefix(MINARI)) / "data" / "metadata.json"
     try:
         told = json.loads(path.read_text())
-    except (OSError, ValueError):  # `minari_episodes` says so
+    except (OSError, ValueError):  # `minari_episodes` reports it
         return {}
     return told if isinstance(told, dict) else {}
 

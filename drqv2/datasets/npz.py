@@ -29,7 +29,7 @@ def episode_of(
         path: the file.
         options: not used; see `formats.read`.
         report: not used; see `formats.read`.
-        announce: is told what is left out.
+        announce: called with lines on what is left out.
 
     Raises:
         Unusable: columns are missing or differ in length, or the file holds several episodes.

@@ -1,4 +1,4 @@
-"""What a user says about stored data."""
+"""Options for reading stored data."""
 
 from __future__ import annotations
 

@@ -29,17 +29,17 @@ _KINDS = {"task": str, "env": str, "action_repeat": int}
 
 
 def origin(place: str, task: int | None = None) -> dict[str, Any]:
-    """Return where the episodes of a run's directory or of a data set come from, as far as it says so.
+    """Return where the episodes of a run's directory or of a data set come from, as far as that is recorded.
 
-    `task` is a task, or an environment of another library with its name (gymnasium:HalfCheetah-v5). `env` says whose
-    task it is: dm_control's, or that of your own function, which is named. `action_repeat` is in frames.
+    `task` is a task, or an environment of another library with its name (gymnasium:HalfCheetah-v5). `env` is
+    where the task is from: dm_control, or the name of your own function. `action_repeat` is in frames.
 
     Args:
         place: see `formats.read`.
         task: which task of a run of several; without it, such a run has no single origin.
 
     Raises:
-        UserError: the file that says so cannot be read.
+        UserError: the file with the origin cannot be read.
     """
     files = [path for name in ("config.yaml", ABOUT) if (path := Path(place) / name).is_file()]
     if place.startswith(minari.MINARI):
@@ -66,7 +66,7 @@ def _told_by_file(path: Path, task: int | None) -> Mapping[str, Any]:
 def _told_by_minari(place: str) -> Mapping[str, Any]:
     try:
         told = minari.metadata(place)
-    except ModuleNotFoundError:  # whoever reads the episodes says so
+    except ModuleNotFoundError:  # the reader of the episodes reports it
         return {}
     own = told.get(minari.OWN)
     return own if isinstance(own, dict) else _told_by_spec(told.get("env_spec"))
@@ -90,7 +90,7 @@ def _told_by_hdf5(place: str) -> Mapping[str, Any]:
     try:
         paths, _ = files_of(Path(place))
         return _common([hdf5.attributes(path) for path in paths if path.suffix == ".hdf5"])
-    except (UserError, ModuleNotFoundError):  # whoever reads the episodes says so
+    except (UserError, ModuleNotFoundError):  # the reader of the episodes reports it
         return {}
 
 

@@ -21,7 +21,7 @@ def observed(episode: Episode, target: str) -> np.ndarray:
     """
     if "task" in episode.arrays:
         raise UserError(
-            f"{episode.where}: comes from a run of several tasks, and {target} holds one; filter with task=N takes the "
+            f"{episode.where}: comes from a multi-task run, and {target} holds one task; filter with task=N takes the "
             "task N, from 0"
         )
     names = sorted(filter(is_observed, episode.arrays))

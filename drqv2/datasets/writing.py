@@ -148,7 +148,7 @@ def _sync(written: Path) -> None:
 
 @contextmanager
 def _removed_at_the_end(unfinished: Path) -> Iterator[None]:
-    """Context that removes what was being written, before and after; also if the process is told to end meanwhile."""
+    """Context that removes what was being written, before and after; also if the process is asked to stop meanwhile."""
 
     def leave(*_: object) -> None:
         sys.exit(128 + signal.SIGTERM)

@@ -45,7 +45,7 @@ class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
         camera: MuJoCo camera, number or name; None for the task's own.
         render: "exact", "fast" or "rgb_array", see `drqv2.envs.make`.
         image_key, channels: of another library's images, see `drqv2.envs.make`.
-        episode_steps: truncate episodes after so many steps, in place of the task's own limit.
+        episode_steps: truncate episodes after this many steps, in place of the task's own limit.
         options: arguments of the task, or of the other library's own `make`.
         render_mode: "rgb_array", or None.
         render_size: height and width of what `render()` returns, pixels.
@@ -102,7 +102,7 @@ class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
         """Begin an episode: the first of the environment that `seed` names, or else the next.
 
         Raises:
-            UserError: there is no OpenGL to draw with.
+            UserError: there is no OpenGL to render with.
         """
         super().reset(seed=seed)
         if seed is not None or not self._seeded:
@@ -117,7 +117,7 @@ class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
 
         Returns:
             Observation, reward, whether a terminal state was reached, whether the time is up, and info, with `success`
-            where the task says so.
+            where the task reports it.
         """
         time_step = self._env.step(action)
         terminated = time_step.last() and time_step.discount == 0.0

@@ -1,4 +1,4 @@
-"""What an environment returns is held against what it declared, before anything else; its errors are explained."""
+"""What an environment returns is compared with what it declared before anything else sees it."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ class CheckedEnvironment(Wrapper):
 
     @property
     def success(self) -> float | None:
-        """Whether the last step succeeded, 0.0 to 1.0; None where the environment does not say."""
+        """Whether the last step succeeded, 0.0 to 1.0; None where the environment does not report it."""
         success: Any = getattr(self._env, "success", None)
         if success is None or (type(success) is float and math.isfinite(success)):
             return success
         number = as_number(success)
         if number is None or not math.isfinite(number):
             kind = type(success).__name__
-            notice(f"{self.name}: success is no finite number and no flag, but of type {kind}: it is ignored")
+            notice(f"{self.name}: success is of type {kind}, not a finite number or a flag: it is ignored")
             return None
         return number
 
@@ -214,7 +214,7 @@ def is_within_unit(values: np.ndarray) -> bool:
 
 
 def _too_large(number: Any) -> str:
-    """Say why a number is refused, unless that is seen."""
+    """Say why a number is refused, unless that is obvious."""
     return f", more than float32 holds ({LARGEST:.4g})" if math.isfinite(number) else ""
 
 

@@ -32,7 +32,7 @@ _ATTEMPTS = 3  # processes that may be lost over the same requests
 MEMORY = "; the kernel kills processes with status -9 where memory is short"
 
 Reply = tuple[bool, Any, Any]
-"""Whether it failed; its result, or what to tell of the error; and what has changed, `Environment.progress`."""
+"""Whether it failed; its result, or what to report of the error; and what has changed, `Environment.progress`."""
 
 
 class ProcessEnv(EnvHandle):
@@ -208,7 +208,7 @@ class EnvProcess:
         self._release = Finalize(self, processes.kill, (self._pipe, self.process), exitpriority=10)
 
     def _prepare(self) -> None:
-        """Bring the environments of a new process to where those of the last one were, and send it what that got."""
+        """Bring the environments of a new process to the state of the last one's, and send it the pending requests."""
         for i, (failed, result, _) in self._replied(max(_START_SECONDS, self._reply_seconds)).items():
             self.envs[i].describe(_raised(result) if failed else result)
         played = {i: env for i, env in enumerate(self.envs) if env.place is not None}

@@ -82,8 +82,8 @@ class Environment(Wrapper):
         name: of the environment, for messages.
         max_episode_steps: agent steps after which an episode is truncated, to be bootstrapped; None: the environment's
             own limit alone.
-        long_episode: agent steps after which a notice tells of an episode without an end, if there is no such limit.
-        if_long: what it says of that.
+        long_episode: agent steps after which a notice reports an episode without an end, if there is no such limit.
+        if_long: the last sentence of that notice.
 
     Attributes:
         index: number i of this environment.
@@ -271,7 +271,7 @@ class Environment(Wrapper):
         try:
             with explained(f"{self.name}: close()"):
                 self._base.close()
-        except EnvError as error:  # what the run has done counts all the same
+        except EnvError as error:  # the run's results are not affected
             notice(str(error))
         if hasattr(leftover, "free"):
             leftover.free()

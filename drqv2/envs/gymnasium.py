@@ -26,7 +26,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     Attributes:
         label: its name, for messages.
         render_mode: what `env.render()` returns: pictures if "rgb_array".
-        success: what the last step's info says as `success` (or `is_success`); None where it says nothing.
+        success: what the last step's info says as `success` (or `is_success`); None where it has neither.
         info_numbers: the numbers in the info of the last step; None if there are none.
         left_out: parts of a Dict that are no Boxes, and what they are.
 

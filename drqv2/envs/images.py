@@ -7,7 +7,7 @@ One rule for every environment:
 - Of a dict, the image is the one called `pixels`, or the only one. Where several could be meant, `image_key` chooses.
 - Two axes are [H, W]. Of three, the axis of the channels is the first or the last, whichever differs from the other
   two axes, which are equal; or else the smaller one, of at most 16 channels. Where that does not decide, `channels`
-  says it.
+  does.
 - With four axes, the first counts stacked images, oldest first, which become channels of one image.
 """
 
@@ -32,11 +32,11 @@ class Image:
     Args:
         spec: of the array.
         key: of the array in the observation; None where the observation is the array.
-        channels: "first", "last", or "auto" for what the shape tells.
+        channels: "first", "last", or "auto": inferred from the shape.
 
     Attributes:
         shape: (H, W, C).
-        notes: what is not plain about it, in words.
+        notes: what is unusual about it, in words.
 
     Raises:
         UserError: the array is no image, or its shape does not tell where the channels are.

@@ -19,7 +19,7 @@ _OTHERWISE_LOGGED = ("success", "is_success", "episode")
 
 
 def is_kept(key: Any) -> bool:
-    """Return whether a key of `info` may name a number, and nothing that the logs or a time step's flags say anyway."""
+    """Return whether a key of `info` may name a number, and nothing that logs or a time step's flags already hold."""
     return isinstance(key, str) and key not in _OTHERWISE_LOGGED and not key.startswith("TimeLimit.")
 
 

@@ -76,6 +76,6 @@ def natural_obs_type(
     with explained(f"{name}: observation_spec()"):
         image = find_image(env.observation_spec(), image_key, channels)
     drawn = render == "rgb_array" and hasattr(env, "picture")
-    with suppress(EnvError), explained(f"{name}: close()"):  # the environment of the run says it, too
+    with suppress(EnvError), explained(f"{name}: close()"):  # the run's own environment reports it, too
         env.close()
     return "state" if image is None and not drawn else "pixels"

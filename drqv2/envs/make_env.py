@@ -28,7 +28,7 @@ from drqv2.seeds import TRAIN_ENV, spawn_seed
 def call(factory: Callable[..., Any], **offered: Any) -> dm_env.Environment:
     """Return the factory's environment; a gymnasium.Env comes back under its adapter.
 
-    The factory is given those of `offered` that its signature names and that are not bound yet; and num_envs=1, for one
+    The factory gets those of `offered` that its signature names and that are not bound yet; and num_envs=1, for one
     that makes a gymnasium.vector.VectorEnv.
     """
     name = name_of_factory(factory)
@@ -166,10 +166,10 @@ def make(
             % of the pixels differ on average, 0.5 % in single images. "rgb_array": what your own gymnasium.Env's
             `render()` returns, where its observations have no image.
         image_key: which part of a dict of your own environment's observations is the image, see `images`.
-        channels: "first" or "last" axis of that image; "auto": what its shape tells.
+        channels: "first" or "last" axis of that image; "auto": inferred from its shape.
         max_episode_steps: agent steps after which an episode is truncated; None: the environment's own limit.
-        long_episode: agent steps after which a notice says that an episode has not ended, without max_episode_steps.
-        if_long: what it says of that.
+        long_episode: agent steps after which a notice reports an episode that has not ended, without max_episode_steps.
+        if_long: the last sentence of that notice.
 
     Returns:
         A dm_env.Environment of ExtendedTimeStep: observation uint8 [frame_stack * C, image_size, image_size], newest

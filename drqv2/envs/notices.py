@@ -1,4 +1,4 @@
-"""What a run should know about an environment, said once, whichever process notices it."""
+"""What a run should know about an environment, reported once, whichever process notices it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def notice(message: str) -> None:
 
 
 def tell_left_out(name: str, parts: Iterable[str], others: Mapping[str, str]) -> None:
-    """Say what an agent does not see of a dict of observations.
+    """Report the parts of a dict of observations that an agent does not see.
 
     Args:
         name: of the environment.
@@ -41,10 +41,10 @@ def take() -> list[str]:
 
 
 def mute(muted: bool = True) -> None:
-    """Say nothing in this process, since another one says it; or again."""
+    """Report nothing in this process, since another one does; or report again."""
     _log.disabled = muted
 
 
 def forget() -> None:
-    """Say everything again from now on: another run begins."""
+    """Report every notice anew: another run begins."""
     _said.clear()

@@ -159,7 +159,7 @@ class PoolEnvironment(dm_env.Environment):
         label: its name, for messages.
         left_out: parts of a dict of observations that are no arrays, and what they are.
         render_mode: always "rgb_array": EnvPool draws all of its environments.
-        success: whether the last step succeeded, 0 or 1, in environments that say so, such as Meta-World's; else None.
+        success: whether the last step succeeded, 0 or 1, where it is reported, as by Meta-World's; else None.
 
     Raises:
         UserError: as for `PoolVector`.
@@ -227,7 +227,7 @@ class PoolEnvironment(dm_env.Environment):
         """
         if "mujoco" in type(self._pool).__mro__[1].__module__ and not _load_opengl():
             raise UserError(
-                f"EnvPool cannot draw here: none of {', '.join(_OPENGL)} is there; apt-get install libegl1 gives it one"
+                f"EnvPool cannot render here: none of {', '.join(_OPENGL)} is installed; run apt-get install libegl1"
             )
         frame: np.ndarray = self._pool.render()[0]
         return frame

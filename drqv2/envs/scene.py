@@ -165,7 +165,7 @@ class _Floor:
 
     @staticmethod
     def _cast(scene: Any, at: Sequence[float], size: Sequence[float]) -> None:
-        """Add an invisible plane, which casts a shadow all the same."""
+        """Add an invisible plane that still casts a shadow."""
         scene.ngeom += 1
         plane = scene.geoms[-1]
         mujoco.mjv_initGeom(plane, _PLANE, size, at, _LEVEL, np.zeros(4, np.float32))

@@ -77,9 +77,9 @@ class VectorEnv(ABC):
     Attributes:
         num_envs: N.
         name: what it is, for messages.
-        long_episode: agent steps after which a notice tells of an episode without an end; None: no notice, or one by
+        long_episode: agent steps after which a notice reports an episode without an end; None: no notice, or one by
             the environments themselves.
-        if_long: what it says of that.
+        if_long: the last sentence of that notice.
     """
 
     name: str
@@ -138,7 +138,7 @@ class VectorEnv(ABC):
         return self.recv()
 
     def tell_long_episode(self, steps: int) -> None:
-        """Say it once if an episode that goes on has become long; `steps` are its agent steps so far."""
+        """Report once that an unfinished episode is long; `steps` are its agent steps so far."""
         if self.long_episode is not None and steps >= self.long_episode:
             notice(f"{self.name}: an episode has not ended after {self.long_episode} agent steps. {self.if_long}")
             self.long_episode = None

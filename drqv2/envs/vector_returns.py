@@ -1,4 +1,4 @@
-"""What a gymnasium.vector.VectorEnv returns: taken apart and held against what it must be; and how it is closed."""
+"""What a gymnasium.vector.VectorEnv returns: taken apart and checked; and how it is closed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def process_deaths_told(vector: Any, who: str = "") -> Iterator[None]:
 
 
 def close_vector(vector: Any, name: str, failed: bool = False) -> None:
-    """Close a vector; an error is only reported, since what the run has done counts all the same.
+    """Close a vector; an error is only reported, since it does not affect the run's results.
 
     Args:
         vector: to be closed.

@@ -25,7 +25,7 @@ class ExtendedTimeStep(NamedTuple):
         observation: uint8 [frame_stack * C, H, W], newest frame last; or the state, float32 [N].
         action: float32 [A] in [-1, 1], or a discrete one, int64 []; zero at FIRST.
         task: index of the task among those of the run; 0 where there is one.
-        success: 1.0 if the step reached the task's goal, 0.0 if not, None where the environment does not say.
+        success: 1.0 if the step reached the task's goal, 0.0 if not, None where the environment does not report it.
         info: numbers in the `info` of a Gymnasium environment, mean over the repeats of the action; None without any.
     """
 

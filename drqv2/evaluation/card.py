@@ -37,13 +37,13 @@ action = action[0].detach().numpy()  # of the first observation
 {mapping}
 """
 _PLAY = """\
-`python -m drqv2.play {file}` films an episode. In a program of your own, with this project installed:
+`python -m drqv2.play {file}` films an episode. In your own program, with this project installed:
 
 ```python
 from drqv2.play.policy import Policy
 
 policy = Policy("{file}")
-env = policy.world.make()  # the environment above, from the file alone; raises if it has become another
+env = policy.world.make()  # the environment above, from the file alone; raises if it is no longer the same
 *_, end = policy.play(env, seed=1)
 print(end.total, end.steps)
 ```
@@ -78,10 +78,10 @@ def model_card(
         "task": cfg.task_name,
         "algorithm": f"regime={cfg.regime}, {cfg.agent._target_}",
         "trained for": f"{world.training['frames']:,} environment frames, seed {cfg.seed}",
-        "action repeat": f"{cfg.action_repeat}: hold each action for so many frames",
+        "action repeat": f"{cfg.action_repeat}: frames for which each action is held",
         "observation": _observed(cfg, inputs["obs"].shape[1:]),
         "action": _acted(next(iter(actions.values()))) if len(actions) == 1 else "by task, see below",
-        "environment": f"`{_made(world)}`" if world.environment else "no id rebuilds it",
+        "environment": f"`{_made(world)}`" if world.environment else "cannot be rebuilt by an id",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "commit": world.training["commit"],
         "checked": f"actions {_compared(difference)} on the observations tried",

@@ -24,7 +24,7 @@ KEYS = {
     Key("fps", Float(0.1, 1000), "Frames per second of the video.", null="real time"): None,
     Key("live", Bool(), "Show the recorded episodes in a window instead of writing a video."): False,
     Key("num_envs", Int(1, 256), "Number of parallel environments, of each task.", "environments"): 1,
-    Key("max_episode_steps", Int(1), "Truncate episodes after so many.", "agent steps", null="as in the run"): None,
+    Key("max_episode_steps", Int(1), "Truncate episodes after this many.", "agent steps", null="as in the run"): None,
     Key("device", Device(), "The agent's device."): "auto",
     Key("agent_dir", Folder(), "Directory of the agent's file.", null="as in training"): None,
     Key("trust", Bool(), "Run code named by a file of weights from outside the run's directory."): False,

@@ -50,6 +50,6 @@ def _between(bounds: Interval | None) -> str:
 
 
 def success_share(results: Sequence[EpisodeResult]) -> float | None:
-    """Return the share of episodes that succeeded; None where the environment does not say."""
+    """Return the share of episodes that succeeded; None where the environment does not report it."""
     values = [result.success for result in results]
     return None if None in values else float(np.mean(values))  # type: ignore[arg-type]

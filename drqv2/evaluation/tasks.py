@@ -26,7 +26,7 @@ def metrics(
         not_learnt: indices of tasks that the agent does not learn from, which the means over tasks leave out.
 
     Returns:
-        The metrics by name; `success` where an environment says so.
+        The metrics by name; `success` where an environment reports it.
     """
     own: dict[int, dict[str, list[float]]] = {task: {} for task in sorted(set(played))}
     for task, one in zip(played, results, strict=True):

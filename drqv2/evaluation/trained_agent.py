@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[DictConfig, dict[str, Any], int]:
     if not isinstance(config, dict) or not all(isinstance(config.get(node), dict) for node in ("agent", "env")):
         raise UserError(f"{path}: contains no configuration of a run; train with init_from={path} first")
     regime = config.get("regime", FIRST)  # one from elsewhere is no older than its keys
-    base = defaults(regime) if regime in REGIMES else {}  # for keys that there were not yet
+    base = defaults(regime) if regime in REGIMES else {}  # for keys that did not exist yet
     try:
         cfg = OmegaConf.merge({key: value for key, value in base.items() if key not in ("agent", "env")}, config)
     except OmegaConfBaseException as e:

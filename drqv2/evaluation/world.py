@@ -1,4 +1,4 @@
-"""What an exported policy's file says of its world, from the configuration of its run."""
+"""The world that an exported policy's file describes, from the configuration of its run."""
 
 from __future__ import annotations
 

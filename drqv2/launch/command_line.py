@@ -84,7 +84,7 @@ def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) 
         argv: arguments, by default the process's own.
 
     Raises:
-        SystemExit: with an exit code as listed in README.md.
+        SystemExit: with an exit code as listed in docs/deployment.md.
         Exception: whatever a single `run` raised, with its own traceback.
     """
     setbase("1.3")

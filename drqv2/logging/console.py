@@ -90,16 +90,16 @@ class TaskRows:
 
 
 class Console:
-    """Shows logged rows. Usable as a context; outside of it `show` must work, too. The base class shows nothing."""
+    """Shows logged rows. Usable as a context; `show` must also work outside of it. The base class shows nothing."""
 
     def show(self, ty: str, row: Mapping[str, float]) -> None:
         """Show a row of `train.csv` or `eval.csv`."""
 
     def remember(self, ty: str, row: Mapping[str, float]) -> None:
-        """Take note of a row from before a resume, which is not shown again."""
+        """Remember a row from before a resume, which is not shown again."""
 
     def evaluating(self, frame: int, ended: int, episodes: int) -> None:
-        """Show that an evaluation takes long, until its row: how many of its episodes have ended."""
+        """Show the progress of a long evaluation, until its row: how many of its episodes have ended."""
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +137,7 @@ class PlainConsole(Console):
                 print(f"|   {line}", flush=True)
 
     def remember(self, ty: str, row: Mapping[str, float]) -> None:
-        """Take note of the evaluations before a resume, for the plots of the tasks."""
+        """Remember the evaluations before a resume, for the plots of the tasks."""
         if ty == "eval":
             self._tasks.add(row)
 

@@ -120,7 +120,7 @@ class VideoRecorder:
         root_dir: run directory; None disables recording.
         render_size: height and width of the frames in pixels.
         fps: frames per second. For real time: 1 / (control time step in seconds * action repeat).
-        every: film every so many time steps.
+        every: time steps between two frames.
 
     Attributes:
         render_size: as given.

@@ -29,7 +29,7 @@ class PixelConv2d(nn.Conv2d):
         frames: number of stacked images; of one alone the weights are its own.
 
     Raises:
-        ValueError: there are groups, a padding that is not at the centre, or channels that are not so many images.
+        ValueError: there are groups, a padding that is not at the centre, or channels that are no multiple of `frames`.
     """
 
     def __init__(self, *args: Any, centre: float = 0.0, frames: int = 1, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The world of an exported policy: what its file says of it, and the environment that is rebuilt from that alone.
+"""The world of an exported policy: as its file describes it, and the environment that is rebuilt from that alone.
 
 An ONNX file has every attribute of a `World` in its metadata, by name: `environment` as text, the others as JSON.
 """

@@ -71,7 +71,7 @@ class ImpalaWorkspace(BaseWorkspace):
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
-        self.policy_lag = self.actors_waiting = self.waited = 0.0  # of that row; `waited`: seconds until it
+        self.policy_lag = self.actors_waiting = self.waited = 0.0  # at that row; `waited`: seconds of waiting until it
 
     def begin(self) -> None:
         """Begin with new episodes."""
@@ -141,7 +141,7 @@ class ImpalaWorkspace(BaseWorkspace):
         return actors
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
-        """Learn until total_timesteps, or for so many epochs; see `BaseWorkspace.train`."""
+        """Learn until total_timesteps, or for a number of epochs; see `BaseWorkspace.train`."""
         assert self.batches is not None
         with self.training(hooks, epochs):
             while self.train_until_step(self.global_step):
@@ -169,7 +169,7 @@ class ImpalaWorkspace(BaseWorkspace):
         return self.epoch.summary()
 
     def with_rewards(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch with the rewards that the hook `transform_reward` makes of its own."""
+        """Return a batch with its rewards transformed by the hook `transform_reward`."""
         transform = self.epoch.hooks.transform_reward
         if transform is None:
             return batch
@@ -286,5 +286,5 @@ class ImpalaWorkspace(BaseWorkspace):
 
 
 def _seed(cfg: DictConfig, step: int, actor: int, restarts: int) -> int:
-    """Return the seed of what an actor samples."""
+    """Return the seed of an actor's samples."""
     return utils.spawn_seed(cfg.seed, utils.AGENT, step, actor, restarts)

@@ -87,7 +87,7 @@ class MultitaskWorkspace(BaseWorkspace):
         self.start_episodes(range(len(self.train_envs)))
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
-        """Act and learn until num_train_frames, or for so many epochs; see `BaseWorkspace.train`."""
+        """Act and learn until num_train_frames, or for a number of epochs; see `BaseWorkspace.train`."""
         with self.training(hooks, epochs):
             while self.train_until_step(self.global_step):
                 # try to reset: log the episodes that ended, begin the next ones
@@ -141,7 +141,7 @@ class MultitaskWorkspace(BaseWorkspace):
             self.train_video_recorder.record(time_step.observation)
 
     def observe_episode(self, task: int, episode: int | None) -> None:
-        """Pass an episode that the replay now holds, if it is one, to the agent's `observe_episode`."""
+        """Pass a newly stored episode, if there is one, to the agent's `observe_episode`."""
         if episode is not None and isinstance(self.agent, ObservesEpisodes):
             rewards, discounts = self.replay_storage.load_rewards(episode)
             self.agent.observe_episode(task, rewards, discounts * self.gammas[task])
@@ -220,6 +220,6 @@ class MultitaskWorkspace(BaseWorkspace):
         """Restore environments and replay; agent, counters and predicates are restored already."""
         self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         self.replay_loader.load_state_dict(saved["replay_loader"])
-        for i in self.episodes.restore(saved["train_envs"]):  # stored so far as if these episodes went on
+        for i in self.episodes.restore(saved["train_envs"]):  # stored so far as unfinished
             self.observe_episode(self.task_of[i], self.replay_storage.end(i))
         self.train_video_recorder.init(self.episodes.observations[0], enabled=self.progress.filming)

@@ -32,7 +32,7 @@ from drqv2.run.workspace import BaseWorkspace
 from drqv2.system import files
 from drqv2.system.files import REPLAY
 
-_UNSEEN = 84  # pixels: image_size=auto where nobody learns from images; environments are given a size all the same
+_UNSEEN = 84  # pixels: image_size=auto without images to learn from; environments still need a size
 _COLLECTED = 1_000_000  # transitions: least size of a replay in which then=drqv2 collects, as in regime=drqv2
 
 
@@ -77,7 +77,7 @@ class OfflineWorkspace(BaseWorkspace):
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
     def fit_image_size(self) -> None:
-        """Resolve image_size=auto: the side of the data's images, which those of the environment then have, too.
+        """Resolve image_size=auto: the side of the data's images, and then of the environment's.
 
         Raises:
             UserError: image_size is another, or the data's images are not square and so not those of an environment.
@@ -140,7 +140,7 @@ class OfflineWorkspace(BaseWorkspace):
                 data = counted(transitions, "transition")
                 print(f"replay_buffer_size: {cfg.replay_buffer_size} (auto: the data have {data})")
             self.make_replay()
-            self.snapshots.store_config()  # with what `auto` has become
+            self.snapshots.store_config()  # with `auto` resolved
         except BaseException:
             left.delete()
             raise
@@ -154,7 +154,7 @@ class OfflineWorkspace(BaseWorkspace):
         self.first_episode(self.cfg.data)
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
-        """Learn until the end, or for so many epochs; see `BaseWorkspace.train`."""
+        """Learn until the end, or for a number of epochs; see `BaseWorkspace.train`."""
         with self.training(hooks, epochs):
             while self.train_until_step(self.global_step):
                 # try to evaluate, try to save a snapshot, stop here if asked to
@@ -201,7 +201,7 @@ class OfflineWorkspace(BaseWorkspace):
 
     @cached_property
     def round_steps(self) -> int:
-        """Updates from one point of the loop at which a snapshot can be saved to the next."""
+        """Updates between two pauses of the loop."""
         return 1
 
     def save_snapshot(self) -> None:

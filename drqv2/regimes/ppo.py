@@ -1,4 +1,4 @@
-"""PPO on many environments at once, as PufferLib 3 trains: collect segments, learn from them, log, and so on."""
+"""PPO on many environments at once, as PufferLib 3 trains: collect segments, learn from them, log, repeat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from drqv2.run.workspace import BaseWorkspace
 class PPOWorkspace(BaseWorkspace):
     """A run of PPO: a vector of environments, the collector of segments, the agent, and the loop over updates.
 
-    The agent's `update` gets an iterator; to ask it for the next batch collects one.
+    The agent's `update` gets an iterator; asking it for the next batch collects one.
     """
 
     phases = ("env", "forward", "copy", "learn", "evaluation", "snapshot")
@@ -74,7 +74,7 @@ class PPOWorkspace(BaseWorkspace):
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
     def make_collector(self) -> Collector:
-        """Return a collector of segments that has not begun."""
+        """Return a new collector of segments."""
         cfg = self.cfg
         state = self.agent.policy.initial_state(cfg.num_envs)
         sizes = cfg.segments, cfg.horizon, cfg.discount
@@ -85,7 +85,7 @@ class PPOWorkspace(BaseWorkspace):
         self.segments.start(self.vector.reset())
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
-        """Collect and learn until total_timesteps, or for so many epochs; see `BaseWorkspace.train`."""
+        """Collect and learn until total_timesteps, or for a number of epochs; see `BaseWorkspace.train`."""
         with self.training(hooks, epochs):
             transform = self.epoch.hooks.transform_reward
             self.segments.transform_reward = None if transform is None else partial(transformed, transform)
@@ -154,7 +154,7 @@ class PPOWorkspace(BaseWorkspace):
     def default_objective(self) -> float:
         """Return the mean of the logged training returns after the first fifth of the run.
 
-        Where no episode has ended there, it is the return of the last evaluation, and a warning says so.
+        Where no episode has ended there, it is the return of the last evaluation, and a warning is printed.
         """
         try:
             return objective.value("train/episode_reward", self.work_dir)

@@ -220,7 +220,7 @@ def make_replay_loader(
         device: the learner's; by default torch's current one of the kind needed.
         balanced: divide each batch equally among the tasks that have episodes.
         segment: transitions in each sample, in place of one with an n-step return; see `BatchGatherer`.
-        fading: factor by which a transition is drawn more rarely for each that came after it, see `ReplaySampler`.
+        fading: factor on a transition's probability for each newer one, see `ReplaySampler`.
 
     Raises:
         ValueError: `num_workers` is out of range.

@@ -27,7 +27,7 @@ class ReplaySampler(Sampler[Request]):
         storage: says which episodes there are.
         batch_size: samples in a batch.
         seed: of the indices. Batch k draws from a counter-based generator keyed by (seed, k).
-        balanced: draw as many from each task, to within one.
+        balanced: draw equally many from each task, to within one.
         fading: None draws uniformly. Else a transition's weight is max(0.1, fading^age), and its age the number of
             those in the window, of its own task if `balanced`, that came after it: the older experience fades, as in
             DR.Q (TD errors play no part, so that a batch depends on seed, number and window alone).

@@ -149,7 +149,7 @@ class ReplayBufferStorage:
     def end(self, env: int = 0) -> int | None:
         """Commit the unfinished episode of an environment as it is, and return its number; None if there is none.
 
-        Its last transition keeps its discount: where the episode would have gone on, that is 1, as at a time-out.
+        Its last transition keeps its discount: where the episode would have continued, that is 1, as at a time-out.
         """
         return self._commit(self._current.pop(env)) if env in self._current else None
 

@@ -102,7 +102,7 @@ class Chart:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a curve goes on beyond what all of its seeds have reached."""
+        """Whether a curve continues beyond what all of its seeds have reached."""
         return any(trace.kind == "beyond" for trace in self.traces)
 
     @property

@@ -52,7 +52,7 @@ def curve_over_seeds(tasks: Sequence[Sequence[Series]], statistic: StrataStatist
     """Return the curve of a statistic over the seeds of one or more tasks, linear between a seed's evaluations.
 
     A seed that has not arrived yet could move the curve by its absence alone. So the curve, with its interval, begins
-    where all seeds have begun and ends where the first of them ends. It goes on, as `beyond`, as far as half of the
+    where all seeds have begun and ends where the first of them ends. It continues, as `beyond`, as far as half of the
     seeds of every task.
 
     Args:

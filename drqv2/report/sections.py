@@ -1,4 +1,4 @@
-"""What the page shows of one task, or of runs of several tasks: chart, warnings, tables, videos."""
+"""A section of the page, on one task or on multi-task runs: chart, warnings, tables, videos."""
 
 from __future__ import annotations
 

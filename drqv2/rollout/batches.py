@@ -29,7 +29,7 @@ def stack(rollouts: Sequence[Mapping[str, np.ndarray]], device: torch.device) ->
 
 @dataclass
 class Statistics:
-    """What is known of the batches that were handed over since the last row of the log.
+    """Statistics of the batches that were handed over since the last row of the log.
 
     Attributes:
         episodes: return and length in steps of each that ended.

@@ -100,7 +100,7 @@ class EpisodeTotals:
                     self._info[i] = {}
 
     def longest(self) -> int:
-        """Return the steps of the longest episode that goes on."""
+        """Return the steps of the longest unfinished episode."""
         return int(self._lengths.max())
 
     def take(self) -> tuple[list[tuple[float, int]], Sums]:

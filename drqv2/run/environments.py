@@ -23,7 +23,7 @@ from drqv2.errors import UserError
 from drqv2.run.target import own_factory
 from drqv2.system import machine
 
-_SHORT_EPISODE = 1_000  # agent steps: never told of, however short the run
+_SHORT_EPISODE = 1_000  # agent steps: shorter episodes are never reported, even in a short run
 _RESUMED = "stop the run and resume it with max_episode_steps=N resume_force=true"
 _IN_FUNCTION = "do so in your function, say by gymnasium.wrappers.TimeLimit, and resume the run"
 
@@ -106,7 +106,7 @@ def make_envs(cfg: DictConfig, stream: int, patience: str | None = None, truncat
     names, training = task_names(cfg), stream == utils.TRAIN_ENV
     number = cfg.num_envs if training else cfg.num_eval_envs
     total = number * len(names)
-    # EnvPool steps each of its environments in a thread of its own.
+    # EnvPool steps each of its environments in its own thread.
     here = not cfg.overlap or (not training and (total == 1 or is_pool(cfg)))
     serial = "overlap=false" if training or len(names) > 1 else "num_eval_envs=1"
     made: list[EnvHandle] = []
@@ -136,7 +136,7 @@ def make_vector(cfg: DictConfig, step: int) -> VectorEnv:
             a gymnasium.vector.VectorEnv.
 
     Raises:
-        UserError: one cannot be made, or is asked for what it does not do.
+        UserError: one cannot be made, or does not support a setting.
     """
     seed, size = utils.spawn_seed(cfg.seed, utils.TRAIN_ENV, step), envs_per_process(cfg)
     if is_pool(cfg):
@@ -151,7 +151,7 @@ def make_vector(cfg: DictConfig, step: int) -> VectorEnv:
         return HandleVector([LocalEnv(make) for make in makes])
     groups = [makes[i : i + size] for i in range(0, len(makes), size)]
     how = machine.render_threads(len(groups)), cfg.env_timeout_seconds, _patience("vector=serial")
-    with ExitStack() as made:  # for the case that one cannot be made
+    with ExitStack() as made:  # closes those made so far if another cannot be made
         handles: list[ProcessEnv] = []
         for group in groups:
             handles += ProcessEnv.sharing(group, *how)
@@ -205,12 +205,12 @@ def _require_single_frames(cfg: DictConfig, what: str, how: str) -> None:
 
 
 def envs_per_process(cfg: DictConfig) -> int:
-    """Return how many training environments share a process; by default, so many that each core has a process."""
+    """Return how many training environments share a process; by default enough for one process per core."""
     return int(cfg.envs_per_process or -(-cfg.num_envs // max(1, int(machine.cores()))))
 
 
 def _in_process(cfg: DictConfig, make: Callable[[], envs.Environment], number: int, patience: str) -> ProcessEnv:
-    """Return an environment in a process of its own, one of so many."""
+    """Return an environment in its own process, one of `number`."""
     return ProcessEnv(make, machine.render_threads(number), cfg.env_timeout_seconds, patience)
 
 
@@ -250,7 +250,7 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
 
     _require_single_frames(cfg, "EnvPool", "and see +env.frame_skip and +env.stack_num")
     if cfg.env.get("from_pixels"):  # its threads lose the context of OpenGL, and the process with it
-        raise UserError("env.from_pixels: EnvPool's drawing ends the process now and then; use task=NAME, which draws")
+        raise UserError("env.from_pixels: rendering in EnvPool sometimes kills the process; use task=NAME for pixels")
     options = {"num_threads": threads} | env_options(cfg, cfg.env_id)
     chosen = {name: cfg[name] for name in ("obs_type", "image_key", "channels")}
     pool = PoolVector(ids.pool_name(cfg.env_id), num_envs, seed, batch_size, chosen=chosen, **options)
@@ -289,7 +289,7 @@ def _own_factory(cfg: DictConfig, task: str | None = None) -> Callable[..., Any]
 
 
 def _long_episode(cfg: DictConfig, task: str) -> int:
-    """Return the agent steps of an episode that are many: half of those that each environment takes in a longer run."""
+    """Return how many agent steps make an episode long: in a long run, half of those of an environment."""
     frames = length(cfg)
     if frames is None:
         return LONG_EPISODE

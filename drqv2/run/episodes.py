@@ -1,4 +1,4 @@
-"""The episodes that go on in a run's training environments."""
+"""The current episodes of a run's training environments."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Episodes:
         return started
 
     def start(self, actions: Sequence[Any]) -> None:
-        """Let every environment begin to step."""
+        """Begin a step in every environment."""
         with self._run.time_shares.spent_on("environment"):
             for env, action in zip(self._run.train_envs, actions, strict=True):
                 env.start("step", action)
 
     def finish(self) -> list[ExtendedTimeStep]:
-        """Return the time step that each environment has made."""
+        """Return the time step of each environment."""
         p = self._run.progress
         with self._run.time_shares.spent_on("environment"):
             self.time_steps = [env.finish() for env in self._run.train_envs]

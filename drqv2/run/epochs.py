@@ -62,7 +62,7 @@ class Epochs:
         self._column = objective.ColumnCheck(cfg.objective)
 
     def start(self, hooks: Hooks, epochs: float = math.inf) -> None:
-        """Start or resume with these hooks, for so many epochs; evaluate at the start of a run.
+        """Start or resume with these hooks, for that many epochs; evaluate at the start of a run.
 
         Raises:
             UserError: hooks or keys would have no effect, or a hook has raised after an evaluation.
@@ -97,7 +97,7 @@ class Epochs:
         An epoch may end: a snapshot, an evaluation, hooks. Then a snapshot may be due.
 
         Args:
-            evaluate: whether the epoch ends here; it does, too, where a training return calls for an evaluation.
+            evaluate: whether the epoch ends here; it also ends where a training return triggers an evaluation.
             save: whether a snapshot is due in any case.
 
         Returns:
@@ -260,12 +260,12 @@ class Epochs:
             raise
 
     def summary(self) -> RunSummary:
-        """Return statistics of the run so far."""
+        """Return the run's statistics so far."""
         return summary.summary(self.run, self.stopped or reached(self.run.progress, self._stop_return))
 
 
 def reached(progress: Progress, stop_return: float | None) -> bool:
-    """Return whether stop_return has ended a run where it is; the evaluation at its start does not count."""
+    """Return whether a run has ended by stop_return; the evaluation at its start does not count."""
     known = progress.epoch > 0 and progress.last_eval_step == progress.step
     return known and stop_return is not None and progress.last_return >= stop_return
 

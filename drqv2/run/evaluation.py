@@ -60,7 +60,7 @@ def play(
         The result of each episode, task by task.
 
     Raises:
-        EnvError: an environment returned something else than it declared.
+        EnvError: an environment returned something other than it declared.
     """
     results = [EpisodeResult()] * (tasks * episodes)
     upcoming = [iter(range(episodes)) for _ in range(tasks)]
@@ -113,7 +113,7 @@ def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder, metri
 
     Raises:
         Stopped: the process was asked to stop.
-        EnvError: an environment returned something else than it declared.
+        EnvError: an environment returned something other than it declared.
         NotFiniteError: a loss or a parameter is NaN or infinite.
     """
     require_finite(run, parameters=True)

@@ -72,7 +72,7 @@ def prepare_machine(cfg: DictConfig) -> None:
 def _assign_gpu() -> None:
     """Give the jobs of a sweep the GPUs that they all see, learner and renderer alike, in turn.
 
-    The run's configuration says `cuda` all the same: it may resume on a machine with other GPUs.
+    The run's configuration still says `cuda`: it may resume on a machine with other GPUs.
     """
     hydra_cfg: Any = HydraConfig.get() if HydraConfig.initialized() else {}
     job, gpus = hydra_cfg.get("job", {}).get("num"), torch.cuda.device_count()
@@ -123,15 +123,15 @@ def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:
 
 
 def film_settings(cfg: DictConfig, env: Any) -> dict[str, Any]:
-    """Return the size of films of an environment, their frames per second, and every how many steps one is taken."""
+    """Return a film's size, its frames per second, and the number of steps between two of its pictures."""
     fps = _fps(env)
     every = max(1, round(fps / cfg.video_fps)) if cfg.video_fps else 1
     return {"render_size": cfg.render_size, "fps": fps / every, "every": every}
 
 
 def train_film_settings(cfg: DictConfig, env: Any) -> dict[str, Any]:
-    """Return the settings of films of training, which show what the agent sees, or else the environment."""
-    shape: tuple[int, ...] = getattr(env.observation_spec(), "shape", ())  # of a dict there is none
+    """Return the settings of training films, which show what the agent sees or, without images, the environment."""
+    shape: tuple[int, ...] = getattr(env.observation_spec(), "shape", ())  # a dict has none
     own = {"frame_channels": shape[0] // cfg.frame_stack} if len(shape) == 3 else {"env": env}
     return {"render_size": cfg.render_size, "fps": _fps(env), **own}
 

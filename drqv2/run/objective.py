@@ -26,7 +26,7 @@ def split(objective: str) -> tuple[str, str]:
 def value(objective: str, work_dir: Path) -> float:
     """Return the newest value of a column of eval.csv, or the mean of one of train.csv after a fifth of the run.
 
-    A run that was stopped early is as long as it got.
+    If the run was stopped early, a fifth of what it has done counts.
 
     Args:
         objective: the column: NAME or eval/NAME, or train/NAME; slashes in NAME may be underscores.

@@ -27,10 +27,10 @@ class Progress:
     episode_rewards: list[float] = field(default_factory=list)  # sum of rewards in it
     episode_success: list[float | None] = field(default_factory=list)  # 1.0 once a step of it has succeeded
     episode_info: list[Sums] = field(default_factory=list)  # sums of the numbers in `info` over its steps
-    seed_updates_done: bool = False  # whether the updates at once after the seed frames have been made
+    seed_updates_done: bool = False  # whether the updates of the key `seed_updates` have been made
     updated_step: int = 0  # agent step up to which the updates that are due have been made
     updated_episode: int = 0  # training episodes at the newest of them
-    evaluated_weights: list[int] = field(default_factory=list)  # frames of weights kept for snapshot_keep_last alone
+    evaluated_weights: list[int] = field(default_factory=list)  # frames of weights kept only for snapshot_keep_last
     filming: bool = False  # whether the current episode of the first environment is filmed
 
     epoch: int = 0  # epochs that have ended

@@ -86,7 +86,7 @@ class Snapshots:
     def save_if_due(self, now: bool = False) -> None:
         """Save if the interval has passed, at a milestone, when asked to stop, or `now`.
 
-        `now` means an evaluation: `snapshot_keep_last` counts their weights.
+        `now` is set before an evaluation, whose weights `snapshot_keep_last` counts.
         """
         run, step = self.run, self.run.global_step
         since = run.timer.total_time() - self._saved_at

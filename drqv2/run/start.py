@@ -68,7 +68,7 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
 
 
 def _too_large_for_cpu(cfg: DictConfig) -> bool:
-    """Return whether a long run from pixels has the paper's sizes, or nearly, on a CPU."""
+    """Return whether this is a long run from pixels on a CPU with about the paper's sizes."""
     if cfg.device != "cpu" or cfg.obs_type != "pixels" or "num_seed_frames" not in cfg:  # key of those that do both
         return False
     sizes = cfg.batch_size * cfg.agent.get("hidden_dim", 0)
@@ -94,7 +94,7 @@ def make_workspace(cfg: DictConfig, work_dir: str | Path | None = None) -> BaseW
 
 
 def parts(cfg: DictConfig, work_dir: Path) -> list[str]:
-    """Return the regimes that a run has before it: one, or with regime=offline and `then` two."""
+    """Return the regimes that a run still has to train: one, or two with regime=offline and `then`."""
     if cfg.get("then") is None:
         return [cfg.regime]
     found = newest_readable(work_dir) if files.has_snapshot(work_dir) else None
@@ -110,7 +110,7 @@ def parts(cfg: DictConfig, work_dir: Path) -> list[str]:
 def open_run(regime: str, cfg: DictConfig, work_dir: Path) -> Iterator[BaseWorkspace | RunFinished]:
     """Open the run in `work_dir`, new or resumed, to be trained; then print its summary.
 
-    A run of which nothing is left to do, and whose replay is deleted, is a `RunFinished`.
+    If nothing is left to do and the replay is deleted, it is a `RunFinished`.
 
     A new directory is removed again if the run fails to start, or at its first step.
 
@@ -190,7 +190,7 @@ def why_unlearnt(run: BaseWorkspace) -> str:
     cfg, storage = run.cfg, run.replay_storage
     if storage is not None and not storage.num_episodes:
         frames = f"{run.length_key}={cfg[run.length_key]}"
-        return f"no episode has ended, and DrQ-v2 learns from whole ones; raise {frames} or set max_episode_steps=N"
+        return f"no episode has ended, and DrQ-v2 learns from finished ones; raise {frames} or set max_episode_steps=N"
     if run.global_frame <= cfg.get("num_seed_frames", 0):
         return f"the run has no more than num_seed_frames={cfg.num_seed_frames} frames"
     return f"{run.length_key}={cfg[run.length_key]} is too short for an update"
@@ -213,7 +213,7 @@ class RunFinished(UserError):
         print(self)
 
     def objective(self) -> float:
-        """Return what the run is worth to a sweep."""
+        """Return the run's value to a sweep."""
         return self._value
 
 
@@ -238,7 +238,7 @@ def _keep_foreign_episodes(run_dir: Path) -> None:
 
 
 def _take_resolved(cfg: DictConfig, run_dir: Path) -> None:
-    """Replace `auto` by what it became at the first start, where the run's data said so: they may be gone by now."""
+    """Replace `auto` by its value at the first start, where that came from the run's data, which may be gone by now."""
     names = [name for name in ("image_size", "replay_buffer_size") if cfg.get(name) == "auto"]
     if names and (found := newest_readable(run_dir)) is not None:
         cfg.update({name: found[1]["config"][name] for name in names})

@@ -51,7 +51,7 @@ class EpisodeStats:
         task: index of its task, 0 where there is one.
         total: its return, of the environment's own rewards.
         length: environment frames.
-        success: 1.0 if a step of it succeeded, else 0.0; None where the environment does not say.
+        success: 1.0 if a step of it succeeded, else 0.0; None where the environment does not report it.
     """
 
     env_step: int
@@ -79,7 +79,7 @@ class EvalStats:
         return_min: least return.
         return_max: greatest return.
         length_mean: mean length, environment frames.
-        success: share of episodes with a successful step; None where the environment does not say.
+        success: share of episodes with a successful step; None where the environment does not report it.
         metrics: the metrics of the row in eval.csv, by name; with several tasks, those of each.
         seconds: how long it took.
     """
@@ -126,7 +126,7 @@ class TrainStats:
         gradient_steps: steps of the optimizers.
         losses: means of the last 100 finite values of each metric of the agent's updates with `loss` in its name.
         metrics: the same of all its metrics.
-        nonfinite: how many values of each were NaN or infinite since the run began, where there was one.
+        nonfinite: for each metric with such values, how many were NaN or infinite since the run began.
         seconds: spent on updates and on waiting for batches.
         steps_per_second: gradient steps over these.
     """
@@ -152,8 +152,8 @@ class EpochStats:
         collect: statistics of its collection.
         train: statistics of its updates.
         eval: the evaluation; None if there was none.
-        score: that by which evaluations are compared; None without an evaluation.
-        improved: whether it is greater than each before.
+        score: the number by which evaluations are compared; None without an evaluation.
+        improved: whether it is greater than every earlier one.
         best_score: the greatest so far; -inf before the first evaluation.
         best_frame: where that was reached; -1 before the first evaluation.
         checkpoint: what the hook `save_checkpoint` returned.

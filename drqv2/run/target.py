@@ -72,7 +72,7 @@ def find(target: str) -> Any:
 
 
 def _search_current_directory(top: str) -> None:
-    """Add the current directory to the end of the Python path if it alone has a module or package of this name."""
+    """Add the current directory to the end of the Python path if only that has a module or package of this name."""
     here = str(Path.cwd())
     if top in sys.modules or here in sys.path or PathFinder.find_spec(top, [here]) is None:
         return

@@ -39,7 +39,7 @@ class Updates:
         self.skip(p, end)
 
     def skip(self, progress: Progress, end: int) -> None:
-        """Leave out the updates before agent step `end`: they are not made up for."""
+        """Skip the updates before agent step `end` for good."""
         progress.updated_step, progress.updated_episode = end, progress.episode
 
     def _seed_updates_due(self, progress: Progress, step: int) -> int:

@@ -45,7 +45,7 @@ class BaseWorkspace:
     Args:
         cfg: the checked configuration, see docs/configuration.md.
         work_dir: the run's directory. If it holds a snapshot, the run is resumed from it.
-        stop: tells whether the process was asked to stop.
+        stop: knows whether the process was asked to stop.
 
     Attributes:
         phases: what the time is spent on, in the order of the dashboard.
@@ -83,7 +83,7 @@ class BaseWorkspace:
         self.cfg, self.work_dir, self.stop = cfg, work_dir, stop or StopSignals(work_dir)
         self.device = torch.device(cfg.device)
         self.tasks = task_names(cfg)
-        # Reading a key of an OmegaConf configuration takes microseconds: those needed at every step are read once.
+        # Reading a key of an OmegaConf configuration takes microseconds: those that every step needs are read once.
         self.action_repeat = int(cfg.action_repeat)
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
@@ -120,13 +120,13 @@ class BaseWorkspace:
         raise NotImplementedError
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
-        """Train until the end of the run, or for so many epochs.
+        """Train until the end of the run, or for a number of epochs.
 
         The loop is within `training` and leaves where `epoch.pause` says so.
 
         Args:
             hooks: functions of yours that are called.
-            epochs: how many; the last epoch of a run may be shorter.
+            epochs: that number; the last epoch of a run may be shorter.
 
         Raises:
             Stopped: the process was asked to stop, and a snapshot holds the run.
@@ -163,7 +163,7 @@ class BaseWorkspace:
             self.epoch.finish()
 
     def every(self, name: str, frames: int | None) -> utils.Every:
-        """Return a predicate of so many environment frames, whose state snapshots keep under this name."""
+        """Return a predicate for every `frames` environment frames; snapshots keep its state under this name."""
         self.predicates[name] = utils.Every(frames, self.action_repeat)
         return self.predicates[name]
 
@@ -258,11 +258,11 @@ class BaseWorkspace:
 
     @cached_property
     def round_steps(self) -> int:
-        """Agent steps from one point of the loop at which a snapshot can be saved to the next."""
+        """Agent steps between two pauses of the loop."""
         return int(self.cfg.num_envs)
 
     def objective(self) -> float:
-        """Return what the run is worth to a sweep: the column that the key `objective` names, or the regime's default.
+        """Return the run's value to a sweep: the column that the key `objective` names, or the regime's default.
 
         Raises:
             UserError: there is no such column.

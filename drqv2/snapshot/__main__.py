@@ -24,7 +24,7 @@ KEYS = {Key("out", Text(), "Of export and import: the file to write.", null="the
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line that is described at the head of this module."""
+    """Run the command line described in the module's docstring."""
     run_tool(_run, __doc__, KEYS, sys.argv[1:] if argv is None else argv)
 
 

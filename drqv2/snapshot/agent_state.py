@@ -1,17 +1,7 @@
 """What a snapshot keeps of an agent.
 
-An object with `state_dict` and `load_state_dict`, such as an optimizer, is saved and restored by them. Otherwise its
-attributes are walked, at any depth: modules (with their plain attributes, buffers, frozen parameters, training flags),
-tensors, arrays, generators, plain values, containers, configuration nodes, plain objects. What occurs in several places
-is saved once, and is one object again after a resume.
-
-Modules, optimizers, generators, plain objects, and tensors of the same shape and dtype are restored in place, because
-optimizers hold the tensors; the rest is replaced. What the new agent lacks, since it is made only during training, is
-not restored, and a warning names it. Functions, classes, enums and the like belong to the code and are not saved; nor
-are gradients and hooks. One warning names everything else: objects of other libraries, arrays of unusual dtypes,
-tensors that share memory with another, dicts and sets whose keys are not plain values or tuples of them.
-
-An agent that rebuilds optimizers, unties weights or keeps views of a tensor needs a `state_dict`.
+docs/porting.md ("What a snapshot keeps") is the contract: `state_dict` where an object has it, else its attributes, at
+any depth.
 
 A state is a tree of plain values and nodes {"kind": ..., "id": its number in a memo of what occurs twice, ...}.
 """

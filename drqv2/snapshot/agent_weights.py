@@ -74,7 +74,7 @@ def _optimizers(value: Any) -> Iterator[torch.optim.Optimizer]:
 
 
 def init_weights(agent: Agent, path: Path, parts: Sequence[str] | None = None) -> None:
-    """Give a new agent the weights in a file, and say so.
+    """Give a new agent the weights in a file, and print that.
 
     Args:
         agent: a new one.
@@ -119,7 +119,7 @@ def read_export(path: Path) -> tuple[State, dict[str, str]]:
 def weights(state: State) -> dict[str, Any]:
     """Return the tensors of all networks in a captured state by dotted name, such as `critics.0.weight`.
 
-    Of an agent's own `state_dict`, in which networks cannot be told from the rest, return the state.
+    For an agent with its own `state_dict`, in which networks cannot be identified, return the state.
     """
     if state.get("kind") in (None, "stateful"):  # None: of what this function returned
         return state

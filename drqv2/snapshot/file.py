@@ -15,7 +15,7 @@ from drqv2.errors import UserError
 from drqv2.system.files import replacing
 
 VERSION = 10
-# torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of what is
+# torch writes a zip archive, whose last field is the length of a comment; the comment is the checksum of all that is
 # before it, that field taken as it was written: 0.
 _NO_COMMENT = struct.pack("<H", 0)
 _MARK = struct.pack("<H", len(b"sha256:") + 64) + b"sha256:"
@@ -95,7 +95,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def copied(state: Any) -> Any:
-    """Return a captured state with copies of its tensors, on the CPU: what it was taken from may go on changing."""
+    """Return a captured state with copies of its tensors, on the CPU: the originals may keep changing."""
     if isinstance(state, Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):

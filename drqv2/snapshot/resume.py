@@ -21,7 +21,7 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
     """
     agent = old.get("agent", {})
     known, absent = regime_of(old).keys_of(str(agent.get("_target_")), old.get("agent_dir")), object()
-    # The environment, not the user, says what the two shapes are.
+    # The environment, not the user, sets the two shapes.
     unrelated = {"resume", "resume_force", "init_from", "init_parts", "agent.obs_shape", "agent.action_shape"}
     was, now = map(stored, (old, new))
     changed: dict[str, Any] = {}

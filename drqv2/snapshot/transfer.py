@@ -33,7 +33,7 @@ def export(source: Path, target: Path) -> None:
     path, state = found
     weights = agent_weights.weights(state["agent"])
     if weights.get("kind") == "stateful":
-        raise UserError(f"{path}: the agent has its own state_dict: its networks cannot be told from the rest")
+        raise UserError(f"{path}: the agent has its own state_dict: which of its entries are networks is unknown")
     tensors = {name: value.contiguous() for name, value in weights.items()}
     config = state.get("config", {})
     metadata = {"frame": str(state["frame"]), "task": str(config.get("task_name")), "config": json.dumps(config)}

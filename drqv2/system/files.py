@@ -134,12 +134,12 @@ def remove_leftovers(run_dir: Path) -> None:
 
 
 def is_unbegun(run_dir: Path) -> bool:
-    """Return whether no start has written anything of its own into a directory, and none is at work there."""
+    """Return whether no run has written anything into a directory, and none is starting there."""
     return run_dir.is_dir() and not {path.name for path in run_dir.iterdir()} - {".hydra", LOCK} and not in_use(run_dir)
 
 
 def remove_failed(run_dir: Path) -> None:
-    """Remove the directory of a start that failed, and those of its parents below the current one that get empty."""
+    """Remove the directory of a start that failed, and those of its parents below the current one that become empty."""
     shutil.rmtree(run_dir, ignore_errors=True)
     with suppress(OSError):  # the first that is not empty
         for folder in run_dir.parents:
@@ -211,7 +211,7 @@ def locked(folder: Path, key: str = "hydra.run.dir") -> Iterator[None]:
     """Hold the exclusive lock on `folder`. The kernel releases it when the process dies.
 
     This is a POSIX lock: children do not inherit it, and closing any descriptor of the lock file releases it. On a
-    network file system the lock of a lost host survives for a while; it is waited for.
+    network file system the lock of a lost host survives for a while; this waits for it.
 
     Args:
         folder: directory to lock.

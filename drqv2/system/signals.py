@@ -166,7 +166,7 @@ def _survive_hangup() -> None:
     """Discard output from when its terminal, or the program that it is piped to, is gone: printing would raise."""
     poll = select.poll()
     for fd in (1, 2):
-        poll.register(fd, 0)  # a hang-up is reported all the same
+        poll.register(fd, 0)  # a hang-up is reported in any case
 
     def discard(timeout: float | None) -> None:
         for fd, _ in poll.poll(timeout):
@@ -184,7 +184,7 @@ def _survive_hangup() -> None:
 
 
 def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:
-    """Return whether a handler is a scheduler's; another run's in this process is none."""
+    """Return whether a handler is a scheduler's, not another run's in this process."""
     ours = signal.default_int_handler, _exit_quietly, _wait_for_safe_point
     return callable(handler) and handler not in ours
 
@@ -208,8 +208,8 @@ def ignore_signals() -> None:
 def _after_fork() -> None:
     """In a process that other code forks from a run's, such as a worker of gymnasium.vector.AsyncVectorEnv.
 
-    It inherits the handlers, which do nothing, and the place where the run is told of signals, to which it would write,
-    too: a terminal sends ctrl-C to both, and the run would take it for a second one. A scheduler also sends SIGTERM to
+    It inherits the handlers, which do nothing, and the socket on which the run gets its signals, to which it would also
+    write: a terminal sends ctrl-C to both, and the run would count it twice. A scheduler also sends SIGTERM to
     both, and the run is to reach its safe point; but the code that has forked the process may want to end it.
     """
     if signal.getsignal(signal.SIGTERM) is _wait_for_safe_point:

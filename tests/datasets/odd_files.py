@@ -663,7 +663,7 @@ def images_of_two_sizes(folder: Path) -> None:
     own(folder, frame=np.ascontiguousarray(images()[..., :15]))
 
 
-@odd("comes from a run of several tasks")
+@odd("comes from a multi-task run")
 def several_tasks(folder: Path) -> None:
     own(folder, frame=images(), task=np.zeros((T + 1, 1), np.int64))
 

@@ -42,7 +42,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: object) -> list[str]:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    """Return what is said of a mistake: one or two lines, and exit code 2."""
+    """Return the message about a mistake: one or two lines, and exit code 2."""
     with pytest.raises(SystemExit) as leaving:
         evaluation.main([str(word) for word in argv])
     assert leaving.value.code == 2

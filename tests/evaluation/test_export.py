@@ -206,7 +206,7 @@ def test_the_example_of_an_onnx_file_runs(reference: Path, tmp_path: Path) -> No
     pytest.importorskip("onnxruntime")
     evaluation.main([str(reference), "episodes=1", "film=none", f"export={tmp_path}/policy.onnx", f"out={tmp_path}"])
     card = (tmp_path / "policy.onnx.md").read_text()
-    assert "| environment | no id rebuilds it |" in card  # the run's environment is its own code
+    assert "| environment | cannot be rebuilt by an id |" in card  # the run's environment is its own code
     example = card.partition("```python\n")[2].partition("```")[0]
     ran = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert re.fullmatch(r"\(1, 1\) float32\n\[-?[\d.]+\]\n", ran.stdout)

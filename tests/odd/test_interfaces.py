@@ -243,7 +243,7 @@ def test_what_a_process_finds_reaches_the_run_as_it_is(caplog) -> None:
         for env in envs:
             env.close()
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.endswith("Informs: success is no finite number and no flag, but of type str: it is ignored")
+    assert said.endswith("Informs: success is of type str, not a finite number or a flag: it is ignored")
     env = ProcessEnv(_broken)
     env.call("reset")
     with pytest.raises(EnvNotFiniteError, match=rf"step 1 {AT}: the observation is nan at \[0\]$") as raised:

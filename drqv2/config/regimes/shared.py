@@ -96,9 +96,9 @@ TASK = table(
     ),
     env_timeout_seconds=free(
         POSITIVE,
-        "Time that a reset or a step of an environment in its own process may take; then the process is replaced. "
-        "Those of IMPALA's actors have actor_hang_seconds. Of environments that share a process each has this time, "
-        "and one that hangs is noticed after at most twice as long.",
+        "Time that a reset or a step of an environment in its own process may take before the process is replaced. "
+        "Where environments share a process, each has this time, and one that hangs is noticed after at most twice "
+        "as long. IMPALA's actors have actor_hang_seconds.",
         "seconds",
         legacy=300.0,
     ),
@@ -181,7 +181,7 @@ SNAPSHOTS = table(
     snapshot_every_seconds=free(Float(0), "Seconds of training between two snapshots.", "seconds"),
     snapshot_keep=free(Int(0), "Evenly spaced weights_FRAME.pt to keep, besides the initial weights.", "files"),
     snapshot_keep_last=free(
-        Int(-1), "Further weights_FRAME.pt to keep, of the last evaluations; -1: of all.", "files", legacy=0
+        Int(-1), "Weights of the last evaluations to keep as weights_FRAME.pt; -1: of all.", "files", legacy=0
     ),
 )
 RECORDS = table(
