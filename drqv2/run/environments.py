@@ -289,7 +289,7 @@ def _own_factory(cfg: DictConfig, task: str | None = None) -> Callable[..., Any]
 
 
 def _long_episode(cfg: DictConfig, task: str) -> int:
-    """Return how many agent steps make an episode long: in a long run, half of those of an environment."""
+    """Return after how many agent steps an episode counts as long: half of an environment's, from 1,000 on."""
     frames = length(cfg)
     if frames is None:
         return LONG_EPISODE
