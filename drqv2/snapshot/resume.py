@@ -13,14 +13,16 @@ from drqv2.errors import UserError
 def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dict[str, Any]:
     """Return the keys whose values differ from those of a run, dotted, with their new values; print them.
 
+    A key of the regime that is passed to the agent is there as `agent.ARGUMENT`, too.
+
     Each key's `resume` rule says whether it may change. Keys that the regime's table lacks, such as arguments of your
     own agent, need resume_force=true. `old` and `new` are the run's configuration and the one to resume with, resolved.
 
     Raises:
         UserError: a fixed key differs; or a key that affects learning does, and `resume_force` is not set.
     """
-    agent = old.get("agent", {})
-    known, absent = regime_of(old).keys_of(str(agent.get("_target_")), old.get("agent_dir")), object()
+    regime, agent = regime_of(old), old.get("agent", {})
+    known, absent = regime.keys_of(str(agent.get("_target_")), old.get("agent_dir")), object()
     # The environment, not the user, sets the two shapes.
     unrelated = {"resume", "resume_force", "init_from", "init_parts", "agent.obs_shape", "agent.action_shape"}
     was, now = map(stored, (old, new))
@@ -45,4 +47,5 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
         )
     if changed:
         print("changed since this run was started: " + ", ".join(sorted(said["free"] + said["force"])))
-    return changed
+    passed = {f"agent.{argument}": changed[key] for argument, key in regime.passes.items() if key in changed}
+    return changed | passed

@@ -87,5 +87,7 @@ def test_keys_that_have_moved_are_read_from_old_configurations(tmp_path: Path) -
     assert not {"agent.discount", "agent.total_steps", "agent.update_epochs", "agent.device"} & found.keys()
     new = old | {"agent": {"_target_": TARGETS[0], "lr": 0.1}, "repeat_per_collect": 4.0}
     assert changed_keys(old, new, tmp_path) == {}
+    longer = changed_keys(old, new | {"total_timesteps": 60}, tmp_path)
+    assert longer == {"total_timesteps": 60, "agent.total_steps": 60}, "the agent anneals over the new length"
     assert stored({"regime": "gone", "agent": {"x": 1}}) == {"regime": "gone", "agent.x": 1}
     assert schema.moved({"agent": None}, REGIMES["ppo"]) == ([], {})
