@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drqv2 import utils
-from drqv2.agents.ppo_mlp import Kernels
+from drqv2.agents import ppo_mlp
 from drqv2.config.formatting import counted
 from drqv2.config.rules import default_minibatch
 from drqv2.envs import info
@@ -47,7 +47,7 @@ class PPOWorkspace(BaseWorkspace):
         filmed = self.work_dir if cfg.save_video else None
         self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, self.eval_envs[0]))
         self.owns(self.video_recorder)
-        self.agent = factory.make_agent(cfg, self.vector, self.device)
+        self.agent = ppo_mlp.fast(factory.make_agent(cfg, self.vector, self.device))
         self.require_on_policy()
         self.segments = self.make_collector()
 
@@ -55,7 +55,7 @@ class PPOWorkspace(BaseWorkspace):
             f"environments: {cfg.num_envs} of {cfg.env._target_ or cfg.task_name}, in {self.vector.name}; an "
             f"update learns from {counted(cfg.segments, 'segment')} of {counted(cfg.horizon, 'step')}, "
             f"in minibatches of {cfg.minibatch_size}"
-            f"{', in C++' if getattr(self.agent, 'kernels', None) is Kernels.CPP else ''}"
+            f"{', in C++' if isinstance(self.agent, ppo_mlp.MlpPPOAgent) else ''}"
         )
         self.train_until_step = utils.Until(cfg.total_timesteps)
         self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
