@@ -52,7 +52,7 @@ class PPOAgent:
             it as an end.
         advantage: full_batch computes advantages before each minibatch, with the current ratios and values of all
             segments; minibatch does so again for the segments drawn, with their ratios after the forward pass; once
-            computes them when the batch has been collected and shuffles its steps into minibatches in every epoch
+            computes them when the batch has been collected and shuffles its steps into minibatches in every pass
             (whole segments with an LSTM), as in the paper: without priorities.
         normalize_observations: vectors by their running mean and deviation. The first batch only begins these.
         normalize_rewards: by the running deviation of their discounted sum.

@@ -99,7 +99,7 @@ class MlpPPOAgent(PPOAgent):
         return [*means, approx_kl], made
 
 
-def _agree(agents: Iterable[PPOAgent]) -> bool:
+def _agree(agents: Iterable[Any]) -> bool:
     """Return whether agents, one of which uses this module, learn the same from two batches of made-up steps."""
     count, horizon = 4, 8
     noise = torch.Generator().manual_seed(0)

@@ -20,7 +20,7 @@ from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.kinds import NO_LEGACY, Device, Key, Schedule
 from drqv2.config.messages import explain
 from drqv2.config.rules import check_together
-from drqv2.config.schema import AGENTS, arguments_of, every_key, keys
+from drqv2.config.schema import AGENTS, RENAMED, arguments_of, every_key, keys, take_renamed
 from drqv2.config.tables.multitask import TASK_GROUPS
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
@@ -75,6 +75,7 @@ def validate(cfg: DictConfig) -> None:
     with open_dict(cfg):
         cfg.pop(FOR_REGIMES, None)
         cfg.pop(FOR_AGENTS, None)
+        take_renamed(cfg)
         _drop_foreign(cfg, known)
         if re.search(":.", str(cfg.get("env_id"))):
             cfg.task_name = label(cfg.env_id, "")
@@ -176,6 +177,8 @@ def check_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
             raise UserError(_other_agent(override, value, regime))
         if name == "task" and cfg.get("env_id") is not None:
             raise UserError(f"{override} and env_id={cfg.env_id}: give only one of them")
+        if name in RENAMED:
+            raise UserError(f"{override}: {name} is now {RENAMED[name]}")
         if name in every_key() and name not in known:
             raise UserError(f"{override}: regime={regime} has no such key{did_you_mean(name, known)} (see --help)")
 

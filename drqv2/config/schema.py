@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from functools import cache
 from typing import Any
 
@@ -70,6 +70,17 @@ def length(config: Mapping[str, Any]) -> int | None:
     steps = config.get("total_timesteps")
     frames = config.get("num_train_frames") if steps is None else steps * config["action_repeat"]
     return frames if isinstance(frames, int) else None
+
+
+RENAMED = {"snapshot_every_epochs": "snapshot_every_updates"}  # keys of stored configurations: their names today
+
+
+def take_renamed(config: MutableMapping[str, Any]) -> None:
+    """Give the keys of a stored configuration the names that they have today."""
+    for old, new in RENAMED.items():
+        if old in config:
+            value = config.pop(old)
+            config.setdefault(new, value)
 
 
 def legacy(regime: str = FIRST_REGIME) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from drqv2.config.checks import leaves
 from drqv2.config.formatting import show
-from drqv2.config.schema import keys, legacy
+from drqv2.config.schema import keys, legacy, take_renamed
 from drqv2.config.tables.shared import FIRST_REGIME
 from drqv2.errors import UserError
 
@@ -26,6 +26,7 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> dic
     # The environment, not the user, says what the two shapes are.
     unrelated = {"resume", "resume_force", "init_from", "init_parts", "agent.obs_shape", "agent.action_shape"}
     was, now = (legacy(regime) | leaves(cfg) for cfg in (old, new))
+    take_renamed(was)
     changed: dict[str, Any] = {}
     said: dict[str, list[str]] = {"free": [], "force": [], "fixed": []}
     for name in sorted((was.keys() | now.keys()) - unrelated):

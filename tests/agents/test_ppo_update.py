@@ -169,8 +169,8 @@ class WrittenOut:
             value_loss = 0.5 * torch.max((value - target) ** 2, (near - target) ** 2)
             entropy = -(logs.exp() * logs).sum()
             loss = loss + (policy_loss + 2.0 * value_loss - 0.01 * entropy) / len(steps)
-            terms = policy_loss, value_loss, entropy, -log_ratio[s, t], abs(ratio - 1) > 0.2, ratio
-            terms += (ratio - 1 - log_ratio[s, t],)
+            of_ratio = -log_ratio[s, t], abs(ratio - 1) > 0.2, ratio, ratio - 1 - log_ratio[s, t]
+            terms = policy_loss, value_loss, entropy, *of_ratio
             self.sums += np.array([float(x.detach()) for x in terms]) / len(steps)
         for s, t in [] if self.once else outputs:
             self.values[s][t] = float(outputs[s, t][1].detach()) * self.bootstrapped[s][t]

@@ -50,7 +50,7 @@ ROLLOUT = (
 )
 SNAPSHOTS = (
     *shared.SNAPSHOTS,
-    free("snapshot_every_epochs", Int(1), "Updates between two snapshots at most.", "updates"),
+    free("snapshot_every_updates", Int(1), "Updates between two snapshots at most.", "updates"),
 )
 RECORDS = (*shared.RECORDS, free("log_every_seconds", Float(0), "Least time between two rows of train.csv.", "seconds"))
 AGENT = (
