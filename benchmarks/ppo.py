@@ -72,8 +72,9 @@ def rates(update: Callable[[], Any], steps: int, seconds: float) -> Iterator[flo
         yield count * steps / (time.perf_counter() - begin)
 
 
-def here(setting: Setting, seconds: float) -> Iterator[float]:
-    """Measure this project."""
+def here(setting: Setting, cpp: bool, seconds: float) -> Iterator[float]:
+    """Measure this project, with its C++ code where that fits or without."""
+    from drqv2.agents import ppo_mlp
     from drqv2.agents.ppo import PPOAgent
     from drqv2.envs.pool import PoolVector
     from drqv2.rollout.collector import Collector
@@ -83,7 +84,7 @@ def here(setting: Setting, seconds: float) -> Iterator[float]:
     vector = PoolVector(setting.env, setting.num_envs, 0)
     shape, spec = tuple(vector.observation_spec().shape), vector.action_spec()
     precision = machine.resolve_precision("auto", "cpu")
-    agent = PPOAgent(
+    agent: Any = PPOAgent(
         shape,
         spec,
         device="cpu",
@@ -114,6 +115,7 @@ def here(setting: Setting, seconds: float) -> Iterator[float]:
         normalize_observations=False,
         normalize_rewards=False,
     )
+    agent = ppo_mlp.fast(agent) if cpp else agent
     segments = Collector(vector, agent.step, None, setting.num_envs, setting.horizon, 0.99)
     segments.start(vector.reset())
     return rates(lambda: agent.update(segments, 0), setting.batch, seconds)
@@ -147,11 +149,12 @@ def measure(quick: bool = False) -> list[Row]:
     for setting in SETTINGS[: 1 if quick else None]:
         turn = turn * (3 if setting.image and not quick else 1)
         sides = {
-            "here": partial(here, setting, turn),
+            "here": partial(here, setting, True, turn),
             "Stable-Baselines3 on EnvPool": partial(stable_baselines3, setting, True, turn),
             "Tianshou on EnvPool": partial(tianshou, setting, turn),
         }
         if not setting.image:
+            sides["here, without C++"] = partial(here, setting, False, turn)
             sides["Stable-Baselines3"] = partial(stable_baselines3, setting, False, turn)
         found = alternate(sides, seconds * len(sides) / 3)
         for name, values in found.items():

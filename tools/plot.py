@@ -31,8 +31,8 @@ from PIL import Image
 
 from benchmarks import figures
 from benchmarks.figures import EDGE, INK, SOFT
+from drqv2.config.cfgs import CFGS
 from drqv2.config.formatting import rewards_of
-from drqv2.config.schema import CFGS
 from drqv2.datasets import formats
 from drqv2.datasets.options import ReadOptions
 from drqv2.report.charts import COLOURS, GREY

@@ -10,20 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drqv2.agents import ppo_mlp
-from drqv2.agents.ppo_mlp import Kernels
 from drqv2.agents.protocol import Agent
-from drqv2.agents.segments import Segments, take_rows
+from drqv2.agents.segments import Segments, shuffled, take_rows
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
 from drqv2.nn.deterministic import most_probable_action
-from drqv2.nn.losses import clipped_policy_loss, clipped_value_loss, explained_variance
 from drqv2.nn.normalization import RunningMeanStd
 from drqv2.nn.optimizers import make_optimizers
 from drqv2.nn.policies import Policy, State
-from drqv2.nn.returns import puff_advantage
+from drqv2.nn.returns import explained_variance, puff_advantage, standardised
 
 Minibatch = tuple[dict[str, Any], Tensor, Tensor]  # steps of a batch, its rows, their weights
-METRICS = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "clipfrac", "importance")
+METRICS = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "clipfrac", "importance", "approx_kl")
 
 
 class PPOAgent(Agent):
@@ -152,7 +149,6 @@ class PPOAgent(Agent):
         self.prio_alpha, self.prio_beta0 = prio_alpha, prio_beta0
         self.truncation, self.advantage = truncation, advantage
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.kernels = ppo_mlp.choose(self)
 
     def train(self, training: bool = True) -> None:
         """Put the policy into training or evaluation mode."""
@@ -169,13 +165,9 @@ class PPOAgent(Agent):
         """Return actions for observations [N, ...] and the states of the LSTM after them, see `Policy.act_from`."""
         return self.policy.act_from(states, obs, None if eval_mode else self.generator)
 
-    @torch.inference_mode()
     def step(self, obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
         """Return actions [N, ...], their log probabilities [N], values [N] and the next state, for collecting."""
-        if self.kernels is not Kernels.CPP:
-            return self.policy.choose(obs, state, first, self.generator)
-        actions, log_probs, values = ppo_mlp.act(self.policy, self.policy.normalized(obs), self.generator)
-        return actions.reshape(len(obs), *self.policy.action_shape), log_probs, values, None
+        return self.policy.choose(obs, state, first, self.generator)
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the most probable actions, which shares the weights: for export."""
@@ -207,17 +199,11 @@ class PPOAgent(Agent):
     def _learn(self, batch: Segments, progress: float) -> dict[str, float]:
         """Take the steps of one update, `progress` of the way through the run; return its metrics."""
         lr = self._anneal(progress)
-        count, horizon = batch.rewards.shape
         steps = self._steps(batch)
-        number = int(self.update_epochs * count * horizon / self.minibatch_size)
-        if self.advantage == "once":
-            found, made = self._learn_from_shuffled(steps, number)
-        else:
-            noise = batch.rewards.new_empty(number, count).exponential_(generator=self.generator)
-            beta = self.prio_beta0 + (1 - self.prio_beta0) * self.prio_alpha * progress
-            found, made = self._learn_by_priority(steps, noise, beta)
+        number = int(self.update_epochs * batch.rewards.numel() / self.minibatch_size)
+        beta = self.prio_beta0 + (1 - self.prio_beta0) * self.prio_alpha * progress
+        found, made = self._optimise(steps, number, beta)
         means = dict(zip(METRICS, found, strict=True))
-        means["approx_kl"] = means["importance"] - 1 + means["old_approx_kl"]
         returns = self._advantages(steps) + steps["values"]
         if (explained := explained_variance(steps["values"], returns, steps["live"])) is not None:
             means["explained_variance"] = explained
@@ -238,134 +224,102 @@ class PPOAgent(Agent):
         steps |= {"dones": batch.first.to(batch.values.dtype), "live": live, "followed": followed}
         return steps | {"values": batch.values * followed, "ratio": live.clone()}
 
-    def _pass(self, steps: int) -> int:
-        """Return the number of minibatches in a pass over a batch of `steps` steps, whole optimizer steps."""
-        return math.ceil(steps / self.minibatch_size / self.accumulate_minibatches) * self.accumulate_minibatches
-
-    def _learn_by_priority(self, steps: dict[str, Any], noise: Tensor, beta: float) -> tuple[list[float], int]:
-        """Learn from minibatches of segments, drawn by their advantages; return as `_learn_from`.
+    def _optimise(self, steps: dict[str, Any], number: int, beta: float) -> tuple[list[float], int]:
+        """Learn from so many minibatches, or from fewer passes; return means of METRICS and the optimizer's steps.
 
         Args:
             steps: of the batch.
-            noise: exponential, for the draws, [minibatches, S].
+            number: minibatches.
             beta: exponent of the importance weights.
         """
-        if self.kernels is Kernels.CPP:
-            return self._learn_in_cpp(steps, noise, beta)
-        drawn = self.minibatch_size // steps["rewards"].shape[1]
+        group, in_pass = self.accumulate_minibatches, self._pass(steps["rewards"].numel())
+        once = self.advantage == "once"
+        minibatches = self._shuffled(steps, number) if once else self._drawn(steps, number, beta)
+        metrics: list[Tensor] = []
+        made = 0
+        for k, minibatch in enumerate(minibatches, 1):
+            loss, of_minibatch = self._loss(*minibatch)
+            (loss / min(group, number - (k - 1) // group * group)).backward()
+            metrics.append(of_minibatch)
+            if k % group == 0 or k == number:  # a snapshot holds no gradients
+                nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+                for optimizer in self.optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+                made += 1
+            if self.target_kl and k % in_pass == 0 and torch.stack(metrics[-in_pass:])[:, -1].mean() > self.target_kl:
+                break
+        means: list[float] = torch.stack(metrics).mean(0).tolist()
+        return means, made
 
-        def draws() -> Iterator[Minibatch]:
-            for one in noise:
-                steps["advantages"] = self._advantages(steps)
-                yield steps, *self._draw(steps["advantages"], drawn, one, beta)
-
-        return self._learn_from(draws(), len(noise), self._pass(steps["rewards"].numel()))
-
-    def _learn_from_shuffled(self, steps: dict[str, Any], number: int) -> tuple[list[float], int]:
-        """Learn from `number` minibatches of shuffled steps, or from fewer passes; return as `_learn_from`."""
-        minibatches = self._shuffled(steps, number)
-        if self.kernels is not Kernels.CPP:
-            return self._learn_from(minibatches, number, self._pass(steps["rewards"].numel()))
-        shuffled, rows, _ = zip(*minibatches, strict=True)
-        return self._learn_in_cpp(shuffled[0], torch.stack(rows))
-
-    def _learn_in_cpp(self, steps: dict[str, Any], draws: Tensor, beta: float = 0.0) -> tuple[list[float], int]:
-        """Learn from minibatches as `ppo_mlp.learn` draws them; return as `_learn_from`."""
-        losses = self.clip_coef, self.vf_coef, self.vf_clip, self.ent_coef
-        target_kl = math.inf if self.target_kl is None else self.target_kl
-        numbers = *self.advantage_args, *losses, self.max_grad_norm, self.prio_alpha, beta, target_kl
-        settings = dict(zip(ppo_mlp.SETTINGS, numbers, strict=True))
-        sizes = len(draws), self._pass(steps["rewards"].numel()), self.minibatch_size // steps["rewards"].shape[1]
-        settings |= dict(zip(ppo_mlp.COUNTS, (*sizes, self.accumulate_minibatches), strict=True))
-        steps["obs"] = self.policy.normalized(steps["obs"])
-        return ppo_mlp.learn(self.policy, self.optimizers[0], steps, settings, draws)
+    def _pass(self, steps: int) -> int:
+        """Return the minibatches of a pass over a batch of so many steps, after which the optimizer has made a step."""
+        return math.ceil(steps / self.minibatch_size / self.accumulate_minibatches) * self.accumulate_minibatches
 
     def _shuffled(self, steps: dict[str, Any], number: int) -> Iterator[Minibatch]:
         """Yield minibatches of single steps, or with an LSTM of segments: each once before any comes again."""
         steps = steps | {"advantages": self._advantages(steps)}
         if self.policy.lstm is None:
             steps = {name: x if x is None else x.flatten(0, 1)[:, None] for name, x in steps.items()}
-        rows, horizon = steps["rewards"].shape
-        drawn, left = self.minibatch_size // horizon, steps["rewards"].new_empty(0, dtype=torch.int64)
-        for _ in range(number):
-            while len(left) < drawn:
-                left = torch.cat([left, torch.randperm(rows, generator=self.generator, device=left.device)])
-            yield steps, left[:drawn], steps["rewards"].new_ones(drawn)
-            left = left[drawn:]
+        count, horizon = steps["rewards"].shape
+        for rows in shuffled(count, self.minibatch_size // horizon, number, self.generator):
+            yield steps, rows, steps["rewards"].new_ones(len(rows))
 
-    def _learn_from(self, minibatches: Iterator[Minibatch], number: int, in_pass: int) -> tuple[list[float], int]:
-        """Learn from `number` minibatches, or from fewer passes; return means of METRICS and the optimizer's steps."""
-        sums: list[Tensor] = []
-        group, made = self.accumulate_minibatches, 0
-        for k, minibatch in enumerate(minibatches, 1):
-            sums.append(self._accumulate(*minibatch, min(group, number - (k - 1) // group * group)))
-            if k % group == 0 or k == number:  # a snapshot holds no gradients
-                self._step()
-                made += 1
-            if self.target_kl is not None and k % in_pass == 0 and approx_kl(sums[-in_pass:]) > self.target_kl:
-                break
-        means: list[float] = torch.stack(sums).mean(0).tolist()
-        return means, made
+    def _drawn(self, steps: dict[str, Any], number: int, beta: float) -> Iterator[Minibatch]:
+        """Yield minibatches of segments, each without replacement by their advantages, as these are then."""
+        count, horizon = steps["rewards"].shape
+        for noise in steps["rewards"].new_empty(number, count).exponential_(generator=self.generator):
+            steps["advantages"] = self._advantages(steps)
+            priority = torch.nan_to_num(steps["advantages"].abs().sum(1) ** self.prio_alpha, 0.0, 0.0, 0.0)
+            p = (priority + 1e-6) / (priority.sum() + 1e-6)
+            rows = (p / noise).topk(self.minibatch_size // horizon).indices  # as in torch.multinomial
+            yield steps, rows, (count * p[rows]) ** -beta
 
-    def _accumulate(self, steps: Mapping[str, Any], rows: Tensor, weights: Tensor, group: int) -> Tensor:
-        """Add the gradients of a minibatch, return metrics in the order of METRICS.
+    def _loss(self, steps: Mapping[str, Any], rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of a minibatch, segments `rows` of the batch, and its metrics: means over steps that count.
 
-        Values and ratios are replaced by the new ones, unless advantages are computed only once.
+        policy_loss = -min(r A, clip(r, 1 - clip_coef, 1 + clip_coef) A)      (arXiv 1707.06347, equation 7)
+        value_loss = max((V - R)^2, (V_old + clip(V - V_old, -vf_clip, vf_clip) - R)^2) / 2
+        loss = policy_loss + vf_coef value_loss - ent_coef entropy            (equation 9, to be minimised)
 
-        The loss is that of the class, averaged over steps that count. Its derivatives are written out, since a graph
-        of so many small operations would take longer than the networks.
-
-        Args:
-            steps: of the batch.
-            rows: segments of the minibatch.
-            weights: of their importance.
-            group: minibatches whose gradients are averaged.
+        r is the probability of an action over that when it was chosen, R its advantage plus V_old, and A its advantage
+        standardised over the minibatch, times the weight of its segment, as in PufferLib (mb_prio). With weights of 1
+        this is CleanRL's loss. Values and ratios replace the batch's, unless advantages are computed only once.
         """
-        part: dict[str, Any] = {name: None if x is None else take_rows(x, rows) for name, x in steps.items()}
-        live, old_values, advantages = part["live"], part["values"], part["advantages"]
-        dist, values, _ = self.policy(part["obs"], part["state"], part["first"])
-        log_probs, entropy = dist.log_prob(part["actions"]), dist.entropy()  # [S, H]
+        batch: dict[str, Any] = {name: None if x is None else take_rows(x, rows) for name, x in steps.items()}
+        live, old_values, advantages = batch["live"], batch["values"], batch["advantages"]  # [S, H]
+        share = live / live.sum().clamp(min=1)
+
+        dist, values, _ = self.policy(batch["obs"], batch["state"], batch["first"])
+        log_ratio = dist.log_prob(batch["actions"]) - batch["log_probs"]
+        ratio = log_ratio.exp()
+
+        if self.advantage == "minibatch":
+            advantages = self._advantages(batch | {"ratio": ratio.detach() * live})
+        if self.advantage != "once":
+            steps["values"][rows], steps["ratio"][rows] = values.detach() * batch["followed"], ratio.detach() * live
+        returns = advantages + old_values
+        advantages = weights[:, None] * standardised(advantages, live)
+
+        clipped_ratio = ratio.clamp(1 - self.clip_coef, 1 + self.clip_coef)
+        policy_loss = -torch.minimum(advantages * ratio, advantages * clipped_ratio)
+
+        clipped_values = old_values + (values - old_values).clamp(-self.vf_clip, self.vf_clip)
+        value_loss = 0.5 * torch.maximum((values - returns).square(), (clipped_values - returns).square())
+
+        entropy = dist.entropy()
+        loss = policy_loss + self.vf_coef * value_loss - self.ent_coef * entropy
+
         with torch.no_grad():
-            log_ratio = log_probs - part["log_probs"]
-            ratio = log_ratio.exp()
-            if self.advantage == "minibatch":
-                advantages = self._advantages(part | {"ratio": ratio * live})
-            number = live.sum().clamp(min=1)
-            centred = (advantages - advantages.sum() / number) * live  # advantages are 0 where live is
-            spread = (centred.square().sum() / (number - 1).clamp(min=1)).sqrt() + 1e-8
-            scaled = weights[:, None] * centred / spread
-            policy_loss, by_log_probs = clipped_policy_loss(ratio, scaled, self.clip_coef)
-            value_loss, by_values = clipped_value_loss(values, old_values, advantages + old_values, self.vf_clip)
-            share = live / number
-            shared = share / group
             clipped = ((ratio - 1).abs() > self.clip_coef).to(ratio.dtype)
-            terms = torch.stack([policy_loss, value_loss, entropy, -log_ratio, clipped, ratio])
-            metrics = terms.flatten(1) @ share.flatten()
-            if self.advantage != "once":
-                steps["values"][rows], steps["ratio"][rows] = values * part["followed"], ratio * live
-        torch.autograd.backward(
-            (log_probs, values, entropy),
-            (by_log_probs * shared, by_values * (self.vf_coef * shared), -self.ent_coef * shared),
-        )
-        return metrics
+            terms = policy_loss, value_loss, entropy, -log_ratio, clipped, ratio, ratio - 1 - log_ratio
+            metrics = torch.stack(terms).flatten(1) @ share.flatten()
+        return (loss * share).sum(), metrics
 
     def _advantages(self, steps: Mapping[str, Any]) -> Tensor:
         """Return advantages [S, H]: 0 at a segment's last step and where an episode has ended."""
         values, rewards, dones, ratio = (steps[name] for name in ("values", "rewards", "dones", "ratio"))
         return puff_advantage(values, rewards, dones, ratio, *self.advantage_args)
-
-    def _draw(self, advantages: Tensor, number: int, noise: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-        """Return segments drawn without replacement by their advantages, and their importance weights [number]."""
-        priority = torch.nan_to_num(advantages.abs().sum(1) ** self.prio_alpha, 0.0, 0.0, 0.0)
-        p = (priority + 1e-6) / (priority.sum() + 1e-6)
-        rows = (p / noise).topk(number).indices  # as in torch.multinomial
-        return rows, (len(p) * p[rows]) ** -beta
-
-    def _step(self) -> None:
-        nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
 
     def _anneal(self, progress: float) -> float:
         """Set this update's learning rates and return `lr`'s."""
@@ -375,9 +329,3 @@ class PPOAgent(Agent):
             for group in optimizer.param_groups:
                 group["lr"] = factor * (self.lr if own is None else own)
         return factor * self.lr
-
-
-def approx_kl(sums: list[Tensor]) -> float:
-    """Return the mean of r - 1 - log r over minibatches, from their metrics in the order of METRICS."""
-    means = dict(zip(METRICS, torch.stack(sums).mean(0).tolist(), strict=True))
-    return float(means["importance"] - 1 + means["old_approx_kl"])

@@ -1,4 +1,4 @@
-"""PPO's policy and update in one call each (mlp.cpp, ppo_mlp.cpp), for small policies of vectors on a CPU.
+"""PPO with its policy and its update in C++ (mlp.cpp, ppo_mlp.cpp), for small policies of vectors on a CPU.
 
 For networks this small, torch spends more time between operations than in them.
 """
@@ -9,17 +9,18 @@ import copy
 import ctypes
 import functools
 import inspect
+import math
 import warnings
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from drqv2.agents.ppo import PPOAgent
 from drqv2.nn import extension
-from drqv2.nn.policies import Policy
+from drqv2.nn.policies import Policy, State
 
 SOURCES = Path(__file__).parents[1] / "nn" / "mlp.cpp", Path(__file__).with_suffix(".cpp")
 # Beyond these, torch's operations on several cores are faster.
@@ -36,11 +37,89 @@ COUNTS = ("minibatches", "in_pass", "drawn", "accumulate")
 _Addresses = ctypes.c_void_p * _PARTS
 
 
-class Kernels(Enum):
-    """What computes an update."""
+def fast(agent: Any) -> Any:
+    """Return a `MlpPPOAgent` in place of an agent if that learns the same, in a trial, only faster; else the agent.
 
-    TORCH = "torch's operations"
-    CPP = "C++"
+    It does not learn the same if a loss or the policy was changed and the C++ code was not.
+    """
+    if type(agent) is not PPOAgent or not suits(agent):
+        return agent
+    trials = MlpPPOAgent.of(copy.deepcopy(agent)), copy.deepcopy(agent)
+    (adam,) = trials[1].optimizers  # without its wrappers: they import torch._dynamo, which takes a second
+    adam.step = functools.partial(torch.no_grad()(inspect.unwrap(torch.optim.Adam.step)), adam)  # type: ignore[method-assign]
+    if _agree(trials):
+        return MlpPPOAgent.of(agent)
+    warnings.warn("ppo_mlp.cpp differs from ppo.py or policies.py, so it is not used: slower", stacklevel=2)
+    return agent
+
+
+def suits(agent: PPOAgent) -> bool:
+    """Return whether the C++ code knows an agent's policy, optimizer and advantages, and is faster than torch."""
+    policy = agent.policy
+    small = policy.hidden_dim <= MOST_UNITS and agent.minibatch_size <= MOST_STEPS and policy.hidden_dim % _LANES == 0
+    plain = policy.obs_ndim == 1 and policy.lstm is None and policy.critic.weight.device.type == "cpu"
+    known = [type(part) for part in policy.encoder.children()] == [nn.Linear, nn.Tanh] * 2
+    adam = [type(optimizer) for optimizer in agent.optimizers] == [torch.optim.Adam]
+    supported = small and plain and known and adam and agent.advantage != "minibatch"
+    return supported and extension.load("ppo_mlp", SOURCES, "-DREAL=float") is not None
+
+
+class MlpPPOAgent(PPOAgent):
+    """A `PPOAgent` that acts and learns in C++, if it `suits`; all else is the same, snapshots too."""
+
+    @classmethod
+    def of(cls, agent: PPOAgent) -> Self:
+        """Return an agent that takes over what another consists of."""
+        own = cls.__new__(cls)
+        vars(own).update(vars(agent))
+        return own
+
+    @torch.inference_mode()
+    def step(self, obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
+        """See `PPOAgent.step`."""
+        actions, log_probs, values = act(self.policy, self.policy.normalized(obs), self.generator)
+        return actions.reshape(len(obs), *self.policy.action_shape), log_probs, values, None
+
+    def _optimise(self, steps: dict[str, Any], number: int, beta: float) -> tuple[list[float], int]:
+        losses = self.clip_coef, self.vf_coef, self.vf_clip, self.ent_coef
+        target_kl = math.inf if self.target_kl is None else self.target_kl
+        numbers = *self.advantage_args, *losses, self.max_grad_norm, self.prio_alpha, beta, target_kl
+        settings = dict(zip(SETTINGS, numbers, strict=True))
+        if self.advantage == "once":
+            shuffled, rows, _ = zip(*self._shuffled(steps, number), strict=True)
+            steps, draws = shuffled[0], torch.stack(rows)
+        else:
+            shape = number, len(steps["rewards"])
+            draws = steps["rewards"].new_empty(shape).exponential_(generator=self.generator)
+        sizes = number, self._pass(steps["rewards"].numel()), self.minibatch_size // steps["rewards"].shape[1]
+        settings |= dict(zip(COUNTS, (*sizes, self.accumulate_minibatches), strict=True))
+        steps["obs"] = self.policy.normalized(steps["obs"])
+        means, made = learn(self.policy, self.optimizers[0], steps, settings, draws)
+        approx_kl = means[-1] - 1 + means[3]  # from the mean ratio and that of -log r
+        return [*means, approx_kl], made
+
+
+def _agree(agents: Iterable[Any]) -> bool:
+    """Return whether agents, one of which uses this module, learn the same from two batches of made-up steps."""
+    count, horizon = 4, 8
+    noise = torch.Generator().manual_seed(0)
+    rewards, sums = torch.randn(2, count, horizon, generator=noise)
+    terminated, truncated, first = torch.zeros(3, count, horizon, dtype=torch.bool)
+    terminated[0, 2] = truncated[1, 3] = first[0, 3] = first[1, 4] = True
+    batch = {"rewards": rewards, "terminated": terminated, "truncated": truncated, "first": first, "state": None}
+    batch["obs"] = torch.randn(count, horizon, next(iter(agents)).policy.encoder[0].in_features, generator=noise)
+    found = []
+    for agent in agents:
+        agent.minibatch_size, agent.update_epochs = count * horizon // 2, 1.0
+        results = agent.step(batch["obs"].flatten(0, 1), None, first.flatten())[:3]
+        batch |= zip(
+            ("actions", "log_probs", "values"), (x.unflatten(0, (count, horizon)) for x in results), strict=True
+        )
+        batch["log_probs"] = batch["log_probs"] + 0.3 * rewards  # as if the policy had changed
+        metrics = [agent.update(iter([batch | {"sums": sums}]), agent.total_steps // 2) for _ in range(2)][1]
+        moments = [agent.optimizers[0].state[parameter]["exp_avg"] for parameter in agent.policy.parameters()]
+        found.append([*moments, *map(torch.tensor, metrics.values())])
+    return all((a - b).norm() <= 1e-3 * b.norm() + 1e-6 for a, b in zip(*found, strict=True))
 
 
 class _Policy(ctypes.Structure):
@@ -96,7 +175,7 @@ def learn(
             [minibatches, drawn], with `advantages` in `steps`, which then are not computed again.
 
     Returns:
-        The means of its minibatches' metrics, in the order of METRICS, and the steps of Adam.
+        The means of its minibatches' metrics, in the order of METRICS without approx_kl, and the steps of Adam.
     """
     dtype, given = steps["values"].dtype, draws.dtype == torch.int64
     settings_of, adam_of = _structures(dtype)
@@ -116,56 +195,6 @@ def learn(
     for parameter in parameters:
         adam.state[parameter]["step"] += made
     return list(metrics), int(made)
-
-
-def suits(policy: Policy, optimizers: list[torch.optim.Optimizer], minibatch_size: int) -> bool:
-    """Return whether this module knows such a policy and its optimizers, and is faster than torch's operations."""
-    small = policy.hidden_dim <= MOST_UNITS and minibatch_size <= MOST_STEPS and policy.hidden_dim % _LANES == 0
-    plain = policy.obs_ndim == 1 and policy.lstm is None and policy.critic.weight.device.type == "cpu"
-    known = [type(part) for part in policy.encoder.children()] == [nn.Linear, nn.Tanh] * 2
-    adam = [type(optimizer) for optimizer in optimizers] == [torch.optim.Adam]
-    return small and plain and known and adam and extension.load("ppo_mlp", SOURCES, "-DREAL=float") is not None
-
-
-def choose(agent: Any) -> Kernels:
-    """Return C++ if it supports the agent's policy and, in a trial, computes the same as the agent.
-
-    It does not if a loss or the policy was changed and this module was not.
-    """
-    agent.kernels = Kernels.CPP
-    if agent.advantage == "minibatch" or not suits(agent.policy, agent.optimizers, agent.minibatch_size):
-        return Kernels.TORCH
-    trials = copy.deepcopy(agent), copy.deepcopy(agent)
-    trials[1].kernels = Kernels.TORCH
-    (adam,) = trials[1].optimizers  # without its wrappers: they import torch._dynamo, which takes a second
-    adam.step = functools.partial(torch.no_grad()(inspect.unwrap(torch.optim.Adam.step)), adam)
-    if _agree(trials):
-        return Kernels.CPP
-    warnings.warn("ppo_mlp.cpp differs from ppo.py or policies.py, so it is not used: slower", stacklevel=3)
-    return Kernels.TORCH
-
-
-def _agree(agents: Iterable[Any]) -> bool:
-    """Return whether agents, one of which uses this module, learn the same from two batches of made-up steps."""
-    count, horizon = 4, 8
-    noise = torch.Generator().manual_seed(0)
-    rewards, sums = torch.randn(2, count, horizon, generator=noise)
-    terminated, truncated, first = torch.zeros(3, count, horizon, dtype=torch.bool)
-    terminated[0, 2] = truncated[1, 3] = first[0, 3] = first[1, 4] = True
-    batch = {"rewards": rewards, "terminated": terminated, "truncated": truncated, "first": first, "state": None}
-    batch["obs"] = torch.randn(count, horizon, next(iter(agents)).policy.encoder[0].in_features, generator=noise)
-    found = []
-    for agent in agents:
-        agent.minibatch_size, agent.update_epochs = count * horizon // 2, 1.0
-        results = agent.step(batch["obs"].flatten(0, 1), None, first.flatten())[:3]
-        batch |= zip(
-            ("actions", "log_probs", "values"), (x.unflatten(0, (count, horizon)) for x in results), strict=True
-        )
-        batch["log_probs"] = batch["log_probs"] + 0.3 * rewards  # as if the policy had changed
-        metrics = [agent.update(iter([batch | {"sums": sums}]), agent.total_steps // 2) for _ in range(2)][1]
-        moments = [agent.optimizers[0].state[parameter]["exp_avg"] for parameter in agent.policy.parameters()]
-        found.append([*moments, *map(torch.tensor, metrics.values())])
-    return all((a - b).norm() <= 1e-3 * b.norm() + 1e-6 for a, b in zip(*found, strict=True))
 
 
 def _moments(adam: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:

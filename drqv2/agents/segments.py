@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -56,3 +58,13 @@ class Segments(NamedTuple):
 def take_rows(x: Any, rows: Tensor) -> Any:
     """Return the rows of a tensor, or of each tensor in a tuple."""
     return tuple(part[rows] for part in x) if isinstance(x, tuple) else x[rows]
+
+
+def shuffled(rows: int, size: int, number: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield so many minibatches of `size` out of `rows` numbers, int64 [size]: each once before any comes again."""
+    left = torch.empty(0, dtype=torch.int64, device=generator.device)
+    for _ in range(number):
+        while len(left) < size:
+            left = torch.cat([left, torch.randperm(rows, generator=generator, device=left.device)])
+        yield left[:size]
+        left = left[size:]

@@ -70,6 +70,7 @@ def validate(cfg: DictConfig) -> None:
     with open_dict(cfg):
         cfg.pop(FOR_REGIMES, None)
         cfg.pop(FOR_AGENTS, None)
+        _take_renamed(cfg, regime)
         _drop_foreign(cfg, known)
         if re.search(":.", str(cfg.get("env_id"))):
             cfg.task_name = label(cfg.env_id, "")
@@ -98,6 +99,13 @@ def validate(cfg: DictConfig) -> None:
         flat["env.time_limit"] = plain["env"]["time_limit"]  # of dm_control's task: its episodes have another length
     check_together(flat)
     regime.check(flat)
+
+
+def _take_renamed(cfg: DictConfig, regime: Regime) -> None:
+    """Give the keys of an old configuration the names that they have today."""
+    for old, new in regime.renamed.items():
+        if old in cfg:
+            cfg[new] = cfg.pop(old)
 
 
 def _take_moved(cfg: DictConfig, plain: dict[str, Any], regime: Regime) -> None:

@@ -74,6 +74,7 @@ SYNONYMS = {
     "rollout_length": ("horizon", "unroll_length"),
     "save_dir": ("hydra.run.dir",),
     "seed_steps": ("num_seed_frames",),
+    "snapshot_every_epochs": ("snapshot_every_updates",),  # its former name here
     "steps": ("num_train_frames", "total_timesteps"),
     "tau": ("agent.critic_target_tau", "agent.target_tau"),
     "timesteps": ("num_train_frames", "total_timesteps"),

@@ -42,6 +42,7 @@ class Regime:
         keys: its own keys by title and name; those of `shared.GROUPS` are every regime's, unless replaced here.
         defaults: of its own keys, where there is no file cfgs/regime/NAME.yaml.
         passes: arguments of its agents that are keys of the regime: the argument, and the key.
+        renamed: earlier names of its keys, and those of today.
         check: raises UserError where checked values, by dotted name, do not fit together.
         obs_type: what an agent learns from in a task that shows both, the state and images, with obs_type=auto.
         compiles: whether there is anything to compile in an agent.
@@ -58,6 +59,7 @@ class Regime:
     keys: Mapping[str, Mapping[str, Key]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     passes: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] = lambda cfg: None
     obs_type: str = "pixels"
     compiles: bool = True
@@ -83,8 +85,8 @@ class Regime:
 
     @property
     def moved(self) -> Mapping[str, str]:
-        """What is a key of its own now, by the name of the key of `agent` that used to repeat it."""
-        return {f"agent.{argument}": key for argument, key in self.passes.items()}
+        """Today's keys by earlier names: of keys that were renamed, and of keys of `agent` that repeated them."""
+        return {f"agent.{argument}": key for argument, key in self.passes.items()} | dict(self.renamed)
 
     def keys_of(self, target: str, agent_dir: str | None = None) -> Mapping[str, Key]:
         """Return its keys and those of an agent's class, by name.

@@ -128,7 +128,7 @@ def stored(config: Mapping[str, Any]) -> dict[str, Any]:
         return leaves(dict(config))  # one from elsewhere, whose code is not run for this
     found = {name: key.legacy for name, key in regime.every_key.items() if key.legacy is not NO_LEGACY}
     arguments, values = moved(config, regime)
-    found |= leaves(dict(config)) | values
+    found |= {regime.renamed.get(name, name): value for name, value in leaves(dict(config)).items()} | values
     return {name: found[name] for name in found.keys() - {f"agent.{name}" for name in arguments}}
 
 

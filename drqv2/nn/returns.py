@@ -147,3 +147,19 @@ def puff_advantage(
         decays = gae_lambda * goes_on * ratio[:, :-1].clamp(max=c_clip)
         advantages[:, :-1] = reverse_scan(deltas, decays, time_first=False)
         return advantages
+
+
+def standardised(advantages: Tensor, live: Tensor) -> Tensor:
+    """Return advantages less their mean, over their deviation, of steps where `live` is 1; elsewhere they are 0."""
+    number = live.sum().clamp(min=1)
+    centred = (advantages - advantages.sum() / number) * live
+    return centred / ((centred.square().sum() / (number - 1).clamp(min=1)).sqrt() + 1e-8)
+
+
+def explained_variance(values: Tensor, returns: Tensor, live: Tensor) -> float | None:
+    """Return 1 - var(returns - values) / var(returns) where `live` is 1; None without two different ones."""
+    chosen = live.bool()
+    if chosen.sum() < 2:
+        return None
+    residual, spread = (returns - values)[chosen].var(), returns[chosen].var()
+    return None if spread == 0 else float(1 - residual / spread)

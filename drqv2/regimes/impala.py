@@ -16,10 +16,9 @@ from drqv2 import utils
 from drqv2.agents import loading
 from drqv2.agents.protocol import ActorCriticAgent
 from drqv2.config.formatting import counted
-from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError, not_installed
-from drqv2.logging.video import VideoRecorder
+from drqv2.regimes.on_policy import OnPolicyWorkspace
 from drqv2.rollout.actor_processes import ActorProcesses, ActorTask, beats_layout
 from drqv2.rollout.actors import ActorSetup
 from drqv2.rollout.batches import Batches, BatchesInTurn, Statistics
@@ -27,21 +26,17 @@ from drqv2.rollout.inference import Inference, asking_layout
 from drqv2.rollout.shared import SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout
 from drqv2.run import factory
-from drqv2.run.environments import make_actor_vector, make_envs
-from drqv2.run.finite import require_finite
+from drqv2.run.environments import make_actor_vector
 from drqv2.run.hooks import Hooks, transformed
-from drqv2.run.stats import EpisodeStats, RunSummary
-from drqv2.run.workspace import BaseWorkspace
+from drqv2.run.stats import RunSummary
 from drqv2.system import machine
 
 
-class ImpalaWorkspace(BaseWorkspace):
+class ImpalaWorkspace(OnPolicyWorkspace):
     """A run of IMPALA: actors, the batches of their rollouts, the agent, and the loop over updates."""
 
     phases = ("actors", "learn", "weights", "evaluation", "snapshot")
     collect_phases, update_phases = ("actors",), ("learn", "weights")
-    length_key = "total_timesteps"
-    has_replay = False
     agent: ActorCriticAgent
 
     def setup(self) -> None:
@@ -51,12 +46,9 @@ class ImpalaWorkspace(BaseWorkspace):
         self.torch_threads = torch.get_num_threads()  # of the process, in which other runs may follow
         self.vector = make_actor_vector(cfg, 0, 0, 0)  # the only actor's, or for the specs
         self.resources.callback(self.close_actors)
-        self.eval_envs = self.owned(make_envs(cfg, utils.EVAL_ENV))
-        filmed = self.work_dir if cfg.save_video else None
-        self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, self.eval_envs[0]))
-        self.owns(self.video_recorder)
+        self.setup_agent()
         self.agent = loading.require(
-            factory.make_agent(cfg, self.vector, self.device),
+            self.agent,
             ("policy", "policy.choose", "policy.initial_state", "generator", "update", "act"),
             "an agent of regime=impala needs a policy that actors copy, a generator, update and act, as "
             "drqv2.agents.impala.ImpalaAgent has",
@@ -68,10 +60,7 @@ class ImpalaWorkspace(BaseWorkspace):
         if not cfg.deterministic:
             self.vector.close()  # only its specs are needed
         self.weights: Any = None  # SharedWeights or RayActors: what actors get the learner's weights from
-        self.train_until_step = utils.Until(cfg.total_timesteps)
-        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
-        self.rows_at = 0.0  # seconds of training at the newest row of train.csv
-        self.policy_lag = self.actors_waiting = self.waited = 0.0  # at that row; `waited`: seconds of waiting until it
+        self.policy_lag = self.actors_waiting = self.waited = 0.0  # at the newest row; `waited`: seconds until it
 
     def begin(self) -> None:
         """Begin with new episodes."""
@@ -176,53 +165,39 @@ class ImpalaWorkspace(BaseWorkspace):
         rewards = transformed(transform, batch["rewards"].cpu().numpy())
         return batch | {"rewards": torch.from_numpy(rewards).to(self.policy_device)}
 
-    def log(self, metrics: dict[str, float]) -> None:
-        """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
+    def ended(self) -> Statistics:
+        """Return the statistics of the batches since the newest row of train.csv."""
+        return self.batches.statistics if self.batches else Statistics()
+
+    def take_ended(self) -> Statistics:
+        """Return the same, and begin anew."""
         assert self.batches is not None
-        cfg, progress = self.cfg, self.progress
-        self.logger.log_metrics(metrics, self.global_frame, ty="train")
-        total_time = self.timer.total_time()
-        if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
-            return
-        require_finite(self)
-        seconds = max(total_time - self.rows_at, 1e-9)
-        sps = (self.global_step - progress.last_row_step) / seconds
-        self.rows_at, progress.last_row_step = total_time, self.global_step
         known, self.batches.statistics = self.batches.statistics, Statistics()
-        progress.episode += len(known.episodes)
-        with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
-            if known.episodes:
-                returns, steps = zip(*known.episodes, strict=True)
-                log("episode_reward", float(np.mean(returns)))
-                log("episode_length", float(np.mean(steps)) * cfg.action_repeat)
-                log("mean_episode_return", float(np.mean(returns)))  # this and the next two: TorchBeast's names
-                log("mean_episode_len", float(np.mean(steps)))
-                log("mean_win_rate", known.wins / max(known.ends, 1))
-                for name, mean in info.metrics(known.info).items():
-                    log(name, mean)
-            log("fps", sps * cfg.action_repeat)
-            log("total_time", total_time)
-            log("episode", progress.episode)
-            log("step", self.global_step)
-            log("SPS", sps)
-            if known.lags:
-                self.policy_lag = float(np.mean(known.lags))
-                log("policy_lag", self.policy_lag)
-                log("policy_lag_max", float(max(known.lags)))
-            log("rollouts_dropped", known.dropped)
-            if isinstance(self.batches, Batches):
-                actors = self.batches.actors
-                waited, self.waited = actors.waited() - self.waited, actors.waited()
-                self.actors_waiting = min(waited / max(seconds * actors.running(), 1e-9), 1.0)
-                log("rollouts_full", actors.full.qsize())
-                log("actors_waiting", self.actors_waiting)
-                log("actors_running", actors.running())
-                log("actors_restarted", actors.restarted)
-            for name, share in self.time_shares.shares().items():
-                log(f"performance/{'misc' if name == 'other' else name}", share)
-        self.epoch.logged(
-            [EpisodeStats(self.global_step, 0, total, n * cfg.action_repeat) for total, n in known.episodes]
-        )
+        return known
+
+    def episode_columns(self, ended: Statistics) -> dict[str, float]:
+        """Return TorchBeast's columns on the episodes that have ended."""
+        returns, steps = zip(*ended.episodes, strict=True)
+        return {
+            "mean_episode_return": float(np.mean(returns)),
+            "mean_episode_len": float(np.mean(steps)),
+            "mean_win_rate": ended.wins / max(ended.ends, 1),
+        }
+
+    def update_columns(self, ended: Statistics, seconds: float) -> dict[str, float]:
+        """Return lags of the policy, and what actors and their queue are doing."""
+        columns: dict[str, float] = {}
+        if ended.lags:
+            self.policy_lag = float(np.mean(ended.lags))
+            columns |= {"policy_lag": self.policy_lag, "policy_lag_max": float(max(ended.lags))}
+        columns["rollouts_dropped"] = ended.dropped
+        if isinstance(self.batches, Batches):
+            actors = self.batches.actors
+            waited, self.waited = actors.waited() - self.waited, actors.waited()
+            self.actors_waiting = min(waited / max(seconds * actors.running(), 1e-9), 1.0)
+            columns |= {"rollouts_full": actors.full.qsize(), "actors_waiting": self.actors_waiting}
+            columns |= {"actors_running": actors.running(), "actors_restarted": actors.restarted}
+        return columns
 
     def details(self) -> dict[str, str]:
         """Return lines of a dashboard on the actors and on the queue of rollouts."""
@@ -235,16 +210,6 @@ class ImpalaWorkspace(BaseWorkspace):
             "actors": f"{running}acting {100 - waiting:.0f} %  waiting for a free rollout {waiting:.0f} %{restarted}",
             "queue": f"{actors.full.qsize()} of {self.num_buffers} rollouts full  policy lag {lag:.1f} updates",
         }
-
-    @property
-    def global_episode(self) -> int:
-        """Training episodes finished so far, those of the next row of train.csv included."""
-        return self.progress.episode + (len(self.batches.statistics.episodes) if self.batches else 0)
-
-    @cached_property
-    def num_frames(self) -> int:
-        """Environment frames of the whole run."""
-        return int(self.cfg.total_timesteps * self.cfg.action_repeat)
 
     @cached_property
     def round_steps(self) -> int:
@@ -262,7 +227,7 @@ class ImpalaWorkspace(BaseWorkspace):
 
     def load_snapshot(self, saved: dict[str, Any]) -> None:
         """Restore the only actor, with deterministic=true; otherwise the actors begin new episodes."""
-        self.rows_at, self.progress.last_row_step = saved["timer"], self.global_step
+        self.count_row(saved["timer"])
         actor = saved["actor"]
         if actor is not None and actor["envs"] is not None and isinstance(self.vector, HandleVector):
             self.batches = self.make_batches_in_turn()

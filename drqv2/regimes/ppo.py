@@ -6,29 +6,22 @@ import math
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
-
-from drqv2 import utils
-from drqv2.agents import loading
-from drqv2.agents.ppo import PPOAgent
-from drqv2.agents.ppo_mlp import Kernels
+from drqv2.agents import loading, ppo_mlp
 from drqv2.agents.protocol import OnPolicyAgent
 from drqv2.config.formatting import counted
 from drqv2.config.regimes.ppo import default_minibatch
-from drqv2.envs import info
 from drqv2.envs.vector import HandleVector
 from drqv2.errors import UserError
-from drqv2.logging.video import VideoRecorder
+from drqv2.regimes.on_policy import OnPolicyWorkspace
 from drqv2.rollout.collector import Collector
-from drqv2.run import factory, objective
-from drqv2.run.environments import make_envs, make_vector
-from drqv2.run.finite import require_finite
+from drqv2.rollout.totals import Ended, EpisodeTotals
+from drqv2.run import objective
+from drqv2.run.environments import make_vector
 from drqv2.run.hooks import Hooks, transformed
-from drqv2.run.stats import EpisodeStats, RunSummary
-from drqv2.run.workspace import BaseWorkspace
+from drqv2.run.stats import RunSummary
 
 
-class PPOWorkspace(BaseWorkspace):
+class PPOWorkspace(OnPolicyWorkspace):
     """A run of PPO: a vector of environments, the collector of segments, the agent, and the loop over updates.
 
     The agent's `update` gets an iterator; asking it for the next batch collects one.
@@ -36,8 +29,6 @@ class PPOWorkspace(BaseWorkspace):
 
     phases = ("env", "forward", "copy", "learn", "evaluation", "snapshot")
     collect_phases, update_phases = ("env", "forward", "copy"), ("learn",)
-    length_key = "total_timesteps"
-    has_replay = False
     agent: OnPolicyAgent
 
     def setup(self) -> None:
@@ -48,30 +39,25 @@ class PPOWorkspace(BaseWorkspace):
 
         self.vector = make_vector(cfg, 0)
         self.resources.callback(lambda: self.vector.close())  # on a resume there may be another
-        self.eval_envs = self.owned(make_envs(cfg, utils.EVAL_ENV))
-        filmed = self.work_dir if cfg.save_video else None
-        self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, self.eval_envs[0]))
-        self.owns(self.video_recorder)
-        self.agent = loading.require(
-            factory.make_agent(cfg, self.vector, self.device),
+        self.setup_agent()
+        agent = loading.require(
+            self.agent,
             ("policy", "step", "update", "act"),
             "an agent of regime=ppo needs policy.initial_state, step, update and act, as drqv2.agents.ppo.PPOAgent has",
         )
+        self.agent = ppo_mlp.fast(agent)
         self.segments = self.make_collector()
 
         print(
             f"environments: {cfg.num_envs} of {cfg.env._target_ or cfg.task_name}, in {self.vector.name}; an "
             f"update learns from {counted(cfg.segments, 'segment')} of {counted(cfg.horizon, 'step')}, "
             f"in minibatches of {cfg.minibatch_size}"
-            f"{', in C++' if isinstance(self.agent, PPOAgent) and self.agent.kernels is Kernels.CPP else ''}"
+            f"{', in C++' if isinstance(self.agent, ppo_mlp.MlpPPOAgent) else ''}"
         )
-        self.train_until_step = utils.Until(cfg.total_timesteps)
-        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
         minibatches = int(cfg.repeat_per_collect * self.round_steps / cfg.minibatch_size)
         self.gradient_steps = math.ceil(minibatches / cfg.agent.get("accumulate_minibatches", 1))  # of an update
-        frames = cfg.snapshot_every_epochs * self.round_steps * self.action_repeat
+        frames = cfg.snapshot_every_updates * self.round_steps * self.action_repeat
         self.save_every_step = self.every("save_every_step", frames)
-        self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
     def make_collector(self) -> Collector:
         """Return a new collector of segments."""
@@ -105,46 +91,18 @@ class PPOWorkspace(BaseWorkspace):
                 self.log(metrics)
         return self.epoch.summary()
 
-    def log(self, metrics: dict[str, float]) -> None:
-        """Log an update and the episodes that ended; write a row, at most every log_every_seconds."""
-        cfg, progress = self.cfg, self.progress
-        self.logger.log_metrics(metrics, self.global_frame, ty="train")
-        total_time = self.timer.total_time()
-        if total_time - self.rows_at < cfg.log_every_seconds and self.train_until_step(self.global_step):
-            return
-        require_finite(self)
-        sps = (self.global_step - progress.last_row_step) / max(total_time - self.rows_at, 1e-9)
-        self.rows_at, progress.last_row_step = total_time, self.global_step
-        episodes, numbers = self.segments.totals.take()
-        progress.episode += len(episodes)
-        with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
-            if episodes:
-                returns, steps = zip(*episodes, strict=True)
-                log("episode_reward", float(np.mean(returns)))
-                log("episode_length", float(np.mean(steps)) * cfg.action_repeat)
-            for name, mean in info.metrics(numbers).items():
-                log(name, mean)
-            log("fps", sps * cfg.action_repeat)
-            log("total_time", total_time)
-            log("episode", progress.episode)
-            log("step", self.global_step)
-            log("SPS", sps)
-            log("agent_steps", self.global_step)
-            log("uptime", total_time)
-            log("epoch", self.global_step // self.round_steps)
-            for name, share in self.time_shares.shares().items():
-                log(f"performance/{'misc' if name == 'other' else name}", share)
-        self.epoch.logged([EpisodeStats(self.global_step, 0, total, n * cfg.action_repeat) for total, n in episodes])
+    def ended(self) -> EpisodeTotals:
+        """Return the training episodes that ended since the newest row of train.csv."""
+        return self.segments.totals
 
-    @property
-    def global_episode(self) -> int:
-        """Training episodes finished so far, those of the next row of train.csv included."""
-        return self.progress.episode + len(self.segments.totals.episodes)
+    def take_ended(self) -> Ended:
+        """Return the same, and begin anew."""
+        return self.segments.totals.take()
 
-    @cached_property
-    def num_frames(self) -> int:
-        """Environment frames of the whole run."""
-        return int(self.cfg.total_timesteps * self.cfg.action_repeat)
+    def update_columns(self, ended: Any, seconds: float) -> dict[str, float]:
+        """Return PufferLib's names of steps and time, and the number of the update."""
+        update = self.global_step // self.round_steps
+        return {"agent_steps": self.global_step, "uptime": self.rows_at, "update": update}
 
     @cached_property
     def round_steps(self) -> int:
@@ -172,7 +130,7 @@ class PPOWorkspace(BaseWorkspace):
 
     def load_snapshot(self, saved: dict[str, Any]) -> None:
         """Restore environments and collector; where the environments cannot be restored, start new episodes."""
-        self.rows_at, self.progress.last_row_step = saved["timer"], self.global_step
+        self.count_row(saved["timer"])
         if saved["train_envs"] is not None and isinstance(self.vector, HandleVector):
             self.segments.load_state_dict(saved["collector"], self.vector.restore(saved["train_envs"]))
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,18 @@ from drqv2.envs.info import Sums, add, joined, means, merge, summed
 from drqv2.envs.vector import VectorStep
 from drqv2.errors import NotFiniteError
 from drqv2.nn.scan import reverse_scan
+
+
+class Ended(NamedTuple):
+    """Episodes that have ended.
+
+    Attributes:
+        episodes: return and length in steps of each.
+        info: over these, of the numbers in `info`: sum of the episodes' means, and how many had it.
+    """
+
+    episodes: list[tuple[float, int]]
+    info: Sums
 
 
 class EpisodeTotals:
@@ -103,9 +115,9 @@ class EpisodeTotals:
         """Return the steps of the longest unfinished episode."""
         return int(self._lengths.max())
 
-    def take(self) -> tuple[list[tuple[float, int]], Sums]:
+    def take(self) -> Ended:
         """Return `episodes` and `info`, and begin new ones."""
-        taken = self.episodes, self.info
+        taken = Ended(self.episodes, self.info)
         self.episodes, self.info = [], {}
         return taken
 

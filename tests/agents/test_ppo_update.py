@@ -15,9 +15,8 @@ from dm_env import specs
 
 from drqv2.agents import ppo
 from drqv2.agents.ppo import PPOAgent
-from drqv2.agents.ppo_mlp import Kernels
+from drqv2.agents.ppo_mlp import MlpPPOAgent, fast
 from drqv2.agents.segments import Segments
-from drqv2.nn.losses import clipped_value_loss
 
 COUNT, HORIZON, STEP = 4, 6, 60
 ARGUMENTS: dict[str, Any] = {
@@ -59,9 +58,12 @@ ACTIONS = {
 }
 
 
-def make_agent(dtype: torch.dtype = torch.float64, **changes: Any) -> PPOAgent:
+def make_agent(kind: type[PPOAgent] = PPOAgent, dtype: torch.dtype = torch.float64, **changes: Any) -> PPOAgent:
     torch.manual_seed(0)
     agent = PPOAgent(**ARGUMENTS | changes)
+    if kind is MlpPPOAgent:
+        agent = fast(agent)
+        assert type(agent) is MlpPPOAgent
     agent.policy.to(dtype)
     return agent
 
@@ -77,8 +79,9 @@ def make_batch(agent: PPOAgent) -> Segments:
     with torch.no_grad():
         dist, values, _ = agent.policy(obs)
         actions = dist.sample(torch.Generator().manual_seed(2))
+        log_probs = dist.log_prob(actions)
     shift = 0.3 * torch.randn(2, COUNT, HORIZON, generator=generator).to(dtype)
-    log_probs, values = dist.log_prob(actions) + shift[0], values + shift[1]
+    log_probs, values = log_probs + shift[0], values + shift[1]
     return Segments(obs, actions, log_probs, values, rewards, terminated, truncated, first, None)
 
 
@@ -101,7 +104,7 @@ class WrittenOut:
         self.bootstrapped = bootstrapped.double().tolist()
         self.values = [[float(batch.values[s, t]) * self.bootstrapped[s][t] for t in range(HORIZON)] for s in range(4)]
         self.ratio = [[1.0] * HORIZON for _ in range(COUNT)]
-        self.sums, self.moments = np.zeros(6), [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
+        self.sums, self.moments = np.zeros(7), [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
         self.taken = 0
 
     def advantages(self, s: int) -> list[float]:
@@ -169,7 +172,8 @@ class WrittenOut:
             value_loss = 0.5 * torch.max((value - target) ** 2, (near - target) ** 2)
             entropy = -(logs.exp() * logs).sum()
             loss = loss + (policy_loss + 2.0 * value_loss - 0.01 * entropy) / len(steps)
-            terms = policy_loss, value_loss, entropy, -log_ratio[s, t], abs(ratio - 1) > 0.2, ratio
+            of_ratio = -log_ratio[s, t], abs(ratio - 1) > 0.2, ratio, ratio - 1 - log_ratio[s, t]
+            terms = policy_loss, value_loss, entropy, *of_ratio
             self.sums += np.array([float(x.detach()) for x in terms]) / len(steps)
         for s, t in [] if self.once else outputs:
             self.values[s][t] = float(outputs[s, t][1].detach()) * self.bootstrapped[s][t]
@@ -189,18 +193,17 @@ class WrittenOut:
 
 @pytest.mark.parametrize("truncation", ["bootstrap", "ignore"])
 @pytest.mark.parametrize(
-    ("hidden_dim", "advantage", "kernels"),
+    ("kind", "advantage"),
     [
-        (8, "full_batch", Kernels.TORCH),
-        (16, "minibatch", Kernels.TORCH),
-        (8, "once", Kernels.TORCH),
-        (16, "full_batch", Kernels.CPP),
-        (16, "once", Kernels.CPP),
+        (PPOAgent, "full_batch"),
+        (PPOAgent, "minibatch"),
+        (PPOAgent, "once"),
+        (MlpPPOAgent, "full_batch"),
+        (MlpPPOAgent, "once"),
     ],
 )
-def test_an_update_is_the_one_written_out(hidden_dim: int, advantage: str, kernels: Kernels, truncation: str) -> None:
-    agent = make_agent(hidden_dim=hidden_dim, advantage=advantage, truncation=truncation)
-    assert agent.kernels is kernels
+def test_an_update_is_the_one_written_out(kind: type[PPOAgent], advantage: str, truncation: str) -> None:
+    agent = make_agent(kind, advantage=advantage, truncation=truncation)
     plain, batch = copy.deepcopy(agent), make_batch(agent)
     metrics, expected = agent.update(iter([batch._asdict()]), STEP), WrittenOut(plain, batch).update()
     assert 0 < expected["clipfrac"] < 1
@@ -217,11 +220,9 @@ def test_cpp_learns_and_acts_as_torch(
     changes: dict[str, Any], actions: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     changes = changes | {"normalize_observations": True, "normalize_rewards": True, "hidden_dim": 48}
-    agents = [make_agent(dtype, action_spec=ACTIONS[actions], **changes) for _ in range(2)]
-    assert agents[0].kernels is Kernels.CPP
-    agents[1].kernels = Kernels.TORCH
     found = []
-    for agent in agents:
+    for kind in (MlpPPOAgent, PPOAgent):
+        agent = make_agent(kind, dtype, action_spec=ACTIONS[actions], **changes)
         batch = make_batch(agent)
         sums = {"sums": batch.rewards}
         metrics = [agent.update(iter([batch._asdict() | sums]), STEP) for _ in range(3)][2]
@@ -234,16 +235,14 @@ def test_cpp_learns_and_acts_as_torch(
     torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    ("advantage", "kernels"), itertools.product(("full_batch", "once"), (Kernels.CPP, Kernels.TORCH))
-)
-def test_an_update_ends_after_the_pass_that_exceeds_target_kl(advantage: str, kernels: Kernels) -> None:
+@pytest.mark.parametrize("kind", [MlpPPOAgent, PPOAgent])
+@pytest.mark.parametrize("advantage", ["full_batch", "once"])
+def test_an_update_ends_after_the_pass_that_exceeds_target_kl(advantage: str, kind: type[PPOAgent]) -> None:
     """Five passes of two minibatches each; those that are made are as without a target."""
 
     def learn(epochs: float, target_kl: float | None) -> tuple[PPOAgent, dict[str, float]]:
         changes: dict[str, Any] = {"accumulate_minibatches": 1, "lr": 0.003, "prio_alpha": 0.0, "advantage": advantage}
-        agent = make_agent(update_epochs=epochs, target_kl=target_kl, **changes)
-        agent.kernels = kernels
+        agent = make_agent(kind, update_epochs=epochs, target_kl=target_kl, **changes)
         batch = make_batch(agent)
         with torch.no_grad():
             dist, _, _ = agent.policy(batch.obs)
@@ -270,30 +269,41 @@ def test_an_update_ends_after_the_pass_that_exceeds_target_kl(advantage: str, ke
 
 def test_passes_end_with_a_step_of_the_optimizer() -> None:
     """Two minibatches a pass and three a step: a pass counts as three, so that no gradients are lost."""
-    for kernels in (Kernels.CPP, Kernels.TORCH):
-        agent = make_agent(update_epochs=6.0, accumulate_minibatches=3, target_kl=1e-9)
-        agent.kernels = kernels
+    for kind in (MlpPPOAgent, PPOAgent):
+        agent = make_agent(kind, update_epochs=6.0, accumulate_minibatches=3, target_kl=1e-9)
         metrics = agent.update(iter([make_batch(agent)._asdict()]), 0)
         assert metrics["gradient_steps"] == 1
         assert all(p.grad is None for p in agent.policy.parameters())
 
 
 def test_cpp_is_not_used_where_a_loss_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def changed(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        loss, derivative = clipped_value_loss(*args)
-        return loss, 1.01 * derivative
+    loss = PPOAgent._loss
 
-    monkeypatch.setattr("drqv2.agents.ppo.clipped_value_loss", changed)
+    def changed(agent: PPOAgent, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        value, metrics = loss(agent, *args)
+        return value + 0.01 * agent.policy.critic.bias.sum(), metrics
+
+    monkeypatch.setattr(PPOAgent, "_loss", changed)
+    agent = make_agent(dtype=torch.float32)
     with pytest.warns(UserWarning, match=r"ppo_mlp\.cpp differs"):
-        assert make_agent().kernels is Kernels.TORCH
+        assert fast(agent) is agent
+
+
+def test_cpp_is_not_used_for_an_agent_of_another_class() -> None:
+    agent = type("Own", (PPOAgent,), {})(**ARGUMENTS)
+    assert fast(agent) is agent
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"lstm": True}, {"optimizer": "muon"}, {"hidden_dim": 24}, {"hidden_dim": 512}, {"minibatch_size": 4096}],
+    [
+        *({"lstm": True}, {"optimizer": "muon"}, {"hidden_dim": 24}, {"hidden_dim": 512}, {"minibatch_size": 4096}),
+        {"advantage": "minibatch"},
+    ],
 )
 def test_other_policies_and_large_ones_use_torch(changes: dict[str, Any]) -> None:
-    assert make_agent(**changes).kernels is Kernels.TORCH
+    agent = make_agent(**changes)
+    assert fast(agent) is agent
 
 
 def test_without_a_compiler_torch_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -301,7 +311,8 @@ def test_without_a_compiler_torch_is_used(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     extension.load.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))
+    agent = make_agent()
     try:
-        assert make_agent().kernels is Kernels.TORCH
+        assert fast(agent) is agent
     finally:
         extension.load.cache_clear()

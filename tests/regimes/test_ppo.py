@@ -64,13 +64,13 @@ def test_a_run_writes_everything(whole: Path) -> None:
     with open(whole / "train.csv", newline="") as f:
         *_, last = csv.DictReader(f)
     told = {name for name, value in last.items() if value}
-    assert told >= {"SPS", "agent_steps", "uptime", "epoch", "learning_rate", "episode_reward", "episode_length"}
+    assert told >= {"SPS", "agent_steps", "uptime", "update", "learning_rate", "episode_reward", "episode_length"}
     losses = ("policy_loss value_loss entropy old_approx_kl approx_kl clipfrac importance explained_variance").split()
     assert told >= {f"losses_{name}" for name in losses}
     shares = {name: float(value) for name, value in last.items() if name.startswith("performance_")}
     assert shares.keys() >= {f"performance_{name}" for name in ("env", "forward", "copy", "learn", "misc")}
     assert sum(shares.values()) == pytest.approx(1)
-    assert (last["step"], last["epoch"]) == ("960", "20.0")
+    assert (last["step"], last["update"]) == ("960", "20.0")
     assert OmegaConf.load(whole / "config.yaml").task_name == "CartPole-v1"
 
 
@@ -95,6 +95,7 @@ def test_a_run_from_before_some_keys_existed_resumes_as_it_began(
     config: Any = OmegaConf.load(tmp_path / "run" / "config.yaml")
     for name in ("adam_lr", "anneal_lr", "adam_beta2", "target_kl"):
         del config.agent[name]
+    config.snapshot_every_epochs = config.pop("snapshot_every_updates")  # its former name
     OmegaConf.save(config, tmp_path / "run" / "config.yaml")
     resume(tmp_path / "run")
     assert_same(whole, tmp_path / "run")
@@ -251,6 +252,7 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         ("minibatch_size=96", "minibatch_size=96: larger than 48, the steps of segments=6"),
         ("repeat_per_collect=0.1", "repeat_per_collect=0.1: less than one minibatch of 24 steps"),
         ("agent.minibatch_size=8", "agent.minibatch_size is now minibatch_size"),
+        ("snapshot_every_epochs=5", "snapshot_every_epochs is now snapshot_every_updates"),
         (
             "env_id=envpool:CartPole-v1 vector=auto obs_type=pixels",
             "obs_type=pixels: the observations of envpool:CartPole-v1 have no image",

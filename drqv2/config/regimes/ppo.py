@@ -40,7 +40,7 @@ ROLLOUT = table(
     repeat_per_collect=key(POSITIVE, "Passes over the batch per update.", legacy=1.0),
     minibatch_size=key(Int(1), "Steps of a minibatch.", "agent steps", null="the batch, up to 256"),
 )
-SNAPSHOTS = table(snapshot_every_epochs=free(Int(1), "Updates between two snapshots at most.", "updates"))
+SNAPSHOTS = table(snapshot_every_updates=free(Int(1), "Updates between two snapshots at most.", "updates"))
 RECORDS = table(log_every_seconds=free(Float(0), "Least time between two rows of train.csv.", "seconds"))
 
 
@@ -99,6 +99,7 @@ REGIME = Regime(
         "update_epochs": "repeat_per_collect",
         "minibatch_size": "minibatch_size",
     },
+    renamed={"snapshot_every_epochs": "snapshot_every_updates"},
     check=check,
     obs_type="state",
     compiles=False,
