@@ -43,8 +43,16 @@ def _sigterm() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run that was never interrupted; tests compare with it and leave it as it is."""
     from tests.short_run import run
 
-    return run(tmp_path_factory.mktemp("reference") / "run")
+    return run(tmp_path_factory.mktemp("straight") / "run")
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of a rendered simulation with everything that a run can write, to be left as it is."""
+    from tests.short_run import FULL, run
+
+    return run(tmp_path_factory.mktemp("reference") / "run", *FULL)

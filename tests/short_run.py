@@ -16,31 +16,36 @@ from drqv2.snapshot import file as snapshot
 from tests.compare import assert_equal
 
 ROOT = Path(__file__).resolve().parents[1]
-# Eight episodes of 60 frames; 100 of 240 transitions stay in the replay.
+# Eight episodes of 60 frames; 100 of 240 transitions stay in the replay. No OpenGL, videos, or TensorBoard.
 SHORT = (
-    "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=480 "
+    "preset=debug action_repeat=2 env._target_=tests.dot_env.make image_size=32 render_size=32 num_train_frames=480 "
     "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
-    "snapshot_every_seconds=0.5 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
-    "overlap=false precision=fp32 num_eval_episodes=2"
+    "snapshot_every_seconds=1000 diagnostics_every_frames=120 agent.num_expl_steps=20 overlap=false precision=fp32 "
+    "num_eval_episodes=2 save_video=false save_train_video=false use_tb=false agent.use_tb=true"
+).split()
+# With it, a rendered simulation, and everything that a run can write, as often as the clock says.
+FULL = (
+    "env._target_=tests.short_env.make snapshot_every_seconds=0.5 save_video=true save_train_video=true "
+    "train_video_every_frames=120 use_tb=true"
 ).split()
 # Of regime=offline, with data=stored().
 OFFLINE = (
-    "regime=offline preset=debug action_repeat=2 env._target_=tests.short_env.make render_size=32 "
+    "regime=offline preset=debug action_repeat=2 env._target_=tests.dot_env.make render_size=32 "
     "num_train_frames=120 eval_every_frames=40 replay_buffer_num_workers=0 batch_size=8 "
-    "snapshot_every_seconds=0.5 log_every_frames=20 diagnostics_every_frames=40 overlap=false precision=fp32 "
-    "num_eval_episodes=2"
+    "snapshot_every_seconds=1000 log_every_frames=20 diagnostics_every_frames=40 overlap=false precision=fp32 "
+    "num_eval_episodes=2 save_video=false use_tb=false agent.use_tb=true"
 ).split()
 PPO = (
     "regime=ppo env_id=gymnasium:CartPole-v1 vector=serial num_envs=3 horizon=8 segments=6 minibatch_size=24 "
-    "total_timesteps=960 eval_every_frames=200 num_eval_episodes=2 snapshot_every_seconds=0.1 log_every_seconds=0 "
-    "render_size=32 agent.hidden_dim=8 agent.lstm=true agent.normalize_observations=true "
+    "total_timesteps=960 eval_every_frames=200 num_eval_episodes=2 snapshot_every_seconds=1000 log_every_seconds=0 "
+    "save_video=false use_tb=false agent.hidden_dim=8 agent.lstm=true agent.normalize_observations=true "
     "agent.normalize_rewards=true"
 ).split()
 # Of regime=impala, with two actors in processes; with IN_TURN, one in turn with the learner.
 IMPALA = (
     "regime=impala env_id=gymnasium:CartPole-v1 num_actors=2 num_envs=4 batch_size=4 unroll_length=12 "
-    "total_timesteps=960 eval_every_frames=200 num_eval_episodes=2 snapshot_every_seconds=0.1 log_every_seconds=0 "
-    "render_size=32 agent.hidden_dim=8 agent.lstm=true"
+    "total_timesteps=960 eval_every_frames=200 num_eval_episodes=2 snapshot_every_seconds=1000 log_every_seconds=0 "
+    "save_video=false use_tb=false agent.hidden_dim=8 agent.lstm=true"
 ).split()
 IN_TURN = "num_actors=1 num_envs=2 deterministic=true agent.normalize_observations=true".split()
 
@@ -61,8 +66,7 @@ def stored() -> Path:
     """Return the directory of such a run, made at the first call, whose replay holds all of its eight episodes."""
     folder = tempfile.mkdtemp(prefix="drqv2_stored_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    more = "replay_buffer_size=1000", "save_video=false", "save_train_video=false", "eval_every_frames=null"
-    return run(Path(folder) / "run", *more)
+    return run(Path(folder) / "run", "replay_buffer_size=1000", "eval_every_frames=null")
 
 
 def resume(run_dir: Path, *overrides: str) -> None:

@@ -18,8 +18,8 @@ TASKS = (
     "regime=multitask preset=debug obs_type=state frame_stack=1 action_repeat=1 num_train_frames=120 "
     "num_seed_frames=20 eval_every_frames=60 diagnostics_every_frames=50 replay_buffer_size=400 "
     "replay_buffer_num_workers=0 batch_size=9 snapshot_every_seconds=1000 snapshot_keep=0 agent.num_expl_steps=20 "
-    "overlap=false precision=fp32 save_video=false save_train_video=false num_eval_episodes=2 console=off device=cpu "
-    "agent.hidden_dim=8"
+    "overlap=false precision=fp32 save_video=false save_train_video=false use_tb=false num_eval_episodes=2 console=off "
+    "device=cpu agent.hidden_dim=8 agent.use_tb=true"
 ).split()
 
 

@@ -7,11 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from drqv2 import __main__ as command
 from drqv2 import __version__, programs
 from tests.short_run import SHORT
 
@@ -19,8 +23,19 @@ ROOT = Path(__file__).parents[1]
 
 
 def drqv2(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "drqv2", *words]
-    return subprocess.run(command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    argv = [sys.executable, "-m", "drqv2", *words]
+    return subprocess.run(argv, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to call the command in within this process, which gets back what the command changes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of runpy: other tests import these programs
+        yield tmp_path
 
 
 @pytest.mark.parametrize(
@@ -41,11 +56,23 @@ def drqv2(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[
         (("config",), 0, "# Configuration"),
     ],
 )
-def test_commands(tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:
-    done = drqv2(tmp_path, *words)
-    assert done.returncode == code, done.stderr
-    assert said in done.stdout + done.stderr
-    assert not list(tmp_path.iterdir())
+def test_commands(here: Path, words: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sys.argv = ["drqv2", *words]
+    found: Any = 0
+    try:
+        command.main()
+    except SystemExit as end:
+        found = end.code or 0
+    told = capsys.readouterr()
+    assert found == code, told.err
+    assert said in told.out + told.err
+    assert not list(here.iterdir())
+
+
+def test_it_is_a_program_too(tmp_path: Path) -> None:
+    done = drqv2(tmp_path, "--version")
+    assert (done.returncode, done.stdout) == (0, f"drqv2 {__version__}\n")
+    assert drqv2(tmp_path, "trian").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -105,8 +132,8 @@ def test_a_wheel_has_the_programs_and_their_data_in_the_package_alone(tmp_path: 
         "build", "tests", "docs", "exp_local", "policies", "__pycache__", "*.egg-info", ".*"
     )
     shutil.copytree(ROOT, source, ignore=others)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, source]
-    subprocess.run([*map(str, command)], check=True, capture_output=True)
+    argv = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, source]
+    subprocess.run([*map(str, argv)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}

@@ -16,6 +16,7 @@ import torch
 import train
 from drqv2.agents.multitask import MultiTaskAgent
 from drqv2.launch.command_line import launch
+from drqv2.regimes.multitask import MultitaskWorkspace
 from drqv2.run.stats import EvalStats
 from drqv2.snapshot import file as snapshot
 from tests import task_envs
@@ -23,7 +24,7 @@ from tests.compare import assert_equal
 from tests.short_run import assert_same, resume, rows, run
 from tests.task_run import LONG, RECORDER, SHORT, SILENT, TASKS, Recorder, episodes, run_tasks, tasks
 
-DOT = "env._target_=tests.dot_env.make obs_type=pixels save_video=false save_train_video=false".split()
+DOT = "env._target_=tests.dot_env.make obs_type=pixels".split()
 MULTITASK = [*DOT, "regime=multitask"]
 DRQV2 = "agent._target_=drqv2.agents.drqv2.DrQV2Agent"
 
@@ -206,9 +207,7 @@ PLAIN = ["agent._target_=tests.task_run.PlainRecorder", f"env_id={SILENT}", "reg
     ("rate", "expected"),
     [
         ("1", list(range(20, 120))),
-        ("2", [step for step in range(20, 120) for _ in range(2)]),
         ("0.25", list(range(20, 120, 4))),
-        ("0.1", list(range(20, 120, 10))),
         ("1.5", [step for step in range(20, 120) for _ in range(2 - step % 2)]),
     ],
 )
@@ -231,7 +230,7 @@ def test_several_environments_of_a_task_change_neither_the_number_of_updates_nor
     assert updates(tmp_path, *overrides) == [20] * 3 + list(range(24, 120, 4))
 
 
-@pytest.mark.parametrize("last_seed_frame", [20, 21, 22, 23])
+@pytest.mark.parametrize("last_seed_frame", [20, 23])
 def test_seed_updates_wait_for_a_step_at_which_the_agent_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_seed_frame: int
 ) -> None:
@@ -330,7 +329,7 @@ def test_weights_of_the_last_evaluations_are_kept_beside_the_evenly_spaced(
     assert kept_weights(run_tasks(tmp_path / "run", *overrides)) == list(kept)
 
 
-@pytest.mark.parametrize("last", [2, 3, 5, 20])
+@pytest.mark.parametrize("last", [3, 20])
 def test_weights_of_as_many_evaluations_are_kept_as_asked_for(tmp_path: Path, last: int) -> None:
     overrides = [RECORDER, "eval_every_frames=12", "snapshot_keep=0", f"snapshot_keep_last={last}"]
     kept = kept_weights(run_tasks(tmp_path / "run", *overrides))
@@ -342,14 +341,14 @@ def test_a_run_that_is_stopped_during_an_evaluation_keeps_the_same_weights(
 ) -> None:
     overrides = [RECORDER, "eval_every_frames=20", "snapshot_keep=0", "snapshot_keep_last=2"]
 
-    def stop_at_80(run: train.Workspace) -> EvalStats:
+    def stop_at_80(run: MultitaskWorkspace) -> EvalStats:
         if run.global_frame == 80:
             os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(run)
 
-    evaluate = train.Workspace.eval
+    evaluate = MultitaskWorkspace.eval
     with monkeypatch.context() as m:
-        m.setattr(train.Workspace, "eval", stop_at_80)
+        m.setattr(MultitaskWorkspace, "eval", stop_at_80)
         with pytest.raises(SystemExit) as leaving:
             run_tasks(tmp_path / "run", *overrides)
     assert leaving.value.code == 75

@@ -24,7 +24,7 @@ from drqv2.run.stats import EvalStats
 from drqv2.snapshot import file as snapshot
 from drqv2.system import files
 from tests.patience import PATIENCE
-from tests.short_run import ROOT, SHORT, assert_same, resume, rows, run
+from tests.short_run import FULL, ROOT, SHORT, assert_same, resume, rows, run
 from tests.system.test_files import holder
 
 
@@ -35,7 +35,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_interrupted_run_ends_in_the_same_bits(
-    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(Exception):
         pass
@@ -55,11 +55,11 @@ def test_an_interrupted_run_ends_in_the_same_bits(
         with pytest.raises(Interrupted):
             run(tmp_path / "run")
     resume(tmp_path / "run")
-    assert_same(reference, tmp_path / "run")
+    assert_same(straight, tmp_path / "run")
 
 
 def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_same_bits(
-    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(Exception):
         pass
@@ -79,15 +79,15 @@ def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_sam
             run(tmp_path / "run")
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 238
     resume(tmp_path / "run")
-    assert_same(reference, tmp_path / "run")
+    assert_same(straight, tmp_path / "run")
 
 
 def test_a_run_made_longer_by_a_resume_is_the_same_run(
-    reference: Path, started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    straight: Path, started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = Path(shutil.copytree(started, tmp_path / "run"))
     run(run_dir)  # the same directory again is a resume
-    assert_same(reference, run_dir)
+    assert_same(straight, run_dir)
     out = capsys.readouterr().out
     assert "num_train_frames 160 -> 480" in out
     assert OmegaConf.load(run_dir / "config.yaml").num_train_frames == 480  # what the next resume begins with
@@ -105,14 +105,14 @@ def test_a_run_made_longer_by_a_resume_is_the_same_run(
     ],
 )
 def test_a_resume_that_would_learn_otherwise_is_refused(
-    reference: Path, capsys: pytest.CaptureFixture[str], by_directory: bool, override: str, named: str
+    straight: Path, capsys: pytest.CaptureFixture[str], by_directory: bool, override: str, named: str
 ) -> None:
-    before = {p: p.read_bytes() for p in reference.rglob("*") if p.is_file() and p.name != "lock"}
+    before = {p: p.read_bytes() for p in straight.rglob("*") if p.is_file() and p.name != "lock"}
     with pytest.raises(SystemExit) as leaving:
-        (resume if by_directory else run)(reference, override)
+        (resume if by_directory else run)(straight, override)
     assert leaving.value.code == 2
     assert named in capsys.readouterr().err
-    assert before == {p: p.read_bytes() for p in reference.rglob("*") if p.is_file() and p.name != "lock"}
+    assert before == {p: p.read_bytes() for p in straight.rglob("*") if p.is_file() and p.name != "lock"}
 
 
 def test_a_forced_resume_takes_other_settings(started: Path, tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_a_forced_setting_is_not_asked_for_again_after_a_kill(
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
-def test_resuming_a_finished_run_changes_nothing(reference: Path, tmp_path: Path) -> None:
-    run_dir = Path(shutil.copytree(reference, tmp_path / "run"))
+def test_resuming_a_finished_run_changes_nothing(straight: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(straight, tmp_path / "run"))
     resume(run_dir)
-    assert_same(reference, run_dir)
+    assert_same(straight, run_dir)
 
 
 def test_a_resume_chooses_its_precision(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_resume_chooses_its_precision(tmp_path: Path) -> None:
 
 
 def test_a_run_stopped_within_an_evaluation_repeats_it(
-    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     act = DrQV2Agent.act
     left = 10
@@ -183,13 +183,13 @@ def test_a_run_stopped_within_an_evaluation_repeats_it(
     assert saved["frame"] == 160
     assert saved["progress"]["evaluations"] == 1
     resume(tmp_path / "run")
-    assert_same(reference, tmp_path / "run")
+    assert_same(straight, tmp_path / "run")
 
 
-def test_a_run_in_use_is_refused(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with holder(reference) as process:  # the lock is a process's own
+def test_a_run_in_use_is_refused(straight: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with holder(straight) as process:  # the lock is a process's own
         with pytest.raises(SystemExit) as leaving:
-            run(reference)
+            run(straight)
         process.kill()
     assert leaving.value.code == 2
     assert f"process {process.pid}" in capsys.readouterr().err
@@ -277,12 +277,12 @@ def test_leftovers_of_a_run_without_a_snapshot_are_removed(tmp_path: Path, capsy
 
 
 def test_half_written_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
-    run_dir = run(tmp_path / "run", "num_train_frames=60")
+    run_dir = run(tmp_path / "run", "num_train_frames=60", "save_train_video=true")
     left = [run_dir / ".train.csv.1.tmp", run_dir / "train_video" / ".tmp-1-0.mp4"]
     left.append(run_dir / "buffer" / ".episode_00000000.safetensors.1.tmp")
     for path in left:
         path.touch()
-    run(run_dir, "num_train_frames=120")
+    run(run_dir, "num_train_frames=120", "save_train_video=true")
     assert not any(path.exists() for path in left)
 
 
@@ -306,7 +306,7 @@ def test_a_stopped_run_leaves_no_process_and_can_be_resumed(
     run_dir = tmp_path / "a run, with = in its name"
     processes = ["replay_buffer_num_workers=2", "overlap=true"]
     process = subprocess.Popen(
-        [sys.executable, "train.py", *SHORT, f"hydra.run.dir={run_dir}", *processes],
+        [sys.executable, "train.py", *SHORT, *FULL, f"hydra.run.dir={run_dir}", *processes],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,

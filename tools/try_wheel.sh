@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel and uses it as a stranger would: in an environment of its own, from folders without the repository.
-#   tools/try_wheel.sh [PYTHON]     default: python3; it needs an index with the dependencies
+#   tools/try_wheel.sh [PYTHON]     default: python3
+# The dependencies are those of .venv, where its Python is of the same version; else they come from an index.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${1:-python3}
@@ -22,11 +23,16 @@ top=$("$python" -m zipfile --list "$place"/wheel/*.whl | awk 'NR > 1 {print $1}'
 [ "$top" = drqv2 ] || { echo "error: the wheel has more than the package: $top" >&2; exit 1; }
 
 say "installing it with $("$python" --version)"
-pip install -c "$root/requirements.lock" "torch==$torch"
-if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))'; then # dm-control wants labmaze, which has no wheel there
-    pip install --no-deps -r "$root/requirements.lock" "$place"/wheel/*.whl
+if [ "$("$root/.venv/bin/python" --version 2>&1)" = "$("$python" --version)" ]; then
+    "$root/.venv/bin/python" "$root/tools/link_packages.py" "$place"/wheel/*.whl "$place"/env/lib/python*/site-packages
+    pip install --no-deps "$place"/wheel/*.whl
 else
-    pip install -c "$root/requirements.lock" "$place"/wheel/*.whl
+    pip install -c "$root/requirements.lock" "torch==$torch"
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))'; then # dm-control's labmaze has no wheel there
+        pip install --no-deps -r "$root/requirements.lock" "$place"/wheel/*.whl
+    else
+        pip install -c "$root/requirements.lock" "$place"/wheel/*.whl
+    fi
 fi
 export PATH="$place/env/bin:$PATH"
 mkdir "$place/one" "$place/two"

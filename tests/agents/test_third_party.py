@@ -43,7 +43,7 @@ THIRD_PARTY = ROOT / "tests" / "third_party"
 SHORT = [
     *("preset=debug", "env._target_=tests.dot_env.make", "action_repeat=2", "image_size=32", "batch_size=8"),
     *("num_train_frames=240", "num_seed_frames=120", "eval_every_frames=60", "diagnostics_every_frames=60"),
-    *("replay_buffer_num_workers=0", "snapshot_every_seconds=0", "agent.num_expl_steps=20"),
+    *("replay_buffer_num_workers=0", "snapshot_every_seconds=1000", "agent.num_expl_steps=20"),
     *("use_tb=false", "agent.use_tb=true", "save_video=false", "save_train_video=false"),
 ]
 

@@ -348,8 +348,8 @@ def test_every_agent_of_a_regime_composes(regime: str) -> None:
     assert train.compose(f"regime={regime}", *data).agent._target_ in targets
 
 
-@pytest.mark.parametrize("task", tasks())
-def test_presets_of_spq_hold_for_every_task(task: str) -> None:
+@pytest.mark.parametrize("task", ["cartpole_balance", "walker_walk", "quadruped_run", "humanoid_walk"])
+def test_presets_of_spq_hold_for_tasks_with_values_of_their_own(task: str) -> None:
     sizes = {"spq": (256, 3, 512), "spq_cpu": (64, 3, 256)}
     for preset, expected in sizes.items():
         cfg = train.compose(f"preset={preset}", f"task={task}")

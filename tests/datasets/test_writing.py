@@ -367,8 +367,11 @@ writing.write(slowly(), sys.argv[2], [sys.argv[1]])
 """
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL], ids=lambda stop: stop.name)
-@pytest.mark.parametrize("kind", ["minari", "hdf5", "npz"])
+@pytest.mark.parametrize(
+    ("kind", "stop"),
+    [("minari", signal.SIGKILL), ("hdf5", signal.SIGKILL), ("npz", signal.SIGKILL), ("hdf5", signal.SIGTERM)],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_a_kill_leaves_no_data_set(kind: str, stop: signal.Signals, tmp_path: Path) -> None:
     source = own(tmp_path / "data", [arrays(i, True) for i in range(5)])
     words, place = target_and_place(kind, tmp_path)

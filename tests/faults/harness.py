@@ -46,18 +46,19 @@ MULTITASK = [*TASKS, ALL]
 MULTITASK += (
     "num_train_frames=600 eval_every_frames=120 snapshot_every_seconds=0.1 envs_per_task=2 num_eval_envs=2 "
     "overlap=true replay_buffer_num_workers=1 seed_updates=5 agent.value=hl_gauss agent.normalize_rewards=true "
-    "save_video=true render_size=32 snapshot_keep_last=2 agent.critic=residual agent.critic_dim=8 "
+    "save_video=true use_tb=true render_size=32 snapshot_keep_last=2 agent.critic=residual agent.critic_dim=8 "
     "agent.critic_heads=task agent.update_every_steps=1 updates_per_step=0.5 task_sampling=proportional"
 ).split()
 SPQ = "agent=spq agent.convolutions=patch agent.embed_dim=8 agent.model_warmup=5 replay_fading=0.99".split()
+KILLED = "snapshot_every_seconds=0.1 save_video=true render_size=32 use_tb=true".split()
 _OTHERS = {
-    "PPO": PPO,
-    "IMPALA": [*IMPALA, *IN_TURN],
-    "actors": [*IMPALA, "total_timesteps=14400"],
+    "PPO": [*PPO, *KILLED],
+    "IMPALA": [*IMPALA, *IN_TURN, *KILLED],
+    "actors": [*IMPALA, *KILLED, "total_timesteps=14400"],
     "multitask": MULTITASK,
-    "offline": [*OFFLINE, "snapshot_every_seconds=0.1"],
+    "offline": [*OFFLINE, *KILLED],
     "SPQ": [*SHORT, *SPQ, "num_envs=2", "overlap=true", "replay_buffer_num_workers=1"],
-    "SPQ offline": [*OFFLINE, *SPQ, "snapshot_every_seconds=0.1"],
+    "SPQ offline": [*OFFLINE, *SPQ, *KILLED],
 }
 _OVERRIDES = {mode: [*SHORT, *more] for mode, more in _DRQV2.items()} | _OTHERS
 MODES = [mode for mode in _OVERRIDES if mode != "actors"]  # which give the same bits each time

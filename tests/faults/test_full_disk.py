@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from drqv2.snapshot import file as snapshot
 from drqv2.system import files
 from tests.faults.harness import json_lines, scalars
-from tests.short_run import assert_same, run
+from tests.short_run import FULL, assert_same, run
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_a_disk_that_is_full_for_a_moment_costs_nothing(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(monkeypatch, list(MOMENTS), 1, 2)
-    assert_same(reference, run(tmp_path / "run"))
+    assert_same(reference, run(tmp_path / "run", *FULL))
     told = [line for line in capsys.readouterr().out.splitlines() if "No space left on device" in line]
     for site, name in MOMENTS.items():
         assert any(name in line for line in told), site
@@ -100,7 +100,7 @@ def test_a_disk_that_stays_full_ends_the_run_which_can_be_resumed(
     with monkeypatch.context() as m:
         fill(m, sites, 1 if ".yaml: begun" in sites else 4, float("inf"))
         try:
-            run(tmp_path / "run")
+            run(tmp_path / "run", *FULL)
         except SystemExit as leaving:
             found = leaving.code
     assert found == code
@@ -108,7 +108,7 @@ def test_a_disk_that_stays_full_ends_the_run_which_can_be_resumed(
     assert "No space left on device" in (said.err if code else said.out)
     assert "Traceback" not in said.out + said.err
     assert torn(tmp_path / "run") == []
-    assert_same(reference, run(tmp_path / "run"))  # there is room again
+    assert_same(reference, run(tmp_path / "run", *FULL))  # there is room again
     assert scalars(reference) == scalars(tmp_path / "run")
     assert json_lines(reference) == json_lines(tmp_path / "run")
 
@@ -137,11 +137,11 @@ def test_on_a_small_disk(
     monkeypatch.setattr(files, "_PAUSES", (0.01,))
     resize(disk, size)
     with pytest.raises(SystemExit) as leaving:
-        run(disk / "run")
+        run(disk / "run", *FULL)
     assert leaving.value.code == 74
     err = capsys.readouterr().err
     assert "No space left on device" in err
     assert "Traceback" not in err
     assert torn(disk / "run") == []
     resize(disk, "64m")
-    assert_same(reference, run(disk / "run"))
+    assert_same(reference, run(disk / "run", *FULL))

@@ -49,7 +49,7 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_rollout_is_older_than_the_bound(tmp_path: Path) -> None:
-    done = run(tmp_path / "run", "max_policy_lag=0", "num_learner_threads=3", "save_video=false")
+    done = run(tmp_path / "run", "max_policy_lag=0", "num_learner_threads=3")
     table = rows(done, "train")
     assert [int(row["frame"]) for row in table] == list(range(48, 961, 48))
     assert {row["policy_lag_max"] for row in table} == {"0.0"}
@@ -57,7 +57,7 @@ def test_no_rollout_is_older_than_the_bound(tmp_path: Path) -> None:
 
 
 def test_statistics_are_empty_where_no_episode_ended(tmp_path: Path) -> None:
-    done = run(tmp_path / "run", "unroll_length=4", "total_timesteps=160", "save_video=false")
+    done = run(tmp_path / "run", "unroll_length=4", "total_timesteps=160")
     for row in rows(done, "train"):
         names = "episode_reward", "episode_length", "mean_episode_return", "mean_episode_len", "mean_win_rate"
         assert len({row[name] == "" for name in names}) == 1
@@ -68,7 +68,7 @@ def test_statistics_are_empty_where_no_episode_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batched", ["false", "true"])
 def test_a_run_with_actors_writes_everything(tmp_path: Path, batched: str) -> None:
-    done = run(tmp_path / "run", f"batched_inference={batched}")
+    done = run(tmp_path / "run", f"batched_inference={batched}", "save_video=true", "render_size=32")
     assert len(rows(done, "train")) == 20
     assert [float(row["frame"]) for row in rows(done, "eval")] == [0, 240, 432, 624, 816, 960]
     assert len(list((done / "eval_video").glob("*.mp4"))) == 6
@@ -130,7 +130,7 @@ class Without:
 
 def test_actors_act_with_the_policy_of_an_agent_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own_agent.py").write_text(OWN_AGENT)
-    own = f"agent_dir={tmp_path} save_video=false agent._target_=own_agent.".split(" ")
+    own = f"agent_dir={tmp_path} agent._target_=own_agent.".split(" ")
     done = run(tmp_path / "run", *own[:-1], own[-1] + "OwnAgent")
     assert float(rows(done, "train")[-1]["aux_loss"]) > 0
     keys = [f"~agent.{key}" for key in defaults("impala")["agent"] if key != "_target_"]
@@ -147,7 +147,7 @@ def test_a_reward_that_is_not_a_number_ends_the_run_with_its_own_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = [word for word in IMPALA if not word.startswith("env_id=")]
-    base += "env._target_=tests.memory_env.Corridor +env.reward=nan obs_type=state save_video=false".split()
+    base += "env._target_=tests.memory_env.Corridor +env.reward=nan obs_type=state".split()
     with pytest.raises(SystemExit) as leaving:
         launch(train.main, "cfgs", argv=[*base, f"hydra.run.dir={tmp_path / 'run'}"])
     assert leaving.value.code == 76
@@ -170,7 +170,7 @@ def test_a_run_that_waits_for_rollouts_stops_with_a_snapshot(tmp_path: Path, mon
 
     monkeypatch.setattr(Batches, "take", wait)
     with pytest.raises(SystemExit) as leaving:
-        run(tmp_path / "run", "save_video=false", "snapshot_every_seconds=1000")
+        run(tmp_path / "run")
     assert leaving.value.code == 75
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 3 * 48
 
@@ -179,7 +179,7 @@ def test_a_run_that_waits_for_rollouts_stops_with_a_snapshot(tmp_path: Path, mon
 def test_actors_on_a_ray_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ray = pytest.importorskip("ray")
     try:
-        done = run(tmp_path / "run", "cluster=ray", "save_video=false")
+        done = run(tmp_path / "run", "cluster=ray")
         assert len(rows(done, "train")) == 20
         with pytest.raises(SystemExit):
             run(tmp_path / "other", "cluster=ray", "num_envs=3", "num_actors=3", "batch_size=3", "env.colour=red")
@@ -190,7 +190,7 @@ def test_actors_on_a_ray_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_in_turn_the_same_seed_gives_the_same_bits(in_turn: Path, tmp_path: Path) -> None:
     assert_same(in_turn, run(tmp_path / "run", *IN_TURN))
-    assert rows(in_turn, "eval") != rows(run(tmp_path / "other", *IN_TURN, "seed=2", "save_video=false"), "eval")
+    assert rows(in_turn, "eval") != rows(run(tmp_path / "other", *IN_TURN, "seed=2"), "eval")
 
 
 def test_in_turn_an_interrupted_run_ends_in_the_same_bits(
@@ -241,7 +241,6 @@ def test_a_task_from_pixels(tmp_path: Path) -> None:
             *pixels.split(),
             "obs_type=pixels",
             "eval_every_frames=4800",
-            "save_video=false",
             f"hydra.run.dir={tmp_path / 'run'}",
         ],
     )

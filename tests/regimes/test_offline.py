@@ -135,7 +135,7 @@ def test_without_evaluations_there_is_no_environment(data: Path, tmp_path: Path)
     copy.mkdir()
     for path in (data / "buffer").iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
-    more = "eval_every_frames=null", "env._target_=tests.short_env.there_is_no_such_thing", "num_train_frames=60"
+    more = "eval_every_frames=null", "env._target_=tests.dot_env.there_is_no_such_thing", "num_train_frames=60"
     done = run(tmp_path / "run", copy, *more)
     for path in copy.iterdir():
         path.unlink()
@@ -332,7 +332,7 @@ def test_data_of_another_action_repeat_are_refused(
 @pytest.mark.parametrize(
     ("overrides", "uses"),
     [
-        (["task_name=another"], "another (tests.short_env.make)"),
+        (["task_name=another"], "another (tests.dot_env.make)"),
         (["env._target_=tests.envs.toys.Counter"], "cartpole_balance_sparse (tests.envs.toys.Counter)"),
         (["env._target_=null"], "cartpole_balance_sparse (dm_control)"),
         (["env._target_=null", "env_id=gymnasium:CartPole-v1"], "gymnasium:CartPole-v1"),
@@ -344,7 +344,7 @@ def test_data_of_another_environment_are_named_first(
     more = "eval_every_frames=null", "num_train_frames=4", "log_every_frames=4", "obs_type=pixels"
     run(tmp_path / "run", data, *more, *overrides)
     told = capsys.readouterr().out
-    of = "cartpole_balance_sparse (tests.short_env.make)"
+    of = "cartpole_balance_sparse (tests.dot_env.make)"
     assert f"warning: data={data} comes from {of}, the run uses {uses}\n" in told
     assert told.index("warning: data=") < told.index("image_size:") < told.index("data: 240 transitions")
 

@@ -54,6 +54,19 @@ def command_line(run_dir: Path, *overrides: str) -> Path:
     return run_dir
 
 
+@pytest.fixture(scope="module")
+def wholes(straight: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Runs of the command line by regime, each made when it is first asked for, to be left as they are."""
+    made = {"drqv2": straight}
+
+    def whole(regime: str) -> Path:
+        if regime not in made:
+            made[regime] = command_line(tmp_path_factory.mktemp(regime) / "run", *short(regime))
+        return made[regime]
+
+    return whole
+
+
 def without_times(stats: Any) -> Any:
     """Return the plain values of statistics, but for what the clock says."""
     if isinstance(stats, dict):
@@ -97,10 +110,12 @@ def recording(calls: list[str], regime: str = "drqv2") -> Hooks:
 
 
 @pytest.mark.parametrize("regime", REGIMES)
-def test_the_iterator_gives_the_bits_of_the_command_line(regime: str, tmp_path: Path) -> None:
-    whole = command_line(tmp_path / "whole", *short(regime))
+def test_the_iterator_gives_the_bits_of_the_command_line_and_calls_the_hooks(
+    regime: str, wholes: Callable[[str], Path], tmp_path: Path
+) -> None:
+    whole = wholes(regime)
     with opened(tmp_path / "run", regime) as run:
-        told = list(run.epochs(recording([], regime)))
+        told = followed(run, regime)
         np.random.seed(0)
     assert_same(whole, tmp_path / "run")
     table = rows(whole, "eval")
@@ -109,9 +124,9 @@ def test_the_iterator_gives_the_bits_of_the_command_line(regime: str, tmp_path: 
     assert [int(float(row["frame"])) for row in table[1:]] == [epoch.frame for epoch in told]
 
 
-def test_two_runs_take_turns_in_one_process(tmp_path: Path) -> None:
-    alone = [command_line(tmp_path / "a", *SHORT, "seed=1"), command_line(tmp_path / "b", *PPO)]
-    with opened(tmp_path / "c", "drqv2", "seed=1") as c, opened(tmp_path / "d", "ppo") as d:
+def test_two_runs_take_turns_in_one_process(wholes: Callable[[str], Path], tmp_path: Path) -> None:
+    alone = [wholes("drqv2"), wholes("ppo")]
+    with opened(tmp_path / "c", "drqv2") as c, opened(tmp_path / "d", "ppo") as d:
         for _ in zip(c.epochs(), d.epochs(), strict=False):
             torch.rand(3), np.random.rand()  # what other code draws is its own affair
         d.train()  # it is longer
@@ -129,19 +144,18 @@ def test_a_run_leaves_the_generators_of_other_code_alone(tmp_path: Path) -> None
         assert torch.equal(torch.rand(2), expected)
 
 
-def test_a_run_that_is_left_is_continued(tmp_path: Path) -> None:
-    whole = command_line(tmp_path / "whole", *SHORT)
+def test_a_run_that_is_left_is_continued(straight: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         for epoch in run.epochs():
             if epoch.index == 2:
                 break
         summary = run.train()
-    assert_same(whole, tmp_path / "run")
+    assert_same(straight, tmp_path / "run")
     assert summary.epochs == 3
 
 
 def test_a_run_that_is_left_and_closed_is_resumed_where_it_was(tmp_path: Path) -> None:
-    overrides = "drqv2", "snapshot_every_seconds=1000", "snapshot_keep=0", "eval_every_frames=null", "epoch_frames=160"
+    overrides = "drqv2", "snapshot_keep=0", "eval_every_frames=null", "epoch_frames=160"
     with opened(tmp_path / "whole", *overrides) as run:
         run.train()
     with opened(tmp_path / "run", *overrides) as run:
@@ -152,16 +166,15 @@ def test_a_run_that_is_left_and_closed_is_resumed_where_it_was(tmp_path: Path) -
     assert rows(tmp_path / "run", "train") == rows(tmp_path / "whole", "train")
 
 
-def test_a_run_can_be_trained_by_an_epoch_at_a_time(tmp_path: Path) -> None:
-    whole = command_line(tmp_path / "whole", *SHORT)
+def test_a_run_can_be_trained_by_an_epoch_at_a_time(straight: Path, tmp_path: Path) -> None:
     told = []
     for _ in range(3):
-        with opened(tmp_path / "run", "drqv2", "snapshot_every_seconds=1000") as run:
+        with opened(tmp_path / "run") as run:
             told.append(next(run.epochs()))
     assert [(epoch.index, epoch.frame) for epoch in told] == [(1, 160), (2, 320), (3, 480)]
-    assert told[2].best_score == max(float(row["episode_reward"]) for row in rows(whole, "eval"))
-    assert rows(tmp_path / "run", "eval") == rows(whole, "eval")
-    assert rows(tmp_path / "run", "train") == rows(whole, "train")
+    assert told[2].best_score == max(float(row["episode_reward"]) for row in rows(straight, "eval"))
+    assert rows(tmp_path / "run", "eval") == rows(straight, "eval")
+    assert rows(tmp_path / "run", "train") == rows(straight, "train")
 
 
 def test_a_closed_run_is_told_so(tmp_path: Path) -> None:
@@ -174,8 +187,7 @@ def test_a_closed_run_is_told_so(tmp_path: Path) -> None:
     assert (tmp_path / "run/snapshot.pt").exists()
 
 
-def test_an_iterator_of_before_a_reset_says_so(tmp_path: Path) -> None:
-    whole = command_line(tmp_path / "whole", *SHORT)
+def test_an_iterator_of_before_a_reset_says_so(straight: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         older = run.epochs()
         next(older)
@@ -183,11 +195,10 @@ def test_an_iterator_of_before_a_reset_says_so(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="was reset"):
             next(older)
         run.train()
-    assert_same(whole, tmp_path / "run")
+    assert_same(straight, tmp_path / "run")
 
 
-def test_a_stopped_run_is_continued_in_the_same_process(tmp_path: Path) -> None:
-    whole = command_line(tmp_path / "whole", *SHORT)
+def test_a_stopped_run_is_continued_in_the_same_process(straight: Path, tmp_path: Path) -> None:
 
     def kill(step: int) -> None:
         if step == 100:
@@ -197,7 +208,7 @@ def test_a_stopped_run_is_continued_in_the_same_process(tmp_path: Path) -> None:
         with pytest.raises(Stopped):
             run.train(Hooks(on_step=kill))
         run.train()
-    assert_same(whole, tmp_path / "run")
+    assert_same(straight, tmp_path / "run")
 
 
 def test_an_iterator_whose_run_another_one_continues_says_so(tmp_path: Path) -> None:
@@ -228,8 +239,7 @@ def test_runs_are_closed_in_any_order_and_signals_work_again(tmp_path: Path) -> 
     assert [signal.getsignal(number) for number in SIGNALS] == handlers
 
 
-def test_a_signal_stops_a_run_at_a_safe_point(tmp_path: Path) -> None:
-    whole = command_line(tmp_path / "whole", *SHORT)
+def test_a_signal_stops_a_run_at_a_safe_point(straight: Path, tmp_path: Path) -> None:
 
     def kill(step: int) -> None:
         if step == 100:
@@ -240,7 +250,7 @@ def test_a_signal_stops_a_run_at_a_safe_point(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         assert run.global_step >= 100
         run.train()
-    assert_same(whole, tmp_path / "run")
+    assert_same(straight, tmp_path / "run")
 
 
 def test_a_directory_has_one_run_at_a_time(tmp_path: Path) -> None:
@@ -272,9 +282,10 @@ def test_a_start_that_fails_leaves_nothing_open(regime: str, tmp_path: Path, mon
     assert alive() == before
 
 
-def test_snapshots_from_before_epochs_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = command_line(tmp_path / "whole", *SHORT)
-    with opened(tmp_path / "run", "drqv2", "snapshot_every_seconds=1000") as run:
+def test_snapshots_from_before_epochs_are_resumed(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "run") as run:
         run.train_until_step = utils.Until(160, 2)  # it ends there, with the evaluation still to be done
         monkeypatch.setattr(run.epoch, "finish", lambda: None)
         run.train()
@@ -292,19 +303,18 @@ def test_snapshots_from_before_epochs_are_resumed(tmp_path: Path, monkeypatch: p
     with opened(tmp_path / "run") as run:
         assert run.progress.updated_step == run.progress.step == 80
         run.train()
-    assert rows(tmp_path / "run", "eval")[-2:] == rows(whole, "eval")[-2:]
+    assert rows(tmp_path / "run", "eval")[-2:] == rows(straight, "eval")[-2:]
     assert [row["frame"] for row in rows(tmp_path / "run", "eval")][-3:] == ["160", "320", "480"]
 
 
-def test_reset_begins_anew(tmp_path: Path) -> None:
-    whole = command_line(tmp_path / "whole", *SHORT)
+def test_reset_begins_anew(straight: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         next(run.epochs())
         run.reset()
         assert run.global_frame == 0
         assert not (tmp_path / "run/eval.csv").exists()
         run.train()
-    assert_same(whole, tmp_path / "run")
+    assert_same(straight, tmp_path / "run")
 
 
 @pytest.mark.parametrize("regime", REGIMES)
@@ -331,13 +341,7 @@ def documented_order() -> list[str]:
     return re.findall(r"^\| \d+ \| `(\w+)", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("regime", [*REGIMES, "impala with actors"])
-def test_hooks_are_called_in_the_documented_order(regime: str, tmp_path: Path) -> None:
-    calls: list[str] = []
-    more = ["deterministic=false"] if regime == "impala with actors" else []
-    with opened(tmp_path / "run", regime.split()[0], *more) as run:
-        for _ in run.epochs(recording(calls, regime)):
-            calls.append("epoch")
+def assert_documented_order(calls: list[str], regime: str) -> None:
     order = [*documented_order(), "epoch"]
     collecting = ["transform_reward", "on_episode_end"]
     assert set(calls) == set(order) - (set(collecting) if regime == "offline" else set())
@@ -353,6 +357,22 @@ def test_hooks_are_called_in_the_documented_order(regime: str, tmp_path: Path) -
         "on_epoch_start on_step transform_reward on_episode_end save_checkpoint before_eval score save_best stop epoch"
     )
     assert order == names.split()
+
+
+def followed(run: BaseWorkspace, regime: str) -> list[EpochStats]:
+    """Train with all hooks, which have to be called in the documented order; return what the epochs tell."""
+    calls: list[str] = []
+    told = []
+    for epoch in run.epochs(recording(calls, regime)):
+        calls.append("epoch")
+        told.append(epoch)
+    assert_documented_order(calls, regime)
+    return told
+
+
+def test_hooks_are_called_in_the_documented_order_with_actors(tmp_path: Path) -> None:
+    with opened(tmp_path / "run", "impala", "deterministic=false") as run:
+        followed(run, "impala")
 
 
 def test_hooks_get_what_they_are_for(tmp_path: Path) -> None:
@@ -385,7 +405,15 @@ def test_hooks_get_what_they_are_for(tmp_path: Path) -> None:
 
 
 def test_the_statistics_of_an_epoch(tmp_path: Path) -> None:
-    with opened(tmp_path / "run", "drqv2", "snapshot_every_seconds=1000") as run:
+    losses: list[float] = []
+    with opened(tmp_path / "run") as run:
+        log = run.logger.log_metrics
+
+        def noted(metrics: Any, frame: int, ty: str) -> None:
+            losses.extend(float(metrics[name]) for name in metrics if name == "critic_loss")
+            log(metrics, frame, ty)
+
+        run.logger.log_metrics = noted  # type: ignore[method-assign]
         told = list(run.epochs())
         summary = run.epoch.summary()
     table = rows(tmp_path / "run", "train")
@@ -397,6 +425,8 @@ def test_the_statistics_of_an_epoch(tmp_path: Path) -> None:
     assert [epoch.train.gradient_steps for epoch in told] == [10, 40, 40]
     assert set(told[1].train.losses) == {"critic_loss", "actor_loss"}
     assert told[1].train.losses.items() <= told[1].train.metrics.items()
+    assert len(losses) == 90
+    assert told[-1].train.losses["critic_loss"] == pytest.approx(np.mean(losses))  # of the last hundred
     assert told[0].eval is not None
     assert told[0].eval.episodes == 2
     assert told[0].eval.return_min <= told[0].eval.return_mean <= told[0].eval.return_max
@@ -409,24 +439,8 @@ def test_the_statistics_of_an_epoch(tmp_path: Path) -> None:
     json.dumps(asdict(summary))
 
 
-def test_losses_are_means_of_the_last_hundred_updates(tmp_path: Path) -> None:
-    losses: list[float] = []
-    with opened(tmp_path / "run") as run:
-        log = run.logger.log_metrics
-
-        def noted(metrics: Any, frame: int, ty: str) -> None:
-            losses.extend(float(metrics[name]) for name in metrics if name == "critic_loss")
-            log(metrics, frame, ty)
-
-        run.logger.log_metrics = noted  # type: ignore[method-assign]
-        told = list(run.epochs())
-    assert len(losses) == 90
-    assert told[-1].train.losses["critic_loss"] == pytest.approx(np.mean(losses[-100:]))
-
-
-def test_what_a_hook_raises_ends_the_run_after_a_snapshot(tmp_path: Path) -> None:
-    whole = command_line(tmp_path / "whole", *SHORT)
-    for name, at in (("on_step", 100), ("on_episode_end", 3), ("before_eval", 2), ("stop", 2), ("save_checkpoint", 2)):
+def test_what_a_hook_raises_ends_the_run_after_a_snapshot(straight: Path, tmp_path: Path) -> None:
+    for name, at in (("on_step", 100), ("before_eval", 2), ("stop", 2)):
         calls = iter(range(1000))
 
         def fail(*_: Any, at: int = at, calls: Any = calls) -> Any:
@@ -434,16 +448,13 @@ def test_what_a_hook_raises_ends_the_run_after_a_snapshot(tmp_path: Path) -> Non
                 raise KeyError("my own mistake")
 
         folder = tmp_path / name
-        with (
-            opened(folder, "drqv2", "snapshot_every_seconds=1000") as run,
-            pytest.raises(KeyError, match="own mistake"),
-        ):
+        with opened(folder) as run, pytest.raises(KeyError, match="own mistake"):
             run.train(Hooks(**{name: fail}))
-        with opened(folder, "drqv2", "snapshot_every_seconds=1000") as run:
+        with opened(folder) as run:
             assert run.global_frame > 0
             run.train()
-        assert rows(folder, "train") == rows(whole, "train")
-        assert rows(folder, "eval") == rows(whole, "eval")
+        assert rows(folder, "train") == rows(straight, "train")
+        assert rows(folder, "eval") == rows(straight, "eval")
 
 
 def test_transform_reward_changes_what_is_learnt_from_not_what_is_logged(tmp_path: Path) -> None:
@@ -576,7 +587,7 @@ def test_the_best_evaluation_is_a_strict_increase_of_the_score(tmp_path: Path) -
 
 
 def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    with opened(tmp_path / "run", "drqv2") as run, pytest.raises(UserError, match="score returned nan at frame 0"):
+    with opened(tmp_path / "run") as run, pytest.raises(UserError, match="score returned nan at frame 0"):
         run.train(Hooks(score=lambda _: float("nan")))
 
 

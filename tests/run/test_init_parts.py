@@ -34,17 +34,17 @@ SHORTEST = (
 
 @pytest.mark.parametrize("file", ["snapshot.pt", "weights_480.pt", "best.pt", "policy.safetensors"])
 def test_an_encoder_for_other_actions(
-    file: str, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: str, straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved, source = snapshot.load(reference / "snapshot.pt"), tmp_path / file
+    saved, source = snapshot.load(straight / "snapshot.pt"), tmp_path / file
     if file == "best.pt":
         checkpoints = Checkpoints(tmp_path)
         checkpoints.save_best(480, saved["config"], saved["agent"])
         checkpoints.close()
     elif file == "policy.safetensors":
-        export(reference, source)
+        export(straight, source)
     else:
-        source.write_bytes((reference / file).read_bytes())
+        source.write_bytes((straight / file).read_bytes())
     run_dir = run(tmp_path / "run", *SHORTEST, f"init_from={source}", "init_parts=[encoder]")
     assert "loaded the weights of encoder" in capsys.readouterr().out
     began, trained = weights(snapshot.load(run_dir / "weights_0.pt")["agent"]), weights(saved["agent"])
@@ -55,8 +55,8 @@ def test_an_encoder_for_other_actions(
     resume(run_dir, "num_train_frames=120")  # needs neither the file nor the parts
 
 
-def test_what_does_not_fit_is_named(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*SHORTEST, f"init_from={reference / 'snapshot.pt'}"]
+def test_what_does_not_fit_is_named(straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SHORTEST, f"init_from={straight / 'snapshot.pt'}"]
     for more, said in (
         ([], r"actor\.policy\.4\.bias has shape .*\n.*init_parts=\[NAME\]"),
         (["init_parts=[encoder,actor]"], r"actor\.policy\.4\.bias has shape "),
