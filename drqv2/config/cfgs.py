@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -24,9 +26,15 @@ def presets() -> list[str]:
     return sorted(path.stem for path in CFGS.glob("preset/*.yaml"))
 
 
+@cache
+def load(path: Path) -> Any:
+    """Return a file, read once in a process; it is not to be changed."""
+    return OmegaConf.load(path)
+
+
 def with_bases(folder: str, name: str) -> list[Any]:
     """Return a file of a folder of cfgs/, after those of the folder that it is based on."""
-    own: Any = OmegaConf.load(CFGS / folder / f"{name}.yaml")
+    own = load(CFGS / folder / f"{name}.yaml")
     bases = [entry for entry in own.get("defaults", ()) if isinstance(entry, str) and entry != "_self_"]
     return [file for base in bases for file in with_bases(folder, base)] + [own]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from drqv2.config.cfgs import CFGS, leaves, presets, tasks
+from drqv2.config.cfgs import CFGS, leaves, load, presets, tasks
 from drqv2.config.dm_control import MANIPULATION, other_tasks
 from drqv2.config.formatting import show
 from drqv2.config.kinds import Key
@@ -172,7 +172,7 @@ def _shown(regime: Regime) -> dict[str, list[tuple[Key, str]]]:
     Those of its first agent are followed by what is different in each other one.
     """
     values = leaves(defaults(regime.name))
-    entries: Any = OmegaConf.to_container(OmegaConf.load(CFGS / "config.yaml").defaults)
+    entries: Any = OmegaConf.to_container(load(CFGS / "config.yaml").defaults)
     values["task_name"] = next(entry["task"] for entry in entries if isinstance(entry, dict) and "task" in entry)
     values["regime"] = FIRST
     shown = {

@@ -15,7 +15,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from drqv2.config import dm_control
-from drqv2.config.cfgs import CFGS, leaves, with_bases
+from drqv2.config.cfgs import CFGS, leaves, load, with_bases
 from drqv2.config.formatting import show, unknown
 from drqv2.config.kinds import NO_LEGACY, Key
 from drqv2.config.regime import Agent, Regime
@@ -143,7 +143,7 @@ def defaults(name: str = FIRST, agent: str = "") -> dict[str, Any]:
     target = regime.agents[agent or next(iter(regime.agents))].target
     own = {"agent": agent_node(target, regime.folder), "regime": name}
     files = [regime.defaults] if regime.folder else with_bases("regime", name)
-    plain: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(CFGS / "config.yaml"), own, *files))
+    plain: Any = OmegaConf.to_container(OmegaConf.merge(load(CFGS / "config.yaml"), own, *files))
     return {name: value for name, value in plain.items() if name not in ("defaults", "hydra")}
 
 
