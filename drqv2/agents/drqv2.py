@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2 import utils
+from drqv2.agents import fast_paths
 from drqv2.agents.protocol import Agent, ValueNetworks
 from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Int, Schedule, Shape, fixed, free, key
 from drqv2.errors import UserError
@@ -36,9 +37,7 @@ from drqv2.nn.networks import (
     Critic,
     Encoder,
     StateEncoder,
-    gives_maps,
-    takes_maps,
-    takes_ready,
+    check_shapes,
 )
 
 Metrics = dict[str, Tensor]
@@ -322,10 +321,7 @@ class DrQV2Agent(Agent):
 
     def _shifted(self, obs: Tensor) -> Tensor:
         # A replaced `aug` or encoder may rely on floats in the usual memory order, as in the public implementation.
-        # The same holds for hooks.
-        own = type(self.aug) is RandomShiftsAug and type(self.encoder) is Encoder
-        own = own and not is_hooked(self.aug) and not is_hooked(self.encoder)
-        return self.aug(obs if own else obs.float())
+        return self.aug(obs if fast_paths.are_own(self) else obs.float())
 
     def _encode(self, obs: Tensor, ready: bool = False) -> Tensor:
         """Return features of images, which may be `ready` as `drqv2.nn.pixels` makes them."""
@@ -336,24 +332,19 @@ class DrQV2Agent(Agent):
     @property
     def _as_published(self) -> bool:
         """Whether nothing of the update has been replaced or hooked: otherwise it has fp32 and flat features."""
-        modules = (self.encoder, self.aug, self.actor, self.critic, self.critic_target)
-        kinds, heads = [type(module) for module in modules], [Actor, Critic, Critic]
         methods = ("update", "update_critic", "update_actor")
         overridden = any(getattr(type(self), name) is not getattr(DrQV2Agent, name) for name in methods)
-        known = kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads])
-        return known and not overridden and not any(map(is_hooked, modules))
+        return not overridden and fast_paths.are_published(self, [Actor, Critic, Critic])
 
     @property
     def _maps(self) -> bool:
         """Whether features stay the convolutions' maps."""
-        heads = (self.actor, self.critic, self.critic_target)
-        return self._as_published and gives_maps(self.encoder) and all(map(takes_maps, heads))
+        return self._as_published and fast_paths.keep_maps(self)
 
     @property
     def _pixels_ready(self) -> bool:
         """Whether one kernel shifts, centres and rounds a batch's images."""
-        own = self.precision == "bf16" and type(self.aug) is RandomShiftsAug and self._maps
-        return own and takes_ready(self.encoder) and pixels.has_kernel(str(self.device))
+        return self.precision == "bf16" and self._maps and fast_paths.have_pixel_kernel(self)
 
     @property
     def _graphs(self) -> bool:
@@ -375,19 +366,3 @@ class DrQV2Agent(Agent):
         stddev = utils.schedule(self.stddev_schedule, step)
         compiled = self.compile and torch.device(self.device).type != "cuda"
         return torch.tensor(stddev) if compiled else stddev
-
-
-def check_shapes(agent: str, obs_shape: Sequence[int], action_shape: Sequence[int]) -> None:
-    """Raise a `UserError` unless observations are images or vectors, and actions one vector."""
-    if len(action_shape) != 1:
-        raise UserError(f"{agent} needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
-    if len(obs_shape) not in (1, 3):
-        raise UserError(f"{agent} observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)")
-
-
-def is_hooked(module: torch.nn.Module | None) -> bool:
-    """Return whether a module or a part of it has hooks."""
-    if module is None:
-        return False
-    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return bool(hooks) or any(map(is_hooked, module._modules.values()))  # modules() takes several times as long

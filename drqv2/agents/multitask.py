@@ -23,14 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2 import utils
-from drqv2.agents.drqv2 import DrQV2Agent, Metrics, is_hooked
+from drqv2.agents import fast_paths
+from drqv2.agents.drqv2 import DrQV2Agent, Metrics
 from drqv2.agents.protocol import ValueNetworks
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Int, fixed
 from drqv2.errors import UserError
 from drqv2.nn import categorical
-from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.deterministic import MeanActionOfTask
-from drqv2.nn.networks import Encoder, StateEncoder
 from drqv2.nn.task_networks import TaskActor, TaskCritic, TaskEmbedding
 from drqv2.utils import extends
 
@@ -301,10 +300,7 @@ class MultiTaskAgent(DrQV2Agent):
     @property
     def _as_published(self) -> bool:
         """Whether no module was replaced or hooked, and nothing overridden; see `DrQV2Agent`."""
-        modules = (self.encoder, self.aug, self.actor, self.critic, self.critic_target)
-        kinds, heads = [type(module) for module in modules], [TaskActor, TaskCritic, TaskCritic]
-        known = kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, torch.nn.Identity, *heads])
-        return known and type(self) is MultiTaskAgent and not any(map(is_hooked, modules))
+        return type(self) is MultiTaskAgent and fast_paths.are_published(self, [TaskActor, TaskCritic, TaskCritic])
 
     @property
     def _graphs(self) -> bool:

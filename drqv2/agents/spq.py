@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drqv2 import utils
-from drqv2.agents.drqv2 import check_shapes, is_hooked
+from drqv2.agents.fast_paths import is_hooked
 from drqv2.agents.protocol import Agent, ValueNetworks
 from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Float, Int, Schedule, Shape, fixed, free, key
 from drqv2.nn.augmentation import RandomShiftsAug
@@ -37,7 +37,7 @@ from drqv2.nn.categorical import expected, symexp, symlog, two_hot
 from drqv2.nn.convolutions import check_name, pixel_convolutions
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.nn.deterministic import MeanAction
-from drqv2.nn.networks import Actor, Critic
+from drqv2.nn.networks import Actor, Critic, check_shapes
 from drqv2.nn.noise import HeldNoise
 from drqv2.nn.optimizers import minimise
 from drqv2.nn.returns import segment_returns

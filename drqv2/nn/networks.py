@@ -9,6 +9,7 @@ import cv2
 import torch
 from torch import Tensor, nn
 
+from drqv2.errors import UserError
 from drqv2.nn.conv_relu import conv_relu
 from drqv2.utils import TruncatedNormal, weight_init
 
@@ -79,6 +80,14 @@ class StateEncoder(nn.Module):
         """Return features [B, repr_dim] of observations [B, N]; dtype as in `Encoder`."""
         features: Tensor = self.mlp(obs)
         return features
+
+
+def check_shapes(agent: str, obs_shape: Sequence[int], action_shape: Sequence[int]) -> None:
+    """Raise a `UserError` unless observations are images or vectors, and actions one vector."""
+    if len(action_shape) != 1:
+        raise UserError(f"{agent} needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
+    if len(obs_shape) not in (1, 3):
+        raise UserError(f"{agent} observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)")
 
 
 def centred(obs: Tensor) -> Tensor:
