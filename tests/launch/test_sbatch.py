@@ -24,6 +24,12 @@ SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'
 SCONTROL = """#!/bin/bash
 if [[ $1 == show ]]; then echo 127.0.0.1; echo other; else echo "$@" > requeued; fi
 """
+RAY = "#!/bin/bash\n[[ $1 == status ]] || exec sleep 1000\n"
+RUN = """import pathlib, signal, sys
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(75))
+pathlib.Path("runs").touch()
+signal.pause()
+"""
 SHORT = (
     "env_id=gymnasium:CartPole-v1 batch_size=4 unroll_length=20 eval_every_frames=100000000 num_eval_episodes=1 "
     "save_video=false use_tb=false agent.hidden_dim=8 log_every_seconds=0"
@@ -62,16 +68,23 @@ def wait_for_rows(table: Path, job: subprocess.Popen[str]) -> None:
         time.sleep(0.2)
 
 
-def test_a_cancelled_job_saves_the_run_and_is_not_requeued(tmp_path: Path, temporary: str) -> None:
-    run_dir = tmp_path / "exp_local" / f"slurm_{os.getpid()}"
-    job = start(tmp_path, temporary, "total_timesteps=100000000")
+def test_a_cancelled_job_stops_the_run_and_is_not_requeued(tmp_path: Path, temporary: str) -> None:
+    """With stand-ins for Ray and for the run, which is stopped as the one below is."""
+    (tmp_path / "train.py").write_text(RUN)
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "commands" / "ray").write_text(RAY)
+    (tmp_path / "commands" / "ray").chmod(0o755)
+    job = start(tmp_path, temporary)
     try:
-        wait_for_rows(run_dir / "train.csv", job)
+        deadline = time.monotonic() + PATIENCE
+        while not (tmp_path / "runs").exists():
+            assert job.poll() is None, job.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     finally:
         job.terminate()
         output, _ = job.communicate(timeout=PATIENCE)
     assert job.returncode == 75, output
-    assert (run_dir / "snapshot.pt").exists()
     assert not (tmp_path / "requeued").exists()
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 RUN = (
     "regime=impala cluster=ray env._target_=tests.rollout.cartpole.Slow +env.seconds=0.005 task_name=slow_cartpole "
     "num_actors=2 num_envs=4 batch_size=4 unroll_length=20 eval_every_frames=1e9 num_eval_episodes=1 save_video=false "
-    "log_every_seconds=0 actor_hang_seconds=15 agent.hidden_dim=8 total_timesteps=1e7"
+    "log_every_seconds=0 actor_hang_seconds=10 agent.hidden_dim=8 total_timesteps=1e7"
 ).split()
 
 
@@ -56,17 +56,17 @@ def test_a_run_outlives_its_nodes_and_uses_new_ones(tmp_path: Path) -> None:
         command = [sys.executable, "train.py", *RUN, f"cluster_address={cluster.address}", f"hydra.run.dir={run_dir}"]
         process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=out, stderr=out)
         try:
-            until(lambda: len(rows(run_dir)) > 40, process, log)
+            until(lambda: len(rows(run_dir)) > 20, process, log)
             process.send_signal(signal.SIGSTOP)  # as a laptop's lid does
-            time.sleep(20)
+            time.sleep(13)
             process.send_signal(signal.SIGCONT)
             resumed = len(rows(run_dir))
-            until(lambda: len(rows(run_dir)) > resumed + 20, process, log)
+            until(lambda: len(rows(run_dir)) > resumed + 10, process, log)
             assert restarts(run_dir) == 0
             victim = min(cluster.worker_nodes, key=lambda node: node.node_id)
             lost = len(rows(run_dir))
             kill_raylet(victim)
-            until(lambda: restarts(run_dir) == 1 and len(rows(run_dir)) > lost + 50, process, log)
+            until(lambda: restarts(run_dir) == 1 and len(rows(run_dir)) > lost + 20, process, log)
             cluster.remove_node(victim)
             found = len(rows(run_dir))
             add_node(cluster)
