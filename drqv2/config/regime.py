@@ -101,6 +101,8 @@ class Regime:
         own = dict(agent_keys(target, agent_dir or self.folder))
         if agent_dir is not None or self.agent(target) is None:
             usual = agent_keys(next(iter(self.agents.values())).target, self.folder)
+            if target.startswith("drqv2."):  # of another regime, which the regime's own checks refuse
+                own = {name: key.with_any_choice() for name, key in own.items()}
             own = {name: key.with_any_choice() for name, key in usual.items()} | own
         return self._of_regime() | {key.name: key for key in own.values()}
 

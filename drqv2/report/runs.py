@@ -110,7 +110,7 @@ def read(path: Path) -> Run:
     """
     try:
         plain: Any = OmegaConf.to_container(OmegaConf.load(path / "config.yaml"), resolve=True)
-        config = stored(plain)
+        config = stored(plain if isinstance(plain, dict) else {})
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as e:
         raise UserError(f"config.yaml cannot be read ({' '.join(str(e).split())[:100]})") from e
     for name, kind in _NEEDED.items():

@@ -106,8 +106,8 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
     }
     regime, found = regime_of(cfg), shapes | {"device": str(device)}
     folder = cfg.agent_dir or regime.folder
-    passed = {argument: cfg[key] for argument, key in regime.passes.items()}
-    agent = agent_from(node, Path(folder) if folder else None, found, offered, passed | found)
+    passed = {argument: found.get(argument, cfg[key]) for argument, key in regime.passes.items()}
+    agent = agent_from(node, Path(folder) if folder else None, found, offered, passed)
     if agent.takes_task and "tasks" not in cfg:
         raise UserError(f"{type(agent).__name__} learns several tasks: it needs regime=multitask")
     return agent

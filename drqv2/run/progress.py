@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from drqv2.envs.info import Sums
 
@@ -52,15 +50,6 @@ class Progress:
             episode_success=[None] * n,
             episode_info=[{} for _ in range(n)],
         )
-
-    @classmethod
-    def restored(cls, saved: Mapping[str, Any]) -> Progress:
-        """Return the counters of a snapshot, possibly written before some counters existed."""
-        older = {"updated_step": saved["step"], "epoch_step": max(saved["last_eval_step"], 0)}
-        progress = cls(**{**older, "best_score": saved["best_return"], **saved})
-        progress.episode_success = progress.episode_success or [None] * len(progress.episode_steps)
-        progress.episode_info = progress.episode_info or [{} for _ in progress.episode_steps]
-        return progress
 
     def begin_epoch(self) -> None:
         """Reset the counters of the epoch."""

@@ -192,7 +192,7 @@ class Snapshots:
         resolved: Any = OmegaConf.to_container(run.cfg, resolve=True)
         changed = changed_keys(saved["config"], resolved, run.work_dir)
         agent_weights.restore_agent(run.agent, saved["agent"], changed, run.work_dir)
-        run.progress = Progress.restored(saved["progress"])
+        run.progress = Progress(**saved["progress"])
         if "seconds" in saved:
             run.time_shares.add(saved["seconds"]["run"])
             run.epoch_seconds = saved["seconds"]["epoch"]

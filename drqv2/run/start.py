@@ -257,7 +257,7 @@ def _require_replay(cfg: DictConfig, run_dir: Path) -> None:
     config = saved["config"]
     after_a_step = saved["frame"] + config["action_repeat"] * config["num_envs"]
     why = f"all num_train_frames={cfg.num_train_frames} are done"
-    if reached(Progress.restored(saved["progress"]), cfg.stop_return):
+    if reached(Progress(**saved["progress"]), cfg.stop_return):
         why = f"stop_return={cfg.stop_return} reached"
     elif after_a_step <= max(cfg.num_train_frames, config["num_train_frames"]):
         raise UserError(

@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import train
-from drqv2 import utils
 from drqv2.errors import Stopped, UserError
 from drqv2.launch.command_line import launch
 from drqv2.run.hooks import Hooks
@@ -280,31 +279,6 @@ def test_a_start_that_fails_leaves_nothing_open(regime: str, tmp_path: Path, mon
     with pytest.raises(FileNotFoundError):
         opened(tmp_path / "run", *more)
     assert alive() == before
-
-
-def test_snapshots_from_before_epochs_are_resumed(
-    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(tmp_path / "run") as run:
-        run.train_until_step = utils.Until(160, 2)  # it ends there, with the evaluation still to be done
-        monkeypatch.setattr(run.epoch, "finish", lambda: None)
-        run.train()
-        run.save_snapshot()
-        run.snapshots.finish()
-        run.progress.step = run.snapshots.step
-    path = tmp_path / "run/snapshot.pt"
-    saved = snapshot.load(path)
-    del saved["seconds"], saved["logger"]["recent"]
-    newer = [name for name in saved["progress"] if name.startswith("epoch")]
-    newer += "gradient_step best_score best_frame updated_step updated_episode eval_wanted".split()
-    for name in newer:
-        del saved["progress"][name]
-    snapshot.save(path, saved)
-    with opened(tmp_path / "run") as run:
-        assert run.progress.updated_step == run.progress.step == 80
-        run.train()
-    assert rows(tmp_path / "run", "eval")[-2:] == rows(straight, "eval")[-2:]
-    assert [row["frame"] for row in rows(tmp_path / "run", "eval")][-3:] == ["160", "320", "480"]
 
 
 def test_reset_begins_anew(straight: Path, tmp_path: Path) -> None:
