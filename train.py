@@ -12,7 +12,7 @@ python train.py --help                              # every key, its default and
 
 from __future__ import annotations
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the other imports: help and mistakes need not wait for torch
     from drqv2.launch.command_line import start
 
     start("train", "cfgs")  # calls `main` below for each job that the command line asks for
@@ -37,9 +37,9 @@ from drqv2.run.environments import make_envs
 from drqv2.run.episodes import Episodes
 from drqv2.run.evaluation import evaluate
 from drqv2.run.finite import require_finite
-from drqv2.run.hooks import Hooks, transformed
+from drqv2.run.hooks import Hooks
 from drqv2.run.start import make_workspace as make_workspace
-from drqv2.run.start import open_run, parts
+from drqv2.run.start import open_run, regimes_left
 from drqv2.run.stats import EpisodeStats, EvalStats, RunSummary
 from drqv2.run.updates import Updates
 from drqv2.run.workspace import BaseWorkspace
@@ -53,6 +53,7 @@ class Workspace(BaseWorkspace):
     `BaseWorkspace` has what all regimes share: configuration, logs, clocks, signals, counters.
     """
 
+    # what the dashboard and the statistics of an epoch divide the time into
     phases = ("environment", "act", "data", "update", "evaluation", "snapshot")
     collect_phases, update_phases = ("environment", "act"), ("data", "update")
     replay_storage: ReplayBufferStorage
@@ -62,14 +63,17 @@ class Workspace(BaseWorkspace):
         cfg, repeat = self.cfg, self.action_repeat
         self.train_envs = self.owned(make_envs(cfg, utils.TRAIN_ENV))
         self.eval_envs = self.owned(make_envs(cfg, utils.EVAL_ENV))
-        self.episodes, env = Episodes(self), self.train_envs[0]
+        self.episodes = Episodes(self)  # the current one of each training environment
+        env = self.train_envs[0]
         self.agent = factory.make_agent(cfg, env, self.device)
 
-        self.replay_storage = ReplayBufferStorage(
-            factory.data_specs(env), self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
-        )
-        settings = factory.loader_settings(cfg, env, self.agent, self.replay_storage, self.device)
-        self.replay_loader = make_replay_loader(**settings)
+        replay_dir, stored = self.work_dir / "buffer", factory.data_specs(env)
+        self.replay_storage = ReplayBufferStorage(stored, replay_dir, cfg.replay_buffer_size, cfg.frame_stack)
+        options = factory.loader_options(cfg, env, self.agent, self.replay_storage, self.device)
+        sizes = cfg.replay_buffer_size, cfg.batch_size, cfg.replay_buffer_num_workers
+        returns = cfg.nstep, cfg.discount
+        self.replay_loader = make_replay_loader(replay_dir, *sizes, cfg.save_snapshot, *returns, **options)
+        # its workers start with the first batch, when the replay holds what the run begins with
         self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
 
         filmed = self.work_dir if cfg.save_video else None
@@ -80,43 +84,45 @@ class Workspace(BaseWorkspace):
 
         self.train_until_step = utils.Until(cfg.num_train_frames, repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, repeat)
-        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
-        self.diagnose_every_step = self.every("diagnose_every_step", cfg.diagnostics_every_frames)
-        self.film_every_step = self.every("film_every_step", cfg.train_video_every_frames)
+        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # an epoch ends, by default with an evaluation
+        self.eval_every_step = self.kept("eval_every_step", utils.Every(epoch_frames, repeat))
+        self.diagnose_every_step = self.kept("diagnose_every_step", utils.Every(cfg.diagnostics_every_frames, repeat))
+        self.film_every_step = self.kept("film_every_step", utils.Every(cfg.train_video_every_frames, repeat))
         self.updates = Updates(cfg, self.agent)
 
     def begin(self) -> None:
-        """Delete the replay of a start that had no snapshot yet; begin the first episodes."""
+        """Begin a new run: delete what a start that died before its first snapshot stored; reset the environments."""
         self.replay_storage.delete()
-        self.start_episodes(range(len(self.train_envs)))
+        self.reset_envs(range(len(self.train_envs)))
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Act and learn until num_train_frames, or for a number of epochs; see `BaseWorkspace.train`."""
-        with self.training(hooks, epochs):
+        with self.training(hooks, epochs):  # it evaluates at frame 0; at the end, it evaluates and saves
             while self.train_until_step(self.global_step):
                 # try to reset: log the episodes that ended, begin the next ones
                 if ended := self.episodes.ended():
                     self.log_episodes(ended)
 
-                # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
-                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
-                    break
+                # no environment is stepping: at the end of an epoch self.save_snapshot() and self.eval(), otherwise a
+                # snapshot if one is due; a signal raises Stopped here
+                if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step)):
+                    break  # enough epochs, or a return good enough
 
                 # choose actions; the environments begin to step
-                self.episodes.start(self.act(self.episodes.observations))
+                self.episodes.step_async(self.act(self.episodes.observations))
 
                 # meanwhile, try to update the agent; the current transitions are not in the replay yet
                 if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
                     self.update()
-                else:  # these updates are not made up for
+                else:  # these updates are skipped, not postponed
                     self.updates.skip(self.progress, self.global_step + self.round_steps)
 
                 # fetch the time steps and store them
-                for i, time_step in enumerate(self.episodes.finish()):
+                for i, time_step in enumerate(self.episodes.step_wait()):
                     self.store(i, time_step)
                 self.progress.step += self.round_steps
 
-            if ended := self.episodes.ended():
+            if ended := self.episodes.ended():  # with the last step; the next ones begin, should the run be made longer
                 self.log_episodes(ended)
         return self.epoch.summary()
 
@@ -135,14 +141,12 @@ class Workspace(BaseWorkspace):
                 self.logger.log_metrics(metrics, self.global_frame, ty="train")
 
     def eval(self) -> EvalStats:
-        """Play num_eval_episodes without exploration; log their returns and film the first."""
+        """Play num_eval_episodes without exploration; log their returns and film the first. See `evaluate`."""
         return evaluate(self, self.eval_envs, self.video_recorder)
 
     def store(self, i: int, time_step: ExtendedTimeStep) -> None:
         """Add a time step of environment i to the replay, and to the film of training."""
-        if (transform := self.epoch.hooks.transform_reward) is not None and not time_step.first():
-            reward = transformed(transform, np.asarray(time_step.reward, np.float32))
-            time_step = time_step._replace(reward=float(reward))
+        time_step = self.epoch.hooks.rewarded(time_step)
         self.observe_episode(self.replay_storage.add(time_step, i))
         if i == 0 and not time_step.first():
             self.train_video_recorder.record(time_step.observation)
@@ -153,9 +157,9 @@ class Workspace(BaseWorkspace):
             rewards, discounts = self.replay_storage.load_rewards(episode)
             self.agent.observe_episode(0, rewards, discounts * self.cfg.discount)
 
-    def start_episodes(self, numbers: Sequence[int]) -> None:
-        """Begin the next episode in the environments of these numbers; at the start of a run, in all of them."""
-        for i, time_step in zip(numbers, self.episodes.begin(numbers), strict=True):
+    def reset_envs(self, indices: Sequence[int]) -> None:
+        """Begin the next episode in the environments of these indices; at the start of a run, in all of them."""
+        for i, time_step in zip(indices, self.episodes.reset(indices), strict=True):
             self.store(i, time_step)
             if i == 0:
                 self.progress.filming = self.film_every_step(self.global_step)
@@ -163,7 +167,7 @@ class Workspace(BaseWorkspace):
 
     def log_episodes(self, ended: Sequence[int]) -> None:
         """Log the episodes that have ended in these environments, one row each; begin the next ones."""
-        require_finite(self, parameters=True)
+        require_finite(self, parameters=True)  # neither losses nor parameters are NaN
         elapsed_time, total_time = self.timer.reset()
         fps = (self.global_step - self.progress.last_row_step) * self.action_repeat / elapsed_time
         self.progress.last_row_step = self.global_step
@@ -184,7 +188,7 @@ class Workspace(BaseWorkspace):
                 log("episode", self.global_episode)
                 log("buffer_size", len(self.replay_storage))
                 log("step", self.global_step)
-        self.start_episodes(ended)
+        self.reset_envs(ended)  # before the hooks: one that raises saves a snapshot
         for episode, metrics in finished:
             self.epoch.logged([episode], metrics)
 
@@ -192,10 +196,10 @@ class Workspace(BaseWorkspace):
         """Return diagnostics of the learner on the newest episode, and its gradient norms."""
         newest = self.replay_storage.load_episode(max(self.replay_storage.newest_of_tasks().values()))
         found = diagnose(self.agent, newest, self.cfg.frame_stack, self.cfg.discount, self.device)
-        return found | self.snapshots.norms()
+        return found | self.snapshots.last_gradient_norms()
 
     def save_snapshot(self) -> None:
-        """Copy everything that the run needs to continue from this step; a thread writes it."""
+        """Copy everything that the run needs to continue from this step, called when due; a thread writes it."""
         self.snapshots.save(
             needs=self.replay_storage.first_needed,
             train_envs=self.episodes.state(),
@@ -204,19 +208,20 @@ class Workspace(BaseWorkspace):
         )
 
     def load_snapshot(self, saved: dict[str, Any]) -> None:
-        """Restore environments and replay; agent, counters and predicates are restored already."""
+        """Restore environments and replay, called by the constructor; agent, counters and predicates are restored."""
         self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         self.replay_loader.load_state_dict(saved["replay_loader"])
-        if "train_envs" not in saved:  # so far, the run has learnt from stored data
-            return self.start_episodes(range(len(self.train_envs)))
-        for i in self.episodes.restore(saved["train_envs"]):  # stored so far as unfinished
+        if "train_envs" not in saved:  # by regime=offline, whose run this one continues (then=drqv2)
+            self.reset_envs(range(len(self.train_envs)))
+            return
+        for i in self.episodes.restore(saved["train_envs"]):  # episodes that a lower max_episode_steps ends here
             self.observe_episode(self.replay_storage.end(i))
         self.train_video_recorder.init(self.episodes.observations[0], enabled=self.progress.filming)
 
 
 def main(cfg: DictConfig, work_dir: Path) -> float:
     """Start or resume the run in `work_dir`; return its last evaluation's mean return, for a sweeper to maximize."""
-    for regime in parts(cfg, work_dir):  # one, here drqv2; two with regime=offline then=drqv2
-        with open_run(regime, cfg, work_dir) as run:
+    for regime in regimes_left(cfg, work_dir):  # one; with regime=offline then=drqv2, two
+        with open_run(regime, cfg, work_dir) as run:  # of the regime's Workspace; resumed if there is a snapshot
             run.train()
     return run.objective()

@@ -64,17 +64,17 @@ def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_sam
     class Interrupted(Exception):
         pass
 
-    pause = Epochs.pause
+    between_rounds = Epochs.between_rounds
 
-    def save_and_break(self: Epochs, evaluate: bool, save: bool = False) -> bool:
+    def save_and_break(self: Epochs, epoch_ends: bool, save: bool = False) -> bool:
         step = self.run.progress.step
-        pause(self, evaluate, save=step == 119)  # updates come at even steps, a diagnosis at step 120
+        between_rounds(self, epoch_ends, save=step == 119)  # updates come at even steps, a diagnosis at step 120
         if step == 119:
             raise Interrupted
         return False
 
     with monkeypatch.context() as m:
-        m.setattr(Epochs, "pause", save_and_break)
+        m.setattr(Epochs, "between_rounds", save_and_break)
         with pytest.raises(Interrupted):
             run(tmp_path / "run")
     assert snapshot.load(tmp_path / "run" / "snapshot.pt")["frame"] == 238

@@ -135,7 +135,7 @@ class ImpalaWorkspace(OnPolicyWorkspace):
         with self.training(hooks, epochs):
             while self.train_until_step(self.global_step):
                 # try to evaluate, try to save a snapshot, stop here if asked to
-                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step)):
                     break
 
                 # wait for a batch of rollouts and learn from it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from drqv2.run.environments import action_repeats, discounts, make_envs, task_su
 from drqv2.run.episodes import Episodes
 from drqv2.run.evaluation import evaluate
 from drqv2.run.finite import require_finite
-from drqv2.run.hooks import Hooks, transformed
+from drqv2.run.hooks import Hooks
 from drqv2.run.stats import EpisodeResult, EpisodeStats, EvalStats, RunSummary
 from drqv2.run.updates import Updates
 from drqv2.run.workspace import BaseWorkspace
@@ -57,15 +56,16 @@ class MultitaskWorkspace(BaseWorkspace):
         self.acting_tasks = self.task_of if self.agent.takes_task else None
 
         stored = *factory.data_specs(env), specs.Array((1,), np.int64, "task")
-        self.replay_storage = ReplayBufferStorage(
-            stored, self.work_dir / "buffer", cfg.replay_buffer_size, cfg.frame_stack
-        )
-        settings = factory.loader_settings(cfg, env, self.agent, self.replay_storage, self.device)
-        balanced = len(self.tasks) > 1 and cfg.task_sampling == "uniform"
-        self.replay_loader = make_replay_loader(**settings | {"discount": self.gammas, "balanced": balanced})
+        replay_dir = self.work_dir / "buffer"
+        self.replay_storage = ReplayBufferStorage(stored, replay_dir, cfg.replay_buffer_size, cfg.frame_stack)
+        options = factory.loader_options(cfg, env, self.agent, self.replay_storage, self.device)
+        options["balanced"] = len(self.tasks) > 1 and cfg.task_sampling == "uniform"
+        sizes = cfg.replay_buffer_size, cfg.batch_size, cfg.replay_buffer_num_workers
+        returns = cfg.nstep, self.gammas
+        self.replay_loader = make_replay_loader(replay_dir, *sizes, cfg.save_snapshot, *returns, **options)
         batches: Iterator[Any] = iter(self.replay_loader)
         if self.acting_tasks is None:  # the agent does not ask for the task, the sixth field
-            batches = map(itemgetter(slice(5)), batches)
+            batches = (batch[:5] for batch in batches)
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
 
         filmed = self.work_dir if cfg.save_video else None
@@ -76,15 +76,16 @@ class MultitaskWorkspace(BaseWorkspace):
 
         self.train_until_step = utils.Until(cfg.num_train_frames, repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, repeat)
-        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
-        self.diagnose_every_step = self.every("diagnose_every_step", cfg.diagnostics_every_frames)
-        self.film_every_step = self.every("film_every_step", cfg.train_video_every_frames)
+        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # an epoch ends, by default with an evaluation
+        self.eval_every_step = self.kept("eval_every_step", utils.Every(epoch_frames, repeat))
+        self.diagnose_every_step = self.kept("diagnose_every_step", utils.Every(cfg.diagnostics_every_frames, repeat))
+        self.film_every_step = self.kept("film_every_step", utils.Every(cfg.train_video_every_frames, repeat))
         self.updates = Updates(cfg, self.agent)
 
     def begin(self) -> None:
         """Delete the replay of a start that had no snapshot yet; begin the first episodes."""
         self.replay_storage.delete()
-        self.start_episodes(range(len(self.train_envs)))
+        self.reset_envs(range(len(self.train_envs)))
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Act and learn until num_train_frames, or for a number of epochs; see `BaseWorkspace.train`."""
@@ -95,11 +96,11 @@ class MultitaskWorkspace(BaseWorkspace):
                     self.log_episodes(ended)
 
                 # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
-                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step)):
                     break
 
                 # choose actions of all tasks; the environments begin to step
-                self.episodes.start(self.act(self.episodes.observations))
+                self.episodes.step_async(self.act(self.episodes.observations))
 
                 # meanwhile, try to update the agent with batches of all tasks
                 if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
@@ -108,7 +109,7 @@ class MultitaskWorkspace(BaseWorkspace):
                     self.updates.skip(self.progress, self.global_step + self.round_steps)
 
                 # fetch the time steps and store them
-                for i, time_step in enumerate(self.episodes.finish()):
+                for i, time_step in enumerate(self.episodes.step_wait()):
                     self.store(i, time_step)
                 self.progress.step += self.round_steps
 
@@ -132,9 +133,7 @@ class MultitaskWorkspace(BaseWorkspace):
 
     def store(self, i: int, time_step: ExtendedTimeStep) -> None:
         """Add a time step of environment i to the replay, unless its task is not learnt, and to the film."""
-        if (transform := self.epoch.hooks.transform_reward) is not None and not time_step.first():
-            reward = transformed(transform, np.asarray(time_step.reward, np.float32))
-            time_step = time_step._replace(reward=float(reward))
+        time_step = self.epoch.hooks.rewarded(time_step)
         if self.task_of[i] not in self.unstored:
             self.observe_episode(self.task_of[i], self.replay_storage.add(time_step, i))
         if i == 0 and not time_step.first():
@@ -151,9 +150,9 @@ class MultitaskWorkspace(BaseWorkspace):
         """Environment frames of an agent step, of all tasks."""
         return sum(self.repeats)
 
-    def start_episodes(self, numbers: Sequence[int]) -> None:
-        """Begin the next episode in the environments of these numbers; at the start of a run, in all of them."""
-        for i, time_step in zip(numbers, self.episodes.begin(numbers), strict=True):
+    def reset_envs(self, indices: Sequence[int]) -> None:
+        """Begin the next episode in the environments of these indices; at the start of a run, in all of them."""
+        for i, time_step in zip(indices, self.episodes.reset(indices), strict=True):
             self.store(i, time_step)
             if i == 0:
                 self.progress.filming = self.film_every_step(self.global_step)
@@ -180,7 +179,7 @@ class MultitaskWorkspace(BaseWorkspace):
             log("episode", self.global_episode)
             log("buffer_size", len(self.replay_storage))
             log("step", self.global_step)
-        self.start_episodes(ended)
+        self.reset_envs(ended)
         episodes = [
             EpisodeStats.of(self.global_step, result, self.repeats[task], task)
             for task, result in zip(played, results, strict=True)
@@ -193,7 +192,7 @@ class MultitaskWorkspace(BaseWorkspace):
         for task, episode in self.replay_storage.newest_of_tasks().items():
             arrays = self.replay_storage.load_episode(episode)
             found[task] = diagnose(self.agent, arrays, self.cfg.frame_stack, self.gammas[task], self.device)
-        return tasks.with_means(found, self.suffixes) | self.snapshots.norms()
+        return tasks.with_means(found, self.suffixes) | self.snapshots.last_gradient_norms()
 
     def eval(self) -> EvalStats:
         """Play num_eval_episodes of each task without exploration; log their returns and film the first."""

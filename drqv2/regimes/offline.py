@@ -71,9 +71,12 @@ class OfflineWorkspace(BaseWorkspace):
             self.make_replay()
 
         self.train_until_step = utils.Until(self.num_frames, cfg.action_repeat)
-        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
-        self.log_every_step = self.every("log_every_step", cfg.log_every_frames)
-        self.diagnose_every_step = self.every("diagnose_every_step", cfg.diagnostics_every_frames)
+        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # an epoch ends, by default with an evaluation
+        self.eval_every_step = self.kept("eval_every_step", utils.Every(epoch_frames, cfg.action_repeat))
+        self.log_every_step = self.kept("log_every_step", utils.Every(cfg.log_every_frames, cfg.action_repeat))
+        self.diagnose_every_step = self.kept(
+            "diagnose_every_step", utils.Every(cfg.diagnostics_every_frames, cfg.action_repeat)
+        )
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
     def fit_image_size(self) -> None:
@@ -104,12 +107,13 @@ class OfflineWorkspace(BaseWorkspace):
 
     def make_replay(self) -> None:
         """Make the replay and the iterator over its batches; its size is known by now."""
-        cfg, specs = self.cfg, self.specs
-        self.replay_storage = ReplayBufferStorage(
-            factory.data_specs(specs), self.work_dir / REPLAY, cfg.replay_buffer_size, cfg.frame_stack
-        )
-        settings = factory.loader_settings(cfg, specs, self.agent, self.replay_storage, self.device)
-        self.replay_loader = make_replay_loader(**settings)
+        cfg, specs, replay_dir = self.cfg, self.specs, self.work_dir / REPLAY
+        stored = factory.data_specs(specs)
+        self.replay_storage = ReplayBufferStorage(stored, replay_dir, cfg.replay_buffer_size, cfg.frame_stack)
+        options = factory.loader_options(cfg, specs, self.agent, self.replay_storage, self.device)
+        sizes = cfg.replay_buffer_size, cfg.batch_size, cfg.replay_buffer_num_workers
+        returns = cfg.nstep, cfg.discount
+        self.replay_loader = make_replay_loader(replay_dir, *sizes, cfg.save_snapshot, *returns, **options)
         self.owns(self.replay_loader)
         self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
 
@@ -158,7 +162,7 @@ class OfflineWorkspace(BaseWorkspace):
         with self.training(hooks, epochs):
             while self.train_until_step(self.global_step):
                 # try to evaluate, try to save a snapshot, stop here if asked to
-                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step)):
                     break
 
                 # update the agent
@@ -192,7 +196,7 @@ class OfflineWorkspace(BaseWorkspace):
         """Return diagnostics of the learner on the newest episode, and its gradient norms."""
         episode = self.replay_storage.load_episode(max(self.replay_storage.newest_of_tasks().values()))
         found = diagnose(self.agent, episode, self.cfg.frame_stack, self.cfg.discount, self.device)
-        return found | self.snapshots.norms()
+        return found | self.snapshots.last_gradient_norms()
 
     @cached_property
     def num_frames(self) -> int:

@@ -49,7 +49,8 @@ class OnPolicyWorkspace(BaseWorkspace):
         self.owns(self.video_recorder)
         self.agent = factory.make_agent(cfg, self.vector, self.device)
         self.train_until_step = utils.Until(cfg.total_timesteps)
-        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
+        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # an epoch ends, by default with an evaluation
+        self.eval_every_step = self.kept("eval_every_step", utils.Every(epoch_frames, self.action_repeat))
         self.rows_at = 0.0  # seconds of training at the newest row of train.csv
 
     def ended(self) -> Ended:

@@ -6,6 +6,7 @@ import math
 from functools import cached_property, partial
 from typing import Any
 
+from drqv2 import utils
 from drqv2.agents import loading, ppo_mlp
 from drqv2.agents.protocol import OnPolicyAgent
 from drqv2.config.formatting import counted
@@ -57,7 +58,7 @@ class PPOWorkspace(OnPolicyWorkspace):
         minibatches = int(cfg.repeat_per_collect * self.round_steps / cfg.minibatch_size)
         self.gradient_steps = math.ceil(minibatches / cfg.agent.get("accumulate_minibatches", 1))  # of an update
         frames = cfg.snapshot_every_updates * self.round_steps * self.action_repeat
-        self.save_every_step = self.every("save_every_step", frames)
+        self.save_every_step = self.kept("save_every_step", utils.Every(frames, self.action_repeat))
 
     def make_collector(self) -> Collector:
         """Return a new collector of segments."""
@@ -78,7 +79,7 @@ class PPOWorkspace(OnPolicyWorkspace):
             while self.train_until_step(self.global_step):
                 # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
                 save = self.save_every_step(self.global_step) and self.global_step > 0
-                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step), save=save):
+                if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step), save=save):
                     break
 
                 # collect a batch of segments and learn from it

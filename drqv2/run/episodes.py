@@ -39,25 +39,25 @@ class Episodes:
         """The current observation of each environment."""
         return [time_step.observation for time_step in self.time_steps]
 
-    def begin(self, numbers: Sequence[int]) -> list[ExtendedTimeStep]:
-        """Begin the next episodes in the environments of these numbers; return their first time steps."""
+    def reset(self, indices: Sequence[int]) -> list[ExtendedTimeStep]:
+        """Begin the next episodes in the environments of these indices; return their first time steps."""
         envs, p = self._run.train_envs, self._run.progress
         with self._run.time_shares.spent_on("environment"):
-            for i in numbers:
+            for i in indices:
                 envs[i].start("reset")
-            started: list[ExtendedTimeStep] = [envs[i].finish() for i in numbers]
-        for i, time_step in zip(numbers, started, strict=True):
+            started: list[ExtendedTimeStep] = [envs[i].finish() for i in indices]
+        for i, time_step in zip(indices, started, strict=True):
             self.time_steps[i : i + 1] = [time_step]
             p.episode_steps[i], p.episode_rewards[i], p.episode_success[i], p.episode_info[i] = 0, 0.0, None, {}
         return started
 
-    def start(self, actions: Sequence[Any]) -> None:
+    def step_async(self, actions: Sequence[Any]) -> None:
         """Begin a step in every environment."""
         with self._run.time_shares.spent_on("environment"):
             for env, action in zip(self._run.train_envs, actions, strict=True):
                 env.start("step", action)
 
-    def finish(self) -> list[ExtendedTimeStep]:
+    def step_wait(self) -> list[ExtendedTimeStep]:
         """Return the time step of each environment."""
         p = self._run.progress
         with self._run.time_shares.spent_on("environment"):
@@ -71,7 +71,7 @@ class Episodes:
         return self.time_steps
 
     def ended(self) -> list[int]:
-        """Return the numbers of the environments whose episodes have ended."""
+        """Return the indices of the environments whose episodes have ended."""
         return [i for i, time_step in enumerate(self.time_steps) if time_step.last()]
 
     def result(self, i: int) -> EpisodeResult:
@@ -84,7 +84,7 @@ class Episodes:
         return [env.state() for env in self._run.train_envs]
 
     def restore(self, states: Sequence[Any]) -> list[int]:
-        """Bring the environments back to these states; return the numbers of those in which the episode ends there.
+        """Bring the environments back to these states; return the indices of those in which the episode ends there.
 
         It does where max_episode_steps is lower than before.
         """

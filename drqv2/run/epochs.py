@@ -91,17 +91,17 @@ class Epochs:
         if not self._over:
             self.call("on_epoch_start", p.epoch + 1, p.step)
 
-    def pause(self, evaluate: bool, save: bool = False) -> bool:
+    def between_rounds(self, epoch_ends: bool, save: bool = False) -> bool:
         """Do what is due between two rounds of a loop, when no environment is stepping.
 
         An epoch may end: a snapshot, an evaluation, hooks. Then a snapshot may be due.
 
         Args:
-            evaluate: whether the epoch ends here; it also ends where a training return triggers an evaluation.
+            epoch_ends: whether the epoch ends here; it also ends where a training return triggers an evaluation.
             save: whether a snapshot is due in any case.
 
         Returns:
-            Whether to leave the loop.
+            Whether to leave the loop: all epochs asked for are done, or a return is good enough.
 
         Raises:
             Stopped: the process was asked to stop, and a snapshot holds the run.
@@ -109,7 +109,7 @@ class Epochs:
         run, p = self.run, self.run.progress
         if self._over:
             return True
-        p.epoch_due |= evaluate and p.step not in (p.epoch_step, p.last_eval_step)
+        p.epoch_due |= epoch_ends and p.step not in (p.epoch_step, p.last_eval_step)
         if (p.epoch_due or p.eval_wanted) and p.step not in (p.epoch_step, p.last_eval_step):
             self.last = self.end()
             self._left -= 1

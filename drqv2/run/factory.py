@@ -164,10 +164,10 @@ def data_specs(env: Any) -> tuple[Any, ...]:
     return env.observation_spec(), env.action_spec(), *numbers
 
 
-def loader_settings(
+def loader_options(
     cfg: DictConfig, env: Any, agent: Agent, storage: ReplayBufferStorage, device: torch.device
 ) -> dict[str, Any]:
-    """Return the arguments of `make_replay_loader` for a run; say where its replay is.
+    """Return the keyword arguments of `make_replay_loader` for a run; print where its replay is.
 
     Args:
         cfg: the run's configuration, in which `replay_device` is resolved.
@@ -186,13 +186,6 @@ def loader_settings(
     room = f"up to {most / 1e9:.1f} GB in {storage.replay_dir}, {left / 1e9:.0f} GB free"
     print(f"replay: {cfg.replay_device} ({why}); {room}")
     return {
-        "replay_dir": storage.replay_dir,
-        "max_size": cfg.replay_buffer_size,
-        "batch_size": cfg.batch_size,
-        "num_workers": cfg.replay_buffer_num_workers,
-        "save_snapshot": cfg.save_snapshot,
-        "nstep": cfg.nstep,
-        "discount": cfg.discount,
         "storage": storage,
         "seed": utils.spawn_seed(cfg.seed, utils.REPLAY),
         "frame_stack": cfg.frame_stack,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from drqv2.envs import ExtendedTimeStep
 from drqv2.errors import UserError
 from drqv2.run.stats import EpisodeStats, EvalStats
 
@@ -43,3 +44,10 @@ class Hooks:
     save_best: Callable[[EvalStats], None] | None = None
     stop: Callable[[EvalStats], bool] | None = None
     transform_reward: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def rewarded(self, time_step: ExtendedTimeStep) -> ExtendedTimeStep:
+        """Return a time step with the reward to learn from; the first one of an episode has none."""
+        if self.transform_reward is None or time_step.first():
+            return time_step
+        reward = transformed(self.transform_reward, np.asarray(time_step.reward, np.float32))
+        return time_step._replace(reward=float(reward))

@@ -141,7 +141,7 @@ class Snapshots:
                 "agent": agent_state.capture(run.agent),
                 "rng": run.turns.rng_state or rng.rng_state(),
                 "logger": run.logger.state_dict(),
-                "gradient_norms": self.norms(),
+                "gradient_norms": self.last_gradient_norms(),
                 "needs": needs,
                 **own,
             }
@@ -155,7 +155,7 @@ class Snapshots:
         config: Any = OmegaConf.to_container(run.cfg, resolve=True)
         run.checkpoints.save_best(run.global_frame, config, agent_state.capture(run.agent))
 
-    def norms(self) -> dict[str, float]:
+    def last_gradient_norms(self) -> dict[str, float]:
         """Return the gradient norms of the last update; a snapshot keeps them, though not the gradients."""
         return self.gradient_norms | {name: float(norm) for name, norm in gradient_norms(self.run.agent).items()}
 

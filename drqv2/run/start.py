@@ -27,7 +27,7 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
     """Open the run in `work_dir`, new or resumed, before its loop begins; leaving the context unlocks the directory.
 
     Args:
-        regime: its regime, which may be that of its second part, see `parts`.
+        regime: its regime, which may be that of its second part, see `regimes_left`.
         cfg: the checked configuration; `auto` values are resolved in place.
         work_dir: the run's directory; locked until then.
         stop: tells whether the process was asked to stop; by default, only while the run trains.
@@ -90,10 +90,10 @@ def make_workspace(cfg: DictConfig, work_dir: str | Path | None = None) -> BaseW
     if cfg.resume and run_dir != Path(cfg.resume).resolve():
         raise UserError(f"resume={cfg.resume} and another directory, {run_dir}: give only one of them")
     run_dir.mkdir(parents=True, exist_ok=True)
-    return open_workspace(parts(cfg, run_dir)[0], cfg.copy(), run_dir)
+    return open_workspace(regimes_left(cfg, run_dir)[0], cfg.copy(), run_dir)
 
 
-def parts(cfg: DictConfig, work_dir: Path) -> list[str]:
+def regimes_left(cfg: DictConfig, work_dir: Path) -> list[str]:
     """Return the regimes that a run still has to train: one, or two with regime=offline and `then`."""
     if cfg.get("then") is None:
         return [cfg.regime]

@@ -122,7 +122,7 @@ class BaseWorkspace:
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Train until the end of the run, or for a number of epochs.
 
-        The loop is within `training` and leaves where `epoch.pause` says so.
+        The loop is within `training` and leaves where `epoch.between_rounds` says so.
 
         Args:
             hooks: functions of yours that are called.
@@ -162,10 +162,10 @@ class BaseWorkspace:
             yield
             self.epoch.finish()
 
-    def every(self, name: str, frames: int | None) -> utils.Every:
-        """Return a predicate for every `frames` environment frames; snapshots keep its state under this name."""
-        self.predicates[name] = utils.Every(frames, self.action_repeat)
-        return self.predicates[name]
+    def kept(self, name: str, predicate: utils.Every) -> utils.Every:
+        """Return a predicate, whose state snapshots keep under this name."""
+        self.predicates[name] = predicate
+        return predicate
 
     def epochs(self, hooks: Hooks | None = None) -> Iterator[EpochStats]:
         """Train, epoch by epoch, until the end of the run; the last one may be shorter.

@@ -74,10 +74,11 @@ class ClimbWorkspace(BaseWorkspace):
         self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, self.eval_envs[0]))
         self.owns(self.video_recorder)
         self.train_until_step = utils.Until(cfg.num_train_frames, self.action_repeat)
-        self.eval_every_step = self.every("eval_every_step", cfg.epoch_frames or cfg.eval_every_frames)
+        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # an epoch ends, by default with an evaluation
+        self.eval_every_step = self.kept("eval_every_step", utils.Every(epoch_frames, self.action_repeat))
 
     def begin(self) -> None:
-        self.episodes.begin([0])
+        self.episodes.reset([0])
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         shape = self.train_envs[0].action_spec().shape
@@ -85,11 +86,13 @@ class ClimbWorkspace(BaseWorkspace):
             while self.train_until_step(self.global_step):
                 if self.episodes.ended():
                     self.learn()
-                if self.epoch.pause(evaluate=self.eval_every_step(self.global_step)):
+                if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step)):
                     break
                 observations = self.episodes.observations
-                self.episodes.start(choose_actions(self.agent, observations, shape, self.global_step, eval_mode=False))
-                self.episodes.finish()
+                self.episodes.step_async(
+                    choose_actions(self.agent, observations, shape, self.global_step, eval_mode=False)
+                )
+                self.episodes.step_wait()
                 self.progress.step += 1
         return self.epoch.summary()
 
