@@ -235,13 +235,13 @@ def test_seed_updates_wait_for_a_step_at_which_the_agent_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_seed_frame: int
 ) -> None:
     learnt: list[int] = []
-    learn_values = MultiTaskAgent.learn_values
+    update_task_critic = MultiTaskAgent.update_task_critic
 
     def counted(self: MultiTaskAgent, *batch: Any) -> Any:
         learnt.append(batch[-1])
-        return learn_values(self, *batch)
+        return update_task_critic(self, *batch)
 
-    monkeypatch.setattr(MultiTaskAgent, "learn_values", counted)
+    monkeypatch.setattr(MultiTaskAgent, "update_task_critic", counted)
     first = last_seed_frame + last_seed_frame % 2
     run_tasks(tmp_path / "run", "seed_updates=7", f"num_seed_frames={last_seed_frame}", "num_train_frames=40")
     assert learnt == [first] * 7 + list(range(first + 2, 40, 2))

@@ -234,11 +234,11 @@ class DrQV2Agent(Agent):
 
         metrics: Metrics = {"batch_reward": reward.mean()} if self.use_tb else {}
         metrics.update(self.update_critic(features, action, reward, discount, next_features, step))
-        metrics.update(self.improve_actor(features.detach(), action, step))
+        metrics.update(self.update_policy(features.detach(), action, step))
         utils.soft_update_params(self.critic, self.critic_target, self.critic_target_tau)
         return metrics
 
-    def improve_actor(self, obs: Tensor, action: Tensor, step: int) -> Metrics:
+    def update_policy(self, obs: Tensor, action: Tensor, step: int) -> Metrics:
         """Update the actor, see `update_actor`. Agents that imitate use `action` of the batch, [B, A]."""
         return self.update_actor(obs, step)
 

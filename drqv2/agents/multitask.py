@@ -178,13 +178,13 @@ class MultiTaskAgent(DrQV2Agent):
         metrics: Metrics = {"batch_reward": reward.mean()} if self.use_tb else {}
         if self._normalize_rewards:
             reward = reward / self.reward_scale(task)
-        metrics |= self.learn_values(features, action, reward, discount, next_features, embedded, task, step)
+        metrics |= self.update_task_critic(features, action, reward, discount, next_features, embedded, task, step)
         seen = None if embedded is None else embedded.detach()
-        metrics |= self.improve_policy(features.detach(), seen, task, step)
+        metrics |= self.update_task_actor(features.detach(), seen, task, step)
         utils.soft_update_params(self.critic, self.critic_target, self.critic_target_tau)
         return metrics
 
-    def learn_values(
+    def update_task_critic(
         self,
         obs: Tensor,
         action: Tensor,
@@ -218,7 +218,7 @@ class MultiTaskAgent(DrQV2Agent):
         values = {"critic_target_q": target_q.mean(), "critic_q1": q1, "critic_q2": q2}
         return values | {"critic_loss": critic_loss.detach()}
 
-    def improve_policy(self, obs: Tensor, embedded: Tensor | None, task: Tensor, step: int) -> Metrics:
+    def update_task_actor(self, obs: Tensor, embedded: Tensor | None, task: Tensor, step: int) -> Metrics:
         """Move the policy towards actions of higher value; see `DrQV2Agent.update_actor`."""
         with self._autocast():
             dist = self._policy(obs, embedded, task, step)

@@ -34,7 +34,7 @@ class DrQV2BCAgent(DrQV2Agent):
         super().__init__(*args, **kwargs)
         self.bc_alpha = bc_alpha
 
-    def improve_actor(self, obs: Tensor, action: Tensor, step: int) -> Metrics:
+    def update_policy(self, obs: Tensor, action: Tensor, step: int) -> Metrics:
         """Move the policy towards higher values and towards the data: minimise -lambda Q(s, pi(s)) + |pi(s) - a|^2.
 
         Lambda is bc_alpha over the mean of |Q|, so that the scale of rewards does not matter.
