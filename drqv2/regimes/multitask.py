@@ -14,7 +14,7 @@ from drqv2 import utils
 from drqv2.agents.acting import choose_actions
 from drqv2.agents.protocol import ObservesEpisodes
 from drqv2.envs import ExtendedTimeStep
-from drqv2.evaluation import tasks
+from drqv2.evaluation import per_task
 from drqv2.logging.diagnostics import diagnose
 from drqv2.logging.video import TrainVideoRecorder, VideoRecorder
 from drqv2.replay.loader import make_replay_loader
@@ -192,7 +192,7 @@ class MultitaskWorkspace(BaseWorkspace):
         for task, episode in self.replay_storage.newest_of_tasks().items():
             arrays = self.replay_storage.load_episode(episode)
             found[task] = diagnose(self.agent, arrays, self.cfg.frame_stack, self.gammas[task], self.device)
-        return tasks.with_means(found, self.suffixes) | self.snapshots.last_gradient_norms()
+        return per_task.with_means(found, self.suffixes) | self.snapshots.last_gradient_norms()
 
     def eval(self) -> EvalStats:
         """Play num_eval_episodes of each task without exploration; log their returns and film the first."""
@@ -204,7 +204,7 @@ class MultitaskWorkspace(BaseWorkspace):
 
     def task_metrics(self, played: Sequence[int], results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
         """Return each task's metrics, their means, and the seconds that the episodes took."""
-        return tasks.metrics(played, results, self.repeats, self.suffixes, self.unstored) | {"duration": seconds}
+        return per_task.metrics(played, results, self.repeats, self.suffixes, self.unstored) | {"duration": seconds}
 
     def save_snapshot(self) -> None:
         """Copy everything that the run needs to continue from this step; a thread writes it."""

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from drqv2.envs import ExtendedTimeStep
 from drqv2.evaluation.tables import tasks_table
-from drqv2.evaluation.tasks import metrics
+from drqv2.evaluation.per_task import metrics
 from drqv2.run.environments import task_suffixes
 from drqv2.run.stats import EpisodeResult
 from tests import task_envs
@@ -47,7 +47,7 @@ class Follower:
         return {}
 
 
-FOLLOWER = "agent._target_=tests.evaluation.test_tasks.Follower"
+FOLLOWER = "agent._target_=tests.evaluation.test_per_task.Follower"
 
 
 def evaluated(run_dir: Path, task: str) -> list[dict[str, str]]:
