@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarks import cold, display, env, learner, loop, memory, replay, scan, snapshots
+from benchmarks import cold, display, env, learner, loop, memory, replay, snapshots
 from benchmarks.common import Row, options, show_machine, show_rows
 from drqv2.logging.provenance import git_commit
 
-MODULES = (learner, replay, env, loop, snapshots, display, memory, cold, scan)
+MODULES = (learner, replay, env, loop, snapshots, display, memory, cold)
 ALL = {module.__name__.removeprefix("benchmarks."): module.ABOUT for module in MODULES}
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_EXPORTS = {
+# Names of the public implementation, and the modules that have them here.
+EXPORTS = {
     "DrQV2Agent": "drqv2.agents.drqv2",
     "Encoder": "drqv2.nn.networks",
     "Actor": "drqv2.nn.networks",
@@ -24,8 +25,8 @@ __all__ = ["Actor", "Critic", "DrQV2Agent", "Encoder", "RandomShiftsAug", "compo
 
 
 def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    if name in EXPORTS:
+        return getattr(importlib.import_module(EXPORTS[name]), name)
     if name in _OF_TRAIN:
         return getattr(importlib.import_module("drqv2.programs").load("train"), name)
     raise AttributeError(f"module 'drqv2' has no attribute {name!r}")

@@ -162,7 +162,7 @@ def used_packages(module: Path) -> tuple[str, set[str]]:
     package = module.parts[0].removesuffix(".py")
     own = str(module.with_suffix(""))
     names = imported_names(ROOT / "drqv2" / module)
-    outside = {package, "errors", "seeds", "utils", "programs"}
+    outside = {package, "errors", "seeds", "utils", "programs", "EXPORTS"}
     used = {name.split(".")[1] for name in names if name.startswith("drqv2.") and not PROTOCOL.match(name)} - outside
     return own if own in MAY_USE else package, used
 

@@ -31,8 +31,8 @@ from PIL import Image
 
 from benchmarks import figures
 from benchmarks.figures import EDGE, INK, SOFT
-from drqv2.config.cfgs import CFGS
 from drqv2.config.formatting import rewards_of
+from drqv2.config.schema import find
 from drqv2.datasets import formats
 from drqv2.datasets.options import ReadOptions
 from drqv2.report.charts import COLOURS, GREY
@@ -277,7 +277,7 @@ def draw_offline(args: argparse.Namespace) -> None:
 def _offline(run: Path, last: int) -> dict[str, str]:
     """Return the row of a run: the mean of its last evaluations beside the mean return of its data."""
     cfg: Any = OmegaConf.load(run / "config.yaml")
-    names = {OmegaConf.load(path)._target_: path.stem for path in (CFGS / "agent").glob("*.yaml")}
+    names = {agent.target: name for name, agent in find("offline").agents.items()}
     evaluations, data, target = read(run / "eval.csv")[-last:], Path(cfg.data), cfg.agent._target_
     return {
         "task": cfg.task_name,

@@ -16,8 +16,6 @@ from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import vtrace
 
-REWARD_CLIPPING = ("none", "abs_one", "soft_asymmetric")
-
 
 class ImpalaAgent(Agent):
     """An actor-critic that learns from rollouts of older policies, corrected by V-trace.

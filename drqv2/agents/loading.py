@@ -28,7 +28,7 @@ import hydra
 from hydra.errors import InstantiationException
 
 from drqv2.agents.drqv2 import DrQV2Agent
-from drqv2.agents.protocol import Agent, EstimatesValues, ValueNetworks
+from drqv2.agents.protocol import Agent, EstimatesValues, ValueNetworks, attributes_of
 from drqv2.config.checks import check_agent
 from drqv2.config.formatting import did_you_mean
 from drqv2.config.kinds import NO_LEGACY
@@ -39,6 +39,10 @@ from drqv2.errors import UserError
 _ALIASES = {"utils": "drqv2.utils", "dmc": "drqv2.envs", "logger": "drqv2.logging.logger"}
 _OURS = "drqv2.agents.drqv2.DrQV2Agent"
 _OF_TASKS = "drqv2.agents.multitask.MultiTaskAgent"
+
+
+# Methods that only some agents have, see `drqv2.agents.protocol`.
+_OPTIONAL = ("act_batch", "act_from", "observe_episode", "networks_of", "deterministic_policy")
 
 
 class _Names(MetaPathFinder, Loader):
@@ -190,16 +194,31 @@ def adapted(agent: Any) -> Agent:
     kind = type(agent)
     if kind.__module__.startswith("drqv2."):
         return agent
+    declared = {name for base in kind.__mro__ if base is not Agent for name in vars(base)}
+    for name in _OPTIONAL:
+        if name not in declared | attributes_of(agent).keys() and hasattr(
+            agent, name
+        ):  # isinstance asks no `__getattr__`
+            setattr(kind, name, _forwarded(name))
     for name in Agent.__annotations__:
         if not hasattr(agent, name):
             setattr(kind, name, getattr(Agent, name))
-    with suppress(ValueError):  # a builtin without a signature
-        kind.takes_task = "task" in inspect.signature(agent.act).parameters
-    owners = ({"act", "act_batch"} & vars(base).keys() for base in kind.__mro__)
-    kind.acts_singly = next(filter(None, owners), set()) == {"act"}
+    if "takes_task" not in declared:
+        with suppress(ValueError):  # a builtin without a signature
+            kind.takes_task = "task" in inspect.signature(agent.act).parameters
+    if "acts_singly" not in declared:
+        owners = ({"act", "act_batch"} & vars(base).keys() for base in kind.__mro__)
+        kind.acts_singly = next(filter(None, owners), set()) == {"act"}
     if not isinstance(agent, EstimatesValues):
         kind.networks_of = _networks_of
     return agent
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.__getattr__(name)(*args, **kwargs)
+
+    return method
 
 
 def require(agent: Agent, names: Sequence[str], why: str) -> Any:

@@ -141,7 +141,7 @@ class PPOAgent(Agent):
         self.optimizers = make_optimizers(self.policy, optimizer, lr, adam_lr, (adam_beta1, adam_beta2), adam_eps)
         self.reward_stats = RunningMeanStd().to(device) if normalize_rewards else None
         self.lr, self.adam_lr, self.anneal_lr, self.total_steps = lr, adam_lr, anneal_lr, total_steps
-        self.advantage_args = discount, gae_lambda, rho_clip, c_clip
+        self.discount, self.gae_lambda, self.rho_clip, self.c_clip = discount, gae_lambda, rho_clip, c_clip
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
         self.accumulate_minibatches, self.max_grad_norm = accumulate_minibatches, max_grad_norm
         self.target_kl = target_kl
@@ -319,7 +319,8 @@ class PPOAgent(Agent):
     def _advantages(self, steps: Mapping[str, Any]) -> Tensor:
         """Return advantages [S, H]: 0 at a segment's last step and where an episode has ended."""
         values, rewards, dones, ratio = (steps[name] for name in ("values", "rewards", "dones", "ratio"))
-        return puff_advantage(values, rewards, dones, ratio, *self.advantage_args)
+        clips = self.rho_clip, self.c_clip
+        return puff_advantage(values, rewards, dones, ratio, self.discount, self.gae_lambda, *clips)
 
     def _anneal(self, progress: float) -> float:
         """Set this update's learning rates and return `lr`'s."""

@@ -83,7 +83,8 @@ class MlpPPOAgent(PPOAgent):
     def _optimise(self, steps: dict[str, Any], number: int, beta: float) -> tuple[list[float], int]:
         losses = self.clip_coef, self.vf_coef, self.vf_clip, self.ent_coef
         target_kl = math.inf if self.target_kl is None else self.target_kl
-        numbers = *self.advantage_args, *losses, self.max_grad_norm, self.prio_alpha, beta, target_kl
+        advantages = self.discount, self.gae_lambda, self.rho_clip, self.c_clip
+        numbers = *advantages, *losses, self.max_grad_norm, self.prio_alpha, beta, target_kl
         settings = dict(zip(SETTINGS, numbers, strict=True))
         if self.advantage == "once":
             shuffled, rows, _ = zip(*self._shuffled(steps, number), strict=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from drqv2 import programs
+from drqv2 import EXPORTS, programs
 from drqv2.config.kinds import Key, Name
 from drqv2.config.regimes import shared
 from drqv2.config.signatures import agent_keys
@@ -112,6 +112,8 @@ class Regime:
 
     def agent(self, target: str) -> Agent | None:
         """Return which of its agents has a class; None for another class."""
+        name = target.removeprefix("drqv2.")  # as agent files of the public implementation call it
+        target = f"{EXPORTS[name]}.{name}" if name in EXPORTS else target
         return next((agent for agent in self.agents.values() if agent.target == target), None)
 
     def load_workspace(self) -> Any:

@@ -116,7 +116,18 @@ def _of_signature(arguments: ast.arguments, file: str) -> dict[str, Parameter]:
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     pairs = [*zip(positional, [*defaults, *arguments.defaults], strict=True)]
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return {arg.arg: Parameter(_key(arg, file), _default(default)) for arg, default in pairs if arg.arg != "self"}
+    return {arg.arg: _parameter(arg, default, file) for arg, default in pairs if arg.arg != "self"}
+
+
+def _parameter(arg: ast.arg, default: ast.expr | None, file: str) -> Parameter:
+    own = _key(arg, file)
+    try:
+        return Parameter(own, None if default is None else ast.literal_eval(default))
+    except ValueError:
+        if own is None:
+            return Parameter(None, None)
+        where = f"{file}, line {arg.lineno}"
+        raise UserError(f"{where}: the default of {arg.arg} must be a number, text, true, false or null") from None
 
 
 def _key(arg: ast.arg, file: str) -> Key | None:
@@ -126,7 +137,7 @@ def _key(arg: ast.arg, file: str) -> Key | None:
         return None
     found = node.slice.elts[1:] if isinstance(node.slice, ast.Tuple) else []
     for each in found:
-        if isinstance(each, ast.Call) and ast.unparse(each.func) in ("key", "fixed", "free"):
+        if isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] in ("key", "fixed", "free"):
             try:
                 return replace(_value(each), name=f"agent.{arg.arg}")
             except (KeyError, TypeError, ValueError) as error:
@@ -138,14 +149,9 @@ def _value(node: ast.expr) -> Any:
     """Return what an expression of the names in `kinds` stands for; nothing else is run."""
     if isinstance(node, ast.Name):
         return _WORDS[node.id]
+    if isinstance(node, ast.Attribute):
+        return _WORDS[node.attr]
     if isinstance(node, ast.Call):
         named = {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
         return _value(node.func)(*map(_value, node.args), **named)
     return ast.literal_eval(node)
-
-
-def _default(node: ast.expr | None) -> Any:
-    try:
-        return None if node is None else ast.literal_eval(node)
-    except ValueError:
-        return None

@@ -45,9 +45,9 @@ def compose(task: str, preset: str) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from drqv2.config.dm_control import offer_tasks
+    from drqv2.config.schema import offer
 
-    offer_tasks()
+    offer()
     with initialize_config_dir(str(CFGS), version_base="1.3"):
         cfg = compose("config", overrides=[f"task={task}", f"preset={preset}"])
     return {**OmegaConf.to_container(cfg, resolve=True), "preset": preset}  # type: ignore[dict-item]

@@ -42,37 +42,6 @@ def segment_returns(reward: Tensor, discount: Tensor, mask: Tensor) -> tuple[Ten
     return (before * reward * mask).sum(1, keepdim=True), factors[:, -1:]
 
 
-def gae(
-    rewards: Tensor,
-    values: Tensor,
-    next_values: Tensor,
-    terminated: Tensor,
-    ended: Tensor,
-    gamma: float,
-    gae_lambda: float,
-) -> Tensor:
-    """Return the advantages of generalised advantage estimation (arXiv 1506.02438, equation 16).
-
-    delta_t = r_t + gamma (1 - terminated_t) V(s_{t+1}) - V(s_t) and
-    A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}.
-
-    Args:
-        rewards: reward of each step, any float dtype, [T, B].
-        values: V(s_t) of the observation before it, [T, B].
-        next_values: V(s_{t+1}) of the observation after it, the final one where the episode ended, [T, B].
-        terminated: 1 where the step terminated the episode, else 0, [T, B].
-        ended: 1 where it terminated or truncated the episode, [T, B].
-        gamma: discount of a step.
-        gae_lambda: lambda in [0, 1].
-
-    Returns:
-        Advantages, [T, B], without gradient; the critic's targets are these plus the values.
-    """
-    with torch.no_grad():
-        deltas = rewards + gamma * (1 - terminated) * next_values - values
-        return reverse_scan(deltas, gamma * gae_lambda * (1 - ended), time_first=True)
-
-
 def vtrace(
     log_rhos: Tensor,
     discounts: Tensor,

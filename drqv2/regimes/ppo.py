@@ -143,5 +143,5 @@ class PPOWorkspace(OnPolicyWorkspace):
         self.vector = make_vector(self.cfg, self.global_step)
         self.segments = self.make_collector()
         ended = saved["collector"]["totals"]
-        self.segments.totals.episodes, self.segments.totals.info = ended["episodes"], ended.get("info", {})
+        self.segments.totals.episodes, self.segments.totals.info = ended["episodes"], ended["info"]
         self.begin()

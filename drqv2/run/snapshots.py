@@ -193,9 +193,8 @@ class Snapshots:
         changed = changed_keys(saved["config"], resolved, run.work_dir)
         agent_weights.restore_agent(run.agent, saved["agent"], changed, run.work_dir)
         run.progress = Progress(**saved["progress"])
-        if "seconds" in saved:
-            run.time_shares.add(saved["seconds"]["run"])
-            run.epoch_seconds = saved["seconds"]["epoch"]
+        run.time_shares.add(saved["seconds"]["run"])
+        run.epoch_seconds = saved["seconds"]["epoch"]
         for name, predicate in run.predicates.items():
             predicate.last_step = saved["last_steps"].get(name)
         try:

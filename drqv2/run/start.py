@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from drqv2.config.formatting import show
-from drqv2.config.schema import find
+from drqv2.config.schema import find, regime_of
 from drqv2.errors import EnvError, NotFiniteError, UserError
 from drqv2.launch.compose import new_run_dir
 from drqv2.logging import provenance
@@ -69,7 +69,8 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
 
 def _too_large_for_cpu(cfg: DictConfig) -> bool:
     """Return whether this is a long run from pixels on a CPU with about the paper's sizes."""
-    if cfg.device != "cpu" or cfg.obs_type != "pixels" or "num_seed_frames" not in cfg:  # key of those that do both
+    regime = regime_of(cfg)
+    if cfg.device != "cpu" or cfg.obs_type != "pixels" or not (regime.collects and regime.whole_episodes):
         return False
     sizes = cfg.batch_size * cfg.agent.get("hidden_dim", 0)
     return bool(sizes >= 128 * 512 and cfg.num_train_frames >= 50_000)

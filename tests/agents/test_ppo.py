@@ -13,6 +13,7 @@ from dm_env import specs
 
 from drqv2.agents.ppo import PPOAgent
 from drqv2.agents.segments import Segments
+from drqv2.config.schema import REGIMES
 from drqv2.errors import UserError
 
 ARGUMENTS: dict[str, Any] = {
@@ -232,3 +233,12 @@ def test_one_step_that_counts_gives_finite_losses() -> None:
     short = Segments(*(x[2:3, :2] if isinstance(x, torch.Tensor) else None for x in batch))  # type: ignore[arg-type]
     metrics = agent.update(iter([short._asdict()]), 0)
     assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_a_resume_can_change_what_is_declared_to_be_changeable() -> None:
+    """It sets the attribute of the key's name; what `make_optimizers` gets is in the optimizers."""
+    regime, agent = REGIMES["ppo"], make_agent()
+    passed = {argument for argument, key in regime.passes.items() if regime.every_key[key].resume != "fixed"}
+    own = {key.name.partition(".")[2] for key in regime.every_key.values() if key.name.startswith("agent.")}
+    forced = {name for name in own if regime.every_key[f"agent.{name}"].resume == "force"} | passed
+    assert forced - {"_target_", "obs_shape", "action_shape"} <= vars(agent).keys()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from drqv2.agents.loading import adapted
-from drqv2.agents.protocol import Agent, EstimatesValues, ObservesEpisodes
+from drqv2.agents.protocol import ActsOnBatches, Agent, EstimatesValues, ObservesEpisodes
 from drqv2.snapshot import agent_state
 
 
@@ -54,3 +54,24 @@ def test_networks_of_drqv2_are_found_in_any_agent_and_in_modules() -> None:
     networks = agent.networks_of(0)
     assert networks is not None
     assert networks.critic(torch.ones(1)).shape == (2,)
+
+
+def test_a_wrapper_has_what_it_forwards_and_says_itself_how_it_acts() -> None:
+    class Inner(Foreign):
+        def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+            return np.full((len(obs), 1), 7, np.float32)
+
+    class Wrapper:
+        takes_task = False
+
+        def __init__(self) -> None:
+            self.inner = Inner()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(vars(self)["inner"], name)
+
+    agent = adapted(Wrapper())
+    assert isinstance(agent, ActsOnBatches | ObservesEpisodes)
+    assert agent.act_batch(np.zeros((2, 3)), 0, True).tolist() == [[7], [7]]  # type: ignore[union-attr]
+    assert not agent.takes_task
+    assert "act_batch" in vars(Wrapper), "isinstance need not ask __getattr__"

@@ -78,6 +78,20 @@ def test_agents_from_elsewhere(tmp_path: Path) -> None:
     assert known["agent.encoder"].allows({"width": 3}), "it may mean something else there"
 
 
+def test_a_default_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    head = "from typing import Annotated\nfrom drqv2.config import kinds\n"
+    own = 'def make(x: Annotated[float, kinds.key(kinds.Float(0), "A weight.")] = {}, y=1 / 3): ...'
+    (tmp_path / "good.py").write_text(head + own.format("0.5"))
+    assert agent_node("good.make", str(tmp_path))["x"] == 0.5
+    (tmp_path / "bad.py").write_text(head + own.format("1 / 3"))
+    with pytest.raises(UserError, match=r"bad.py, line 3: the default of x must be a number"):
+        agent_node("bad.make", str(tmp_path))
+
+
+def test_names_of_the_public_implementation_are_known_agents() -> None:
+    assert schema.find_agent("drqv2.DrQV2Agent") is schema.find_agent("drqv2.agents.drqv2.DrQV2Agent")
+
+
 def test_keys_that_have_moved_are_read_from_old_configurations(tmp_path: Path) -> None:
     agent = {"_target_": TARGETS[0], "lr": 0.1, "total_steps": 99, "discount": 0.9, "update_epochs": 4.0}
     agent |= {"minibatch_size": None, "device": "cpu"}

@@ -13,8 +13,8 @@ from dm_env import StepType
 from omegaconf import OmegaConf
 
 from drqv2.envs import ExtendedTimeStep
-from drqv2.evaluation.tables import tasks_table
 from drqv2.evaluation.per_task import metrics
+from drqv2.evaluation.tables import tasks_table
 from drqv2.run.environments import task_suffixes
 from drqv2.run.stats import EpisodeResult
 from tests import task_envs

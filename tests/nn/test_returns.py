@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from drqv2.nn import scan
-from drqv2.nn.returns import gae, nstep_returns, puff_advantage, vtrace
+from drqv2.nn.returns import nstep_returns, puff_advantage, vtrace
 from tests.nn.interpreter import interpret
 
 FLOATS = st.floats(-10, 10, width=32)
@@ -87,18 +87,17 @@ def assert_close(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["C++", "doubling"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("time_first", [True, False])
 @given(sizes=SIZES)
-def test_scan_is_the_recurrence(time_first, dtype, compiled, sizes):
+def test_scan_is_the_recurrence(time_first, dtype, sizes):
     deltas, decays = random_tensors(sizes, dtype, 2)
     want = torch.zeros(sizes[0] + 1, sizes[1], dtype=torch.float64)
     for t in reversed(range(sizes[0])):
         want[t] = deltas[t].double() + decays[t].double() * want[t + 1]
     if not time_first:
         deltas, decays = deltas.T.contiguous(), decays.T.contiguous()
-    got = (scan.reverse_scan if compiled else scan.by_doubling)(deltas, decays, time_first)
+    got = scan.reverse_scan(deltas, decays, time_first)
     assert got.dtype == dtype
     assert_close(got if time_first else got.T, want[:-1])
 
@@ -129,45 +128,6 @@ def check_scan_kernel() -> None:
 @pytest.mark.slow
 def test_scan_kernel_in_tritons_interpreter_is_that_on_a_cpu():
     interpret("from tests.nn.test_returns import check_scan_kernel; check_scan_kernel()")
-
-
-def naive_gae(rewards, values, next_values, terminated, ended, gamma, gae_lambda):
-    advantages, after = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
-    for t in reversed(range(len(rewards))):
-        for b in range(rewards.shape[1]):
-            target = rewards[t, b] + (0.0 if terminated[t, b] else gamma * next_values[t, b])
-            trace = 0.0 if ended[t, b] else gamma * gae_lambda * after[b]
-            advantages[t, b] = target - values[t, b] + trace
-        after = advantages[t]
-    return advantages
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(sizes=SIZES, gamma=st.floats(0, 1), gae_lambda=st.floats(0, 1))
-def test_gae_is_the_loop(dtype, sizes, gamma, gae_lambda):
-    rewards, values, next_values, a, b = random_tensors(sizes, dtype, 5)
-    terminated, ended = (a < 0.1).to(dtype), ((a < 0.1) | (b < 0.1)).to(dtype)
-    arguments = [rewards, values, next_values, terminated, ended, gamma, gae_lambda]
-    assert_close(gae(*arguments), naive_gae(*doubles(arguments)))
-
-
-@pytest.mark.parametrize(
-    ("truncated", "published"),
-    [
-        ([], "454.8344 376.1143 291.298 200. 464.5610 383.1085 295.387 201. 474.2876 390.1027 299.476 202."),
-        ([3, 7], "454.0109 375.2386 290.3669 199.01 462.9138 381.3571 293.5248 199.02 474.2876 390.1027 299.476 202."),
-    ],
-)
-def test_gae_gives_the_numbers_that_tianshou_publishes(truncated, published):
-    """Three episodes of four steps, test/base/test_returns.py there: values of the next observations, returns."""
-    rewards = torch.tensor([101.0, 102, 103, 200, 104, 105, 106, 201, 107, 108, 109, 202])[:, None]
-    next_values = torch.tensor([2.0, 3, 4, -1, 5, 6, 7, -2, 8, 9, 10, -3])[:, None]
-    values = next_values.roll(1)
-    ended = (torch.arange(12) % 4 == 3).float()[:, None]
-    terminated = ended.clone()
-    terminated[truncated] = 0
-    returns = gae(rewards, values, next_values, terminated, ended, 0.99, 0.95) + values
-    torch.testing.assert_close(returns[:, 0], torch.tensor([float(x) for x in published.split()]), rtol=1e-5, atol=1e-4)
 
 
 def naive_vtrace(log_rhos, discounts, rewards, values, bootstrap, clip_rho, clip_pg_rho):
@@ -255,11 +215,8 @@ def test_with_one_lambda_and_equal_clips_puff_advantage_is_vtrace():
 
 @pytest.mark.parametrize("flags", [torch.float32, torch.int64])
 def test_arguments_of_several_dtypes(flags):
-    rewards, values, next_values, a = random_tensors((7, 3, 0), torch.float64, 4)
+    rewards, values, a = random_tensors((7, 3, 0), torch.float64, 3)
     ended = (a < 0.1).to(flags)
-    got = gae(rewards, values, next_values, ended, ended, 0.9, 0.8)
-    assert got.dtype == torch.float64
-    torch.testing.assert_close(got, naive_gae(rewards, values, next_values, ended, ended, 0.9, 0.8))
     ones = torch.ones(7, 3, dtype=torch.float32)
     got = puff_advantage(values, rewards, ended.float(), ones, 0.9, 0.8, 1.0, 1.0)
     want = puff_advantage(values, rewards, ended.double(), ones.double(), 0.9, 0.8, 1.0, 1.0)

@@ -35,7 +35,7 @@ _OWN_ENVIRONMENT = key(
     null="the dm_control task task_name",
 )
 TASK = table(
-    regime=fixed(Text(), "How the agent learns, set by regime=NAME.", legacy="drqv2"),
+    regime=fixed(Text("the name of a regime"), "How the agent learns, set by regime=NAME.", legacy="drqv2"),
     task_name=fixed(Text(), "Task, set by task=NAME."),
     env_id=fixed(
         EnvId(),
