@@ -2,7 +2,7 @@
 
 python report.py exp_local/                 # writes exp_local/report.html, a self-contained page
 python report.py RUN_DIR OTHER_DIR out=a.html
-python report.py exp_local/ reference=[dreamerv3,tdmpc2]    # with the curves of other methods
+python report.py exp_local/ 'reference=[dreamerv3,tdmpc2]'  # with the curves of other methods
 python report.py exp_local/ watch=true      # updates the page every minute and serves it on http://127.0.0.1:8765
 """
 

@@ -4,7 +4,7 @@ python train.py                                     # cartpole_balance_sparse, t
 python train.py task=cheetah_run seed=3             # another task; any key can be overridden
 python train.py preset=cpu                          # without a GPU: a short run
 python train.py -m task=walker_walk seed=1,2,3      # one run after another
-python train.py regime=multitask tasks=[walker_stand,walker_walk,walker_run]   # one agent for three tasks
+python train.py regime=multitask 'tasks=[walker_stand,walker_walk,walker_run]' # one agent for three tasks
 python train.py resume=latest                       # resume the newest run, in its own directory
 python train.py resume=RUN_DIR num_train_frames=2e6 # resume a run and train for longer
 python train.py --help                              # every key, its default and its unit

@@ -22,7 +22,9 @@ PAGES = [
     "policies/*.md",
     "tests/third_party",
     "benchmarks/plans",
+    "drqv2/agents/protocol.py",
     "drqv2/agents/spq.py",
+    "tests/regimes/elsewhere",
 ]
 
 

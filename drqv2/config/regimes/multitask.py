@@ -43,7 +43,7 @@ TASKS = table(
     ),
     per_task=fixed(
         Settings(action_repeat=Int(1), discount=FRACTION, camera=Camera()),
-        "Settings of individual tasks, as in per_task={cheetah_run:{action_repeat:4}}; frames are counted with the "
+        "Settings of individual tasks, as in 'per_task={cheetah_run:{action_repeat:4}}'; frames are counted with the "
         "action_repeat of the others.",
         null="no task has settings of its own",
     ),
