@@ -23,6 +23,7 @@ from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import hydra
 from hydra.errors import InstantiationException
@@ -43,6 +44,8 @@ _OF_TASKS = "drqv2.agents.multitask.MultiTaskAgent"
 
 # Methods that only some agents have, see `drqv2.agents.protocol`.
 _OPTIONAL = ("act_batch", "act_from", "observe_episode", "networks_of", "deterministic_policy")
+# What `adapted` has given to classes: their subclasses may need something else.
+_ADDED: WeakKeyDictionary[type, set[str]] = WeakKeyDictionary()
 
 
 class _Names(MetaPathFinder, Loader):
@@ -194,23 +197,24 @@ def adapted(agent: Any) -> Agent:
     kind = type(agent)
     if kind.__module__.startswith("drqv2."):
         return agent
-    declared = {name for base in kind.__mro__ if base is not Agent for name in vars(base)}
+    bases = [base for base in kind.__mro__ if base is not Agent]
+    declared = {name for base in bases for name in vars(base).keys() - _ADDED.get(base, set())}
+    added = {name: getattr(Agent, name) for name in Agent.__annotations__ if not hasattr(agent, name)}
     for name in _OPTIONAL:
-        if name not in declared | attributes_of(agent).keys() and hasattr(
-            agent, name
-        ):  # isinstance asks no `__getattr__`
-            setattr(kind, name, _forwarded(name))
-    for name in Agent.__annotations__:
-        if not hasattr(agent, name):
-            setattr(kind, name, getattr(Agent, name))
+        found = name in attributes_of(agent) or any(name in vars(base) for base in bases)
+        if not found and hasattr(agent, name):  # its `__getattr__` has it, which isinstance does not ask
+            added[name] = _forwarded(name)
     if "takes_task" not in declared:
         with suppress(ValueError):  # a builtin without a signature
-            kind.takes_task = "task" in inspect.signature(agent.act).parameters
+            added["takes_task"] = "task" in inspect.signature(agent.act).parameters
     if "acts_singly" not in declared:
         owners = ({"act", "act_batch"} & vars(base).keys() for base in kind.__mro__)
-        kind.acts_singly = next(filter(None, owners), set()) == {"act"}
+        added["acts_singly"] = next(filter(None, owners), set()) == {"act"}
     if not isinstance(agent, EstimatesValues):
-        kind.networks_of = _networks_of
+        added["networks_of"] = _networks_of
+    for name, value in added.items():
+        setattr(kind, name, value)
+    _ADDED[kind] = added.keys() | _ADDED.get(kind, set())
     return agent
 
 

@@ -133,10 +133,11 @@ Bool = partial(Choice, True, False)
 class Text(Kind):
     """Any text but the empty one; numbers become text, as in experiment=7."""
 
+    allowed = "text"
     is_text = True
 
-    def __init__(self, allowed: str = "text") -> None:
-        self.allowed = allowed
+    def __init__(self, allowed: str | None = None) -> None:
+        self.allowed = allowed or self.allowed
 
     def check(self, value: Any) -> str:
         _require(isinstance(value, int | float | str) and not isinstance(value, bool) and value != "")
