@@ -68,7 +68,7 @@ def test_a_reset_that_takes_too_long(make: Any, values: dict[str, Any], serial: 
     with pytest.raises(ProcessError) as refusal:
         first_steps(composed(**values, env_timeout_seconds=1), make)
     said, advice = str(refusal.value).splitlines()
-    assert said == "3 processes of an environment failed at reset(): the last has not replied for 1 seconds"
+    assert said == "3 processes of an environment failed at reset(): the last has not replied for 1 s"
     assert advice.startswith(f"increase env_timeout_seconds; or set {serial}: ")
 
 
