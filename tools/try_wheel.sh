@@ -53,7 +53,7 @@ import drqv2
 
 cfg = drqv2.compose(preset="debug", task="cartpole_balance", num_train_frames=504, console="off")
 with drqv2.make_workspace(cfg, "program") as workspace:
-    print(workspace.run())
+    print(workspace.train())
 CHECK
 for name in train eval report video replay_buffer; do
     ! python -c "import $name" 2>/dev/null || { echo "error: $name is everybody's module" >&2; exit 1; }
