@@ -106,7 +106,12 @@ class Paced(Workspace):
     pipe: Connection
     _block_start: float | None = None
 
-    def pause(self, evaluate: bool, save: bool = False) -> bool:
+    def setup(self) -> None:
+        """Make the run's parts; between rounds, the loop calls `wait`."""
+        super().setup()
+        self.epoch.between_rounds = self.wait  # type: ignore[method-assign]
+
+    def wait(self, epoch_ends: bool, save: bool = False) -> bool:
         """Wait until the next steps may be taken; evaluate and save nothing."""
         if self.seed_until_step(self.global_step) or self.global_step % (STEPS * self.round_steps):
             return False

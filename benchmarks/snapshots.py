@@ -41,7 +41,12 @@ class Timed(Workspace):
         self._block_start = float("nan")
         return super().train(hooks, epochs)
 
-    def pause(self, evaluate: bool, save: bool = False) -> bool:
+    def setup(self) -> None:
+        """Make the run's parts; between rounds, the loop calls `save_sometimes`."""
+        super().setup()
+        self.epoch.between_rounds = self.save_sometimes  # type: ignore[method-assign]
+
+    def save_sometimes(self, epoch_ends: bool, save: bool = False) -> bool:
         """Save before every second block, and nothing else."""
         first = self.cfg.num_seed_frames // REPEAT + self.steps  # the first block of updates warms up
         if self.global_step < first or self.global_step % self.steps:
