@@ -71,7 +71,7 @@ def show(folder: str, state: str, figures: int) -> None:
     times, read = [], 0
     for _ in range(figures):
         if state == "evicted":
-            for episode in source._buffer._episodes.values():
+            for episode in source._gatherer._episodes.values():
                 unmap_pages(episode.observation[0])  # mapped pages stay in the cache
             evict(Path(folder))
         before = bytes_read()
