@@ -83,5 +83,3 @@ def test_a_run_outlives_its_nodes_and_uses_new_ones(tmp_path: Path) -> None:
 
     running = [int(float(row["actors_running"])) for row in done]
     assert (running[lost - 1], min(running[lost:found]), running[-1]) == (2, 1, 2)
-    report.main([str(run_dir), f"out={tmp_path / 'report.html'}"])
-    assert "<summary>speed over time</summary>" in (tmp_path / "report.html").read_text()
