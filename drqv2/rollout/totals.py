@@ -123,14 +123,19 @@ class EpisodeTotals:
 
     def _add_sums(self, env: np.ndarray, reward: np.ndarray, first: np.ndarray, begins: np.ndarray) -> np.ndarray:
         """Return s_t = reward_t + discount s_{t-1} along each environment's steps."""
-        decays = np.where(first, 0.0, self.discount)
-        inputs = np.where(begins, reward + decays * self._sums[env], reward)
-        decays[begins] = 0.0
-        backwards = [torch.from_numpy(x[::-1].copy())[None] for x in (inputs, decays)]
-        sums: np.ndarray = reverse_scan(backwards[0], backwards[1], time_first=False)[0].numpy()[::-1]
-        lasts = np.append(begins[1:], True)
-        self._sums[env[lasts]] = sums[lasts]
-        return sums
+        starts = np.flatnonzero(begins)
+        lengths = np.diff(starts, append=len(env))
+        t = np.arange(lengths.max())[:, None]
+        rows = starts + np.minimum(t, lengths - 1)  # [T, N], whose last ones repeat
+        decays, inputs = np.where(first, 0.0, self.discount)[rows], reward[rows]
+        inputs[0] += decays[0] * self._sums[env[starts]]
+        backwards = [torch.from_numpy(x[::-1].copy()) for x in (inputs, decays)]
+        sums = reverse_scan(backwards[0], backwards[1], time_first=True).numpy()[::-1]
+        self._sums[env[starts]] = sums[lengths - 1, np.arange(len(starts))]
+        found = np.empty_like(reward)
+        own = t < lengths
+        found[rows[own]] = sums[own]
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is known of the current episodes, and the episodes that were not taken."""
