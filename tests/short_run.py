@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import train
-from drqv2.launch.compose import compose
+from drqv2.launch.command_line import launch
 from drqv2.snapshot import file as snapshot
 from tests.compare import assert_equal
 
@@ -55,15 +55,9 @@ def is_time(name: str) -> bool:
     return re.search(r"(^|/)(fps|total_time|duration|SPS|uptime|performance[_/]\w+)$", name) is not None
 
 
-def start(run_dir: Path, *overrides: str) -> None:
-    """Train in this process; unlike the command line, it composes the configuration once, not three times."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    train.main(compose(*overrides), run_dir)
-
-
 def run(run_dir: Path, *overrides: str) -> Path:
     """Run it in this process; return its directory."""
-    start(run_dir, *SHORT, *overrides)
+    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
 
@@ -77,7 +71,7 @@ def stored() -> Path:
 
 def resume(run_dir: Path, *overrides: str) -> None:
     """Resume a run in this process."""
-    start(run_dir, f"resume={run_dir}", *overrides)
+    launch(train.main, "cfgs", argv=[f"resume={run_dir}", *overrides])
 
 
 def rows(run_dir: Path, name: str) -> list[dict[str, str]]:

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+import train
+from drqv2.launch.command_line import launch
+
 LONG, SHORT, SILENT = (f"gymnasium:tests.task_envs:{name}-v0" for name in ("Long", "Short", "Silent"))
 # 120 steps of each task: 12 episodes of Long, 30 of Short, 17 of Silent.
 TASKS = (
@@ -31,7 +34,7 @@ ALL = tasks(LONG, SHORT, SILENT)
 def run_tasks(run_dir: Path, *overrides: str) -> Path:
     """Run it in this process, with all three tasks unless others are named; return its directory."""
     named = [] if any(o.startswith(("tasks=", "regime=")) for o in overrides) else [ALL]
-    start(run_dir, *TASKS, *named, *overrides)
+    launch(train.main, "cfgs", argv=[*TASKS, *named, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
 

@@ -22,7 +22,7 @@ from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.run import objective
 from drqv2.snapshot import file as snapshot
-from tests.short_run import ROOT, assert_same, resume, start
+from tests.short_run import ROOT, assert_same, resume
 from tests.walk_env import Walk
 
 ALL = "env._target_=tests.walk_env.Walk obs_type=state action_repeat=1 num_eval_episodes=3 save_video=false".split()
@@ -48,7 +48,7 @@ def walk_of_task(task_name: str) -> Walk:
 
 
 def run(run_dir: Path, regime: str, *overrides: str) -> Path:
-    start(run_dir, *ALL, *REGIMES[regime], *overrides)
+    launch(train.main, "cfgs", argv=[*ALL, *REGIMES[regime], f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
 

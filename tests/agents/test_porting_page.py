@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import train
+from drqv2.launch.command_line import launch
 from tests.agents.test_third_party import LEAN, ROOT, run
-from tests.short_run import resume, rows
+from tests.short_run import rows
 
 (BLOCK,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/porting.md").read_text(), re.DOTALL)
 WATCHED = """
@@ -33,6 +35,6 @@ def test_the_agent_that_learns_from_segments(tmp_path: Path, place: str) -> None
     whole, part = tmp_path / "whole", tmp_path / "part"
     run(whole, *options)
     run(part, *options, "num_train_frames=180")
-    resume(part, "num_train_frames=240")
+    launch(train.main, "cfgs", argv=[f"resume={part}", "num_train_frames=240"])
     for table in ("train", "eval"):
         assert rows(part, table) == rows(whole, table)

@@ -19,18 +19,20 @@ from torch import nn
 
 import drqv2
 import eval as evaluation  # the script; the built-in stays what it is
+import train
 from drqv2 import utils
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.agents.loading import make_agent
 from drqv2.config.checks import validate
 from drqv2.errors import UserError
+from drqv2.launch.command_line import launch
 from drqv2.nn.networks import ENCODERS
 from drqv2.run import factory
 from drqv2.snapshot import file as snapshot
 from tests.agents.test_loading import _modules_stay_as_they_were, write  # noqa: F401 (a fixture of each test)
 from tests.compare import assert_equal
 from tests.config.test_checks import composed
-from tests.short_run import resume, rows, start
+from tests.short_run import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -95,7 +97,7 @@ FORKS = {  # more of them, which take longer
 
 
 def run(run_dir: Path, *overrides: str) -> Path:
-    start(run_dir, *SHORT, *overrides)
+    launch(train.main, "cfgs", argv=[*SHORT, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
 
@@ -238,7 +240,7 @@ def test_an_interrupted_agent_ends_as_one_that_ran_through(tmp_path: Path, name:
     straight = run(tmp_path / "straight", *overrides)
     parts = run(tmp_path / "parts", *overrides, "num_train_frames=180")  # evaluates there, as the other does
     before = agent_state(parts)
-    resume(parts, "num_train_frames=240")
+    launch(train.main, "cfgs", argv=[f"resume={parts}", "num_train_frames=240"])
     assert_equal(agent_state(parts), agent_state(straight), name)
     for table in ("train", "eval"):
         assert rows(parts, table) == rows(straight, table)

@@ -14,7 +14,8 @@ import report
 import train
 from drqv2.config import schema
 from drqv2.errors import UserError
-from tests.short_run import resume, rows, start
+from drqv2.launch.command_line import launch
+from tests.short_run import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent / "elsewhere"
@@ -34,7 +35,7 @@ def _forgotten() -> Iterator[None]:
 
 
 def run(run_dir: Path, *overrides: str) -> Path:
-    start(run_dir, *CHOSEN, *SHORT, *overrides)
+    launch(train.main, "cfgs", argv=[*CHOSEN, *SHORT, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
 
@@ -47,7 +48,7 @@ def test_it_runs_resumes_and_is_evaluated(tmp_path: Path, capsys: pytest.Capture
 
     part = run(tmp_path / "part", "agent.noise=0.5", "num_train_frames=500")
     schema.REGIMES.pop("climb")  # as in a process of its own
-    resume(part, "num_train_frames=1000")
+    launch(train.main, "cfgs", argv=[f"resume={part}", "num_train_frames=1000"])
     for name in ("episode_reward", "frame"):
         assert [row[name] for row in rows(part, "train")] == [row[name] for row in rows(whole, "train")]
 

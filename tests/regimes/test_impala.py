@@ -23,11 +23,11 @@ from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.rollout.batches import Batches
 from drqv2.snapshot import file as snapshot
-from tests.short_run import IMPALA, IN_TURN, assert_same, resume, rows, start
+from tests.short_run import IMPALA, IN_TURN, assert_same, resume, rows
 
 
 def run(run_dir: Path, *overrides: str) -> Path:
-    start(run_dir, *IMPALA, *overrides)
+    launch(train.main, "cfgs", argv=[*IMPALA, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
 

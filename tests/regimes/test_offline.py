@@ -19,10 +19,11 @@ from drqv2.agents import offline
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.datasets import __main__ as datasets
 from drqv2.errors import UserError
+from drqv2.launch.command_line import launch
 from drqv2.regimes.offline import OfflineWorkspace
 from drqv2.run.hooks import Hooks
 from drqv2.snapshot import file as snapshot
-from tests.short_run import OFFLINE, assert_same, resume, rows, start, stored
+from tests.short_run import OFFLINE, assert_same, resume, rows, stored
 from tests.task_run import RECORDER, run_tasks
 
 SIZE = "replay_buffer_size"
@@ -38,7 +39,7 @@ def data() -> Path:
 
 
 def run(run_dir: Path, data: Path | str, *overrides: str) -> Path:
-    start(run_dir, *OFFLINE, f"data={data}", *overrides)
+    launch(train.main, "cfgs", argv=[*OFFLINE, f"data={data}", f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
 

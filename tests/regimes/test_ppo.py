@@ -18,12 +18,14 @@ from omegaconf import OmegaConf
 
 import eval as eval_py
 import report
+import train
 from drqv2.agents.ppo import PPOAgent
+from drqv2.launch.command_line import launch
 from drqv2.regimes.ppo import PPOWorkspace
 from drqv2.run.environments import envs_per_process
 from drqv2.snapshot import file as snapshot
 from drqv2.system import machine
-from tests.short_run import PPO, assert_same, resume, rows, start
+from tests.short_run import PPO, assert_same, resume, rows
 
 POOL = [word for word in PPO if not word.startswith(("vector=", "env_id="))] + [
     "env_id=envpool:CartPole-v1",
@@ -35,7 +37,7 @@ VECTOR = [*PPO, *WALKS.split(), "total_timesteps=288"]
 
 
 def run(run_dir: Path, *overrides: str, base: list[str] = PPO) -> Path:
-    start(run_dir, *base, *overrides)
+    launch(train.main, "cfgs", argv=[*base, f"hydra.run.dir={run_dir}", *overrides])
     return run_dir
 
 
