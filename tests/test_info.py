@@ -89,6 +89,7 @@ def stop_at(agent: Any, count: int) -> Callable[..., Any]:
     return update_and_signal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("regime", "agent"),
     [("drqv2", DrQV2Agent), ("ppo", PPOAgent), ("impala, in turn", ImpalaAgent)],
@@ -113,6 +114,7 @@ def test_a_resume_within_an_episode_continues_its_means(
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_objective_of_a_sweep_is_any_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = []
     for name in ("environment/t", "eval/episode_length", "train/environment_at_end"):
@@ -152,6 +154,7 @@ def test_a_run_that_was_stopped_early_has_a_value_too(tmp_path: Path) -> None:
         objective.value("train/y", run_dir)
 
 
+@pytest.mark.slow
 def test_a_column_that_train_csv_lacks_is_reported_before_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

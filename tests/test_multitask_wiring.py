@@ -87,6 +87,7 @@ def test_a_camera_that_a_task_does_not_have(tmp_path: Path, capsys: pytest.Captu
 # Rows
 
 
+@pytest.mark.slow
 def test_diagnostics_are_those_of_each_task_and_their_mean(tmp_path: Path) -> None:
     own = f"per_task={{{LONG}:{{discount:0.5}}}}"
     run_dir = run_tasks(tmp_path / "run", own, "replay_buffer_size=2000", "agent.use_tb=true")
@@ -99,6 +100,7 @@ def test_diagnostics_are_those_of_each_task_and_their_mean(tmp_path: Path) -> No
     assert float(row["mc_return_mean_Long-v0"]) < 25 < float(row["mc_return_mean_Short-v0"])
 
 
+@pytest.mark.slow
 def test_discounts_of_diagnostics_are_the_tasks_own(tmp_path: Path) -> None:
     def mean_return(name: str, *own: str) -> float:
         run_dir = run_tasks(tmp_path / name, tasks(SHORT, LONG), *own, "agent.lr=1e-9")

@@ -221,6 +221,7 @@ def test_files_of_github_and_of_citations_are_right() -> None:
             assert part["attributes"].keys() <= {"label", "description", "placeholder", "render", "value", "options"}
 
 
+@pytest.mark.slow
 def test_a_run_imports_its_own_regime_alone() -> None:
     code = "import sys, train; print([name for name in sys.modules if name.startswith('drqv2.regimes.')])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

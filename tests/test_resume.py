@@ -58,6 +58,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(
     assert_same(straight, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_same_bits(
     straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_resume_chooses_its_precision(tmp_path: Path) -> None:
     assert agent["precision"] == "fp32"
 
 
+@pytest.mark.slow
 def test_a_run_stopped_within_an_evaluation_repeats_it(
     straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_run_in_use_is_refused(straight: Path, capsys: pytest.CaptureFixture[s
     assert f"process {process.pid}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_replay_deleted_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = run(tmp_path / "run", "keep_replay=false", "num_train_frames=240")
     assert not (run_dir / "buffer").exists()
@@ -242,6 +245,7 @@ def test_a_lost_replay_is_named(
     assert "init_from=" in err
 
 
+@pytest.mark.slow
 def test_a_failure_at_the_end_keeps_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate = train.Workspace.eval
 
@@ -259,6 +263,7 @@ def test_a_failure_at_the_end_keeps_the_replay(tmp_path: Path, monkeypatch: pyte
     assert rows(tmp_path / "run", "eval")[-1]["frame"] == "120"
 
 
+@pytest.mark.slow
 def test_leftovers_of_a_run_without_a_snapshot_are_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = run(tmp_path / "run", "num_train_frames=240")
     for snapshot_file in run_dir.glob("snapshot*.pt"):

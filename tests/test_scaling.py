@@ -64,6 +64,7 @@ def test_fewer_buffers_are_less_lag_at_the_same_speed() -> None:
     assert few.lag < 0.6 * many.lag
 
 
+@pytest.mark.slow
 def test_the_program_measures_what_it_is_not_told() -> None:
     pytest.importorskip("envpool")
     command = [sys.executable, "-m", "benchmarks.scaling", "--quick", "--json", "--env=CartPole-v1", "--encoder=mlp"]
@@ -79,6 +80,7 @@ def test_the_program_measures_what_it_is_not_told() -> None:
     assert [row["SPS"] for row in found["scaling"]] == [70, 210]
 
 
+@pytest.mark.slow
 def test_a_table_for_the_documentation() -> None:
     pytest.importorskip("envpool")
     given = ["--markdown", "--learner-sps=20000", "--actor-sps=500", "--actors=10,1000", "--rollout-bytes=2300000"]

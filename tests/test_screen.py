@@ -129,6 +129,7 @@ def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     return screen_plan.read(Path("huber.yaml"))
 
 
+@pytest.mark.slow
 def test_the_plans_of_the_docs_are_accepted(documented: Plan) -> None:
     screen_plan.check(documented)
     described = tables(DOCS)[0][1]
@@ -206,6 +207,7 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
     assert len(table) == 6 * 5 + 2 * 3
 
 
+@pytest.mark.slow
 def test_runs_made_elsewhere_are_not_repeated(plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     screen_report.write(plan, screen_plan.look(plan), out)

@@ -90,6 +90,7 @@ def test_another_seed_gives_another_run(straight: Path, tmp_path: Path) -> None:
     assert rows(other, "train")[0] != rows(straight, "train")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "processes",
     [
@@ -103,6 +104,7 @@ def test_the_same_seed_gives_the_same_run_whatever_the_processes(
     assert_same(straight, run(tmp_path / "run", *processes))
 
 
+@pytest.mark.slow
 def test_several_environments_are_resumed_within_their_episodes(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", "num_envs=3", "num_train_frames=360")
     assert [r["frame"] for r in rows(whole, "train")[:3]] == ["180"] * 3  # three episodes of 60 frames side by side
@@ -164,6 +166,7 @@ def test_a_reward_that_is_not_finite_ends_the_run(
     assert not list((tmp_path / "run" / "buffer").glob("*"))
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_on_a_good_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +212,7 @@ def test_no_update_before_an_episode_is_committed(tmp_path: Path) -> None:
     assert float(rows(run_dir, "train")[1]["critic_loss"]) > 0
 
 
+@pytest.mark.slow
 def test_updates_per_step(tmp_path: Path) -> None:
     run_dir = run(tmp_path / "run", "updates_per_step=3", "num_train_frames=180")
     taken = snapshot.load(run_dir / "snapshot.pt")["replay_loader"]["taken"]

@@ -245,6 +245,7 @@ def test_a_failing_encoder_warns_once_and_the_next_video_works(tmp_path, monkeyp
     assert len(frames(record_evaluation(tmp_path))) == 5
 
 
+@pytest.mark.slow
 def test_without_imageio_ffmpeg_there_are_no_videos(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)  # then an import fails as if it were not installed
     record_evaluation(tmp_path, length=12)

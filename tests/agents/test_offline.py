@@ -145,6 +145,7 @@ def test_the_critics_loss_of_cql_is_the_formula() -> None:
     torch.testing.assert_close(metrics["critic_loss"], expected.detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_cql_values_other_actions_below_those_of_the_data() -> None:
     def gap(kind: type[DrQV2Agent], **more: Any) -> float:
         agent = make(kind, hidden_dim=64, feature_dim=32, lr=3e-3, stddev_schedule="0.2", **more)

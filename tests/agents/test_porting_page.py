@@ -24,6 +24,7 @@ WATCHED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["replay_device=disk", "num_envs=2"])
 def test_the_agent_that_learns_from_segments(tmp_path: Path, place: str) -> None:
     assert len(BLOCK.splitlines()) <= 42

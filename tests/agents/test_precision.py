@@ -174,6 +174,7 @@ def test_a_replaced_augmentation_gets_fp32() -> None:
     assert_equal(agents[0].update(iter(data), 0), agents[1].update(iter(data), 0))
 
 
+@pytest.mark.slow
 def test_compiled_networks_get_the_noise_as_a_tensor_whatever_was_replaced() -> None:
     agent = small_agent(compile=True)
     agent.aug = torch.nn.Identity()

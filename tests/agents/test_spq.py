@@ -377,6 +377,7 @@ def test_what_it_cannot_learn_is_refused(
     assert words in str(refused.value)
 
 
+@pytest.mark.slow
 def test_the_arm_whose_encoder_learns_from_the_critic(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is its only difference: a second step of the encoder, after the same step of encoder and model."""
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks/plans/agents"))

@@ -234,6 +234,7 @@ def agent_state(run_dir: Path) -> dict[str, Any]:
     return dict(snapshot.load(run_dir / "snapshot.pt")["agent"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*AGENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in FORKS)])
 def test_an_interrupted_agent_ends_as_one_that_ran_through(tmp_path: Path, name: str) -> None:
     overrides = (AGENTS | FORKS)[name]
@@ -471,6 +472,7 @@ class FixedSize(DrQV2Agent):
 """
 
 
+@pytest.mark.slow
 def test_an_encoder_written_for_84_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fixed.py").write_text(FIXED_SIZE)
     agent = [f"agent_dir={tmp_path}", "agent._target_=fixed.FixedSize"]

@@ -98,6 +98,7 @@ def changed(plain: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
     return plain | ({node: plain[node] | {leaf: value}} if node else {leaf: value})
 
 
+@pytest.mark.slow
 def test_every_task_has_the_values_of_the_paper():
     assert tasks() == sorted(" ".join(TIERS.values()).split())
     offer()
@@ -156,6 +157,7 @@ def test_what_a_task_shows_where_nothing_is_chosen(words: str, chosen: str) -> N
     assert cfg.obs_type == chosen
 
 
+@pytest.mark.slow
 def test_order_is_regime_then_task_then_preset_then_command_line():
     cfg = composed("batch_size=7", "preset=debug", "task=walker_walk", "regime=drqv2")
     assert (cfg.batch_size, cfg.nstep, cfg.num_train_frames) == (7, 1, 5000)

@@ -89,6 +89,7 @@ def test_crashing_driver_is_reported(monkeypatch, tmp_path):
     assert "status -11" in line.text
 
 
+@pytest.mark.slow
 def test_rendering_is_measured():
     found: dict = {}
     lines = {line.name: line for line in doctor.rendering(cfg(), found)}

@@ -186,6 +186,7 @@ def test_stock_dm_control_plays_the_same_episode():
     stock.physics.free()
 
 
+@pytest.mark.slow
 def test_stock_manipulation_plays_the_same_episode():
     env = make("reach_duplo", 1, 1, seed=4)
     stock = manipulation.load("reach_duplo_vision", seed=spawn_seed(4, TRAIN_ENV, 0, 0))

@@ -120,6 +120,7 @@ def test_the_same_as_in_this_process() -> None:
     play_both(ProcessEnv(make))
 
 
+@pytest.mark.slow
 def test_a_simulation_in_a_process() -> None:
     env, local = ProcessEnv(make_simulation, threads=1), LocalEnv(make_simulation)
     requests: list[Any] = [("reset",), *(("step", np.array([x], np.float32)) for x in (0.3, -1, 1))]
@@ -136,11 +137,13 @@ def test_a_dead_process_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("restarting it") == len(deaths)
 
 
+@pytest.mark.slow
 def test_a_hanging_process_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     play_both(ProcessEnv(partial(make_hanging, tmp_path / "hung"), reply_seconds=1.0))
     assert "has not replied for 1 s;" in caplog.text
 
 
+@pytest.mark.slow
 def test_one_that_dies_again_and_again_is_given_up() -> None:
     env = ProcessEnv(make)
     env.call("reset")
@@ -153,6 +156,7 @@ def test_one_that_dies_again_and_again_is_given_up() -> None:
         ProcessEnv(exit_at_once)
 
 
+@pytest.mark.slow
 def test_one_that_dies_at_its_start_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     play_both(ProcessEnv(partial(make_at_second_try, tmp_path / "tried")))
     assert caplog.text.count("restarting it") == 1
@@ -168,6 +172,7 @@ def test_starting_twice_is_refused() -> None:
         env.close()
 
 
+@pytest.mark.slow
 def test_errors_come_back() -> None:
     with pytest.raises(UserError, match="no such camera"):
         ProcessEnv(fail)
@@ -255,6 +260,7 @@ def test_environments_that_share_a_process_are_the_same(caplog: pytest.LogCaptur
     assert caplog.text.count("restarting it and replaying the episodes of its 3") == len(deaths)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_replaced_with_those_beside_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     alone = play_all([LocalEnv(make) for _ in range(3)])
     makes = [make, partial(make_hanging, tmp_path / "hung"), make]
@@ -262,6 +268,7 @@ def test_one_that_hangs_is_replaced_with_those_beside_it(tmp_path: Path, caplog:
     assert caplog.text.count("has not replied for 0.5 s;") == 1  # not the time of all three
 
 
+@pytest.mark.slow
 def test_an_error_in_one_is_not_one_in_those_beside_it() -> None:
     one, other = ProcessEnv.sharing([make_broken, make])
     local = LocalEnv(make)
@@ -277,6 +284,7 @@ def test_an_error_in_one_is_not_one_in_those_beside_it() -> None:
         ProcessEnv.sharing([make, fail])
 
 
+@pytest.mark.slow
 def test_the_process_of_an_environment_does_not_import_torch() -> None:
     code = (
         "from functools import partial; from drqv2 import envs; from drqv2.envs.env_process import ProcessEnv\n"
@@ -306,6 +314,7 @@ def test_processes_end_with_a_killed_parent() -> None:
     pytest.fail("the environment's process lives on")
 
 
+@pytest.mark.slow
 def test_a_program_that_closes_nothing_ends() -> None:
     code = "from tests.envs.test_handles import *; env = ProcessEnv(make); raise SystemExit(3)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE, check=False).returncode == 3

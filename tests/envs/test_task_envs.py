@@ -45,6 +45,7 @@ def test_actions_have_the_size_of_the_largest_and_stay_in_bounds() -> None:
         env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [LocalEnv, partial(ProcessEnv, threads=1)])
 def test_time_steps_have_their_task_and_a_padded_action(kind: Any) -> None:
     tasks = three(kind)

@@ -96,6 +96,7 @@ def test_table_and_video(trained: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert frames.shape == (31, 32, 64, 3)  # 30 agent steps, two pictures side by side
 
 
+@pytest.mark.slow
 def test_any_number_of_environments_plays_the_same_episodes(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +107,7 @@ def test_any_number_of_environments_plays_the_same_episodes(
     assert returns(other) != returns(one)
 
 
+@pytest.mark.slow
 def test_snapshot_export_and_milestone_play_alike(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +134,7 @@ def test_the_snapshot_before_a_damaged_one(trained: Path, tmp_path: Path, capsys
     assert "no agent" in refusal(capsys, run_dir / "snapshot.pt", "episodes=1", "film=none")
 
 
+@pytest.mark.slow
 def test_the_best_episode_is_filmed(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +181,7 @@ def test_untrusted_file_runs_no_code(trained: Path, tmp_path: Path, capsys: pyte
     assert not ran.exists()
 
 
+@pytest.mark.slow
 def test_weights_from_outside_that_name_no_code_are_played(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,6 +174,7 @@ def test_a_policy_that_cannot_be_exported_is_refused(tmp_path: Path) -> None:
 # From the command line
 
 
+@pytest.mark.slow
 def test_eval_py_writes_the_policy_and_a_model_card(
     reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ def test_episodes_are_stored_as_they_are_evaluated(
     assert not list(read(str(tmp_path / "data"), pytest.fail))[3:]
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_what_was_stored(trained: Path, tmp_path: Path) -> None:
     store(trained, tmp_path / "data", "noise=0.5")
     argv = [*OFFLINE, f"data={tmp_path / 'data'}", f"hydra.run.dir={tmp_path / 'run'}", "eval_every_frames=null"]
@@ -51,6 +52,7 @@ def test_a_run_learns_from_what_was_stored(trained: Path, tmp_path: Path) -> Non
     assert rows(tmp_path / "run", "train")[-1]["buffer_size"] == "90"
 
 
+@pytest.mark.slow
 def test_noise_changes_actions_and_does_not_depend_on_the_number_of_environments(trained: Path, tmp_path: Path) -> None:
     plain, noisy = store(trained, tmp_path / "a"), store(trained, tmp_path / "b", "noise=0.2")
     for one, other in zip(plain, noisy, strict=True):
@@ -79,6 +81,7 @@ def test_random_share_is_the_share_of_uniform_actions() -> None:
     assert abs(chosen[uniform].std() - 1 / np.sqrt(3)) < 0.03
 
 
+@pytest.mark.slow
 def test_discrete_actions_are_stored_too(tmp_path: Path) -> None:
     launch(train.main, "cfgs", argv=[*PPO, f"hydra.run.dir={tmp_path / 'run'}", "save_video=false"])
     stored = store(tmp_path / "run", tmp_path / "data", "random_share=0.5")

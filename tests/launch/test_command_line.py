@@ -45,6 +45,7 @@ def test_sweep(tmp_path):
     assert RUNS[0][0].init_from == str(tmp_path / "old.pt"), "a launcher's processes may start elsewhere"
 
 
+@pytest.mark.slow
 def test_tasks_without_a_file_have_medium_settings(tmp_path):
     cfg, work_dir = start("task=fish_swim", "camera=tracking_x")
     assert (cfg.task_name, cfg.num_train_frames, cfg.camera) == ("fish_swim", 3_100_000, "tracking_x")
@@ -59,6 +60,7 @@ def test_tasks_without_a_file_have_medium_settings(tmp_path):
     assert start("task_name=swimmer_swimmer6")[0].task_name == "swimmer_swimmer6"
 
 
+@pytest.mark.slow
 def test_dm_controls_own_names_say_what_a_manipulation_task_shows():
     shown = [("reach_site", "pixels"), ("reach_site_vision", "pixels"), ("reach_site_features", "state")]
     for name, obs_type in shown:
@@ -72,6 +74,7 @@ def as_hydra_reads(override: str) -> object:
     return OverridesParser.create().parse_override(readable(override, multirun=False)).value()
 
 
+@pytest.mark.slow
 def test_schedules_need_no_quotes():
     assert as_hydra_reads("stddev_schedule=linear(1.0,0.1,5000)") == "linear(1.0,0.1,5000)"
     assert as_hydra_reads("+agent.stddev_schedule='linear(1.0, 0.1, 7)'") == "linear(1.0, 0.1, 7)"
@@ -283,6 +286,7 @@ def test_a_run_directory_that_cannot_be_made(capsys, tmp_path, run_dir):
     assert "choose another hydra.run.dir" in refused(capsys, f"hydra.run.dir={run_dir}")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_needs_no_init_from(tmp_path):
     (tmp_path / "old.pt").write_bytes(b"")
     _, first = start("hydra.run.dir=run", "init_from=old.pt")
@@ -323,6 +327,7 @@ def test_how_a_sweep_ends(capsys):
     assert capsys.readouterr().err.count("RuntimeError: a bug") == 2
 
 
+@pytest.mark.slow
 def test_commands_that_only_print(capsys):
     launch(run, CFGS, argv=["-h", "batch_size=0"])
     text = capsys.readouterr().out
@@ -360,6 +365,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_process_that_is_interrupted(tmp_path):
     """A program beside its cfgs, run from another directory."""
     (tmp_path / "program").mkdir()

@@ -142,6 +142,7 @@ def test_a_lost_process_of_joblib():
     assert str(told).startswith("a job was lost: ")
 
 
+@pytest.mark.slow
 def test_a_search_continues_after_a_trial_that_fails(tmp_path):
     trials = ["hydra/sweeper=search", "hydra.sweeper.n_trials=2", "lr=choice(1e-4,3e-4)"]
     start("-m", "hydra.sweep.dir=sweep", "experiment=search", *trials)

@@ -63,6 +63,7 @@ def test_it_runs_resumes_and_is_evaluated(tmp_path: Path, capsys: pytest.Capture
     assert "cartpole_balance" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_its_keys_are_described_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run(
         [sys.executable, "train.py", *CHOSEN, "--help"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -48,6 +48,7 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("impala") / "run", *IN_TURN)
 
 
+@pytest.mark.slow
 def test_no_rollout_is_older_than_the_bound(tmp_path: Path) -> None:
     done = run(tmp_path / "run", "max_policy_lag=0", "num_learner_threads=3")
     table = rows(done, "train")
@@ -56,6 +57,7 @@ def test_no_rollout_is_older_than_the_bound(tmp_path: Path) -> None:
     assert sum(float(row["rollouts_dropped"]) for row in table) > 0
 
 
+@pytest.mark.slow
 def test_statistics_are_empty_where_no_episode_ended(tmp_path: Path) -> None:
     done = run(tmp_path / "run", "unroll_length=4", "total_timesteps=160")
     for row in rows(done, "train"):
@@ -66,6 +68,7 @@ def test_statistics_are_empty_where_no_episode_ended(tmp_path: Path) -> None:
     assert rows(done, "train")[0]["mean_win_rate"] == ""  # after four steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", ["false", "true"])
 def test_a_run_with_actors_writes_everything(tmp_path: Path, batched: str) -> None:
     done = run(tmp_path / "run", f"batched_inference={batched}", "save_video=true", "render_size=32")
@@ -128,6 +131,7 @@ class Without:
 """
 
 
+@pytest.mark.slow
 def test_actors_act_with_the_policy_of_an_agent_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own_agent.py").write_text(OWN_AGENT)
     own = f"agent_dir={tmp_path} agent._target_=own_agent.".split(" ")
@@ -154,6 +158,7 @@ def test_a_reward_that_is_not_a_number_ends_the_run_with_its_own_code(
     assert "the reward is nan" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_for_rollouts_stops_with_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Empty(queue.Queue):
         def get(self, *_: Any, **__: Any) -> Any:
@@ -206,6 +211,7 @@ def test_in_turn_an_interrupted_run_ends_in_the_same_bits(
     assert_same(in_turn, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_with_actors_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +236,7 @@ def test_eval_and_report_read_the_run(in_turn: Path, tmp_path: Path, capsys: pyt
     assert "CartPole-v1" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_task_from_pixels(tmp_path: Path) -> None:
     base = [word for word in IMPALA if not word.startswith("env_id=")]
     pixels = "task=cartpole_balance image_size=40 frame_stack=3 agent.encoder=small total_timesteps=96 action_repeat=50"

@@ -118,6 +118,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(
     assert_same(whole, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_an_episode_that_is_damaged_later_is_not_sampled_after_a_resume(data: Path, tmp_path: Path) -> None:
     copy = broken(data, tmp_path / "copy", -1)
     done = run(tmp_path / "run", copy, "num_train_frames=60")
@@ -129,6 +130,7 @@ def test_an_episode_that_is_damaged_later_is_not_sampled_after_a_resume(data: Pa
     assert [row["buffer_size"] for row in rows(done, "train")] == ["240"] * 3 + ["210"] * 3
 
 
+@pytest.mark.slow
 def test_without_evaluations_there_is_no_environment(data: Path, tmp_path: Path) -> None:
     # The environment cannot be made here: nothing of it is needed, on a resume neither, and nor is the data then.
     copy = tmp_path / "data"
@@ -220,6 +222,7 @@ def test_a_minari_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_allclose(2 * kept["action"][1:], episodes[1].actions, atol=1e-6)  # from [-2, 2] to [-1, 1]
 
 
+@pytest.mark.slow
 def test_then_collects_in_the_same_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = "then=drqv2", "offline_frames=80", "num_train_frames=240", "num_seed_frames=0", "agent.num_expl_steps=0"
     done = run(tmp_path / "run", data, *more)
@@ -250,6 +253,7 @@ def test_from_python_the_next_part_is_another_workspace(
         assert workspace.global_frame == 40
 
 
+@pytest.mark.slow
 def test_an_interrupted_second_part_ends_in_the_same_bits(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +274,7 @@ def test_an_interrupted_second_part_ends_in_the_same_bits(
     assert_same(expected, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_last_evaluation_of_the_first_part_loses_nothing(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +296,7 @@ def test_a_kill_in_the_last_evaluation_of_the_first_part_loses_nothing(
     assert [int(float(row["frame"])) for row in rows(expected, "eval")] == [0, 40, 50, 80, 100]
 
 
+@pytest.mark.slow
 def test_reset_needs_the_data(data: Path, tmp_path: Path) -> None:
     copy = broken(data, tmp_path / "copy", -1)
     with train.make_workspace(train.compose(*OFFLINE, data=copy), tmp_path / "run") as workspace:
@@ -305,6 +311,7 @@ def test_reset_needs_the_data(data: Path, tmp_path: Path) -> None:
         assert len(workspace.train().__dict__) > 5
 
 
+@pytest.mark.slow
 def test_the_replay_of_several_tasks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     several = run_tasks(tmp_path / "several", RECORDER)
     state = "obs_type=state", "env._target_=null", "env_id=gymnasium:tests.task_envs:Long-v0", "action_repeat=1"
@@ -365,6 +372,7 @@ def sized(data: Path, folder: Path, side: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_images_have_the_size_of_the_data(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, short = sized(data, tmp_path / "data", 64), "num_train_frames=40"
     for name, more in (("seen", []), ("blind", ["eval_every_frames=null"])):
@@ -384,6 +392,7 @@ def test_images_that_are_not_square(data: Path, tmp_path: Path, capsys: pytest.C
     assert f"data={bad}: its images are 32x48, those of environments are square; set eval_every_frames=null" in told
 
 
+@pytest.mark.slow
 def test_the_replay_follows_the_data(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train.compose("regime=offline", "task=quadruped_run", data="x").replay_buffer_size == "auto"
     assert train.compose("regime=offline", "replay_buffer_size=7e3", "task=quadruped_run", data="x")[SIZE] == 7000

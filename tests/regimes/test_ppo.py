@@ -88,6 +88,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(whole: Path, tmp_path: Path, m
     assert_same(whole, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_from_before_some_keys_existed_resumes_as_it_began(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,11 +113,13 @@ def test_a_resume_may_stop_annealing_and_set_a_target(whole: Path, tmp_path: Pat
     assert (float(last["learning_rate"]), float(last["gradient_steps"])) == (0.001, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["envs_per_process=1 num_eval_envs=2", "envs_per_process=2"])
 def test_processes_give_the_same_run(whole: Path, more: str, tmp_path: Path) -> None:
     assert_same(whole, run(tmp_path / "run", "vector=processes", *more.split()))
 
 
+@pytest.mark.slow
 def test_a_run_with_environments_in_one_process_resumes_in_others(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +139,7 @@ def test_as_many_processes_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         assert envs_per_process(OmegaConf.create({"num_envs": envs, "envs_per_process": None})) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
 def test_a_vector_of_gymnasium_trains_evaluates_and_resumes(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -161,10 +165,12 @@ def test_evaluations_of_a_vector_are_truncated(tmp_path: Path, capsys: pytest.Ca
     assert "max_episode_steps=5: truncates evaluations; in training your vector ends its episodes itself" in out
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run(whole: Path, tmp_path: Path) -> None:
     assert rows(whole, "eval") != rows(run(tmp_path / "run", "seed=2"), "eval")
 
 
+@pytest.mark.slow
 def test_envpool_gives_the_same_run_twice_and_begins_new_episodes_on_a_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,6 +184,7 @@ def test_envpool_gives_the_same_run_twice_and_begins_new_episodes_on_a_resume(
     assert rows(longer, "train")[-1]["step"] == "720"
 
 
+@pytest.mark.slow
 def test_a_resume_with_envpool_keeps_episodes_that_no_row_has_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +202,7 @@ def test_a_resume_with_envpool_keeps_episodes_that_no_row_has_yet(
     assert int(row["episode"]) >= waiting
 
 
+@pytest.mark.slow
 def test_preset_cartpole_learns_and_films_its_last_evaluation(tmp_path: Path) -> None:
     pytest.importorskip("envpool")
     run(tmp_path / "run", "total_timesteps=40000", base=["regime=ppo", "preset=cartpole"])
@@ -222,6 +230,7 @@ def test_a_sweep_maximises_the_mean_return_after_the_first_fifth(whole: Path, mo
     assert workspace.objective() == pytest.approx(np.mean(returns))
 
 
+@pytest.mark.slow
 def test_tasks_of_dm_control_from_state_and_from_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = [word for word in PPO if not word.startswith("env_id=")] + ["total_timesteps=48"]
     small = ["num_eval_episodes=1", "eval_every_frames=1000", "action_repeat=50"]
@@ -295,6 +304,7 @@ def test_what_cannot_work_is_refused(
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_drqv2_learns_from_other_libraries_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = (
         "num_train_frames=300 num_seed_frames=100 eval_every_frames=1000 num_eval_episodes=1 batch_size=8 "

@@ -128,6 +128,7 @@ def take_and_give_back(actors: ActorProcesses) -> None:
     actors.give_back(take(actors))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", [False, True])
 def test_actors_begin_with_the_weights_of_the_learner_and_take_new_ones(batched: bool) -> None:
     module = cartpole.policy()
@@ -147,6 +148,7 @@ def test_actors_begin_with_the_weights_of_the_learner_and_take_new_ones(batched:
         assert (actors.task.buffers["actions"][one.slot][:, :-1] == 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", [False, True])
 def test_log_probabilities_are_those_of_the_actions(batched: bool) -> None:
     policy = cartpole.policy(lstm=True)
@@ -159,6 +161,7 @@ def test_log_probabilities_are_those_of_the_actions(batched: bool) -> None:
     torch.testing.assert_close(got[:, :-1], batch.log_probs[:, :-1])
 
 
+@pytest.mark.slow
 def test_actors_wait_when_no_rollout_is_free() -> None:
     with running() as actors:
         taken = [take(actors) for _ in range(BUFFERS)]
@@ -170,6 +173,7 @@ def test_actors_wait_when_no_rollout_is_free() -> None:
         assert take(actors).slot == taken[0].slot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", [False, True])
 def test_actors_killed_at_any_time_are_replaced_and_no_rollout_is_lost(batched: bool) -> None:
     chance = random.Random(0)
@@ -191,6 +195,7 @@ def test_actors_killed_at_any_time_are_replaced_and_no_rollout_is_lost(batched: 
         assert actors.restarted == 20
 
 
+@pytest.mark.slow
 def test_a_hung_actor_is_replaced() -> None:
     with running(num_actors=1, hang_seconds=1.0) as actors:
         take_and_give_back(actors)
@@ -204,6 +209,7 @@ def test_a_hung_actor_is_replaced() -> None:
         take_and_give_back(actors)
 
 
+@pytest.mark.slow
 def test_hung_actors_end_when_the_learner_is_killed(tmp_path: Path) -> None:
     program = "import sys, time, pathlib; from functools import partial; from tests.rollout import test_actors as t\n"
     program += "with t.running(make_env=partial(t.stuck, pathlib.Path(sys.argv[1]))): time.sleep(600)"
@@ -222,6 +228,7 @@ def test_hung_actors_end_when_the_learner_is_killed(tmp_path: Path) -> None:
     assert psutil.wait_procs(others, timeout=PATIENCE)[1] == []
 
 
+@pytest.mark.slow
 def test_errors_in_an_actor_reach_the_learner() -> None:
     with running(make_env=unknown) as actors, pytest.raises(UserError, match="there is no such environment"):
         take(actors)
@@ -238,6 +245,7 @@ def test_errors_in_an_actor_reach_the_learner() -> None:
         take(actors)
 
 
+@pytest.mark.slow
 def test_actors_that_were_suspended_with_the_learner_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait_for_long(*arguments: Any) -> Any:
         ready = connection.wait(*arguments)
@@ -272,6 +280,7 @@ def test_a_learner_that_is_asked_to_stop_does_not_wait_for_a_rollout() -> None:
         batches.close()
 
 
+@pytest.mark.slow
 def test_the_seconds_of_waiting_are_those_without_a_free_rollout() -> None:
     with running() as actors:
         taken = [take(actors) for _ in range(BUFFERS)]  # none is free
@@ -298,6 +307,7 @@ def test_statistics_of_the_batches() -> None:
     assert statistics.info == {"x": (2.0, 3)}
 
 
+@pytest.mark.slow
 def test_old_rollouts_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     version = 0
     with running() as actors:
@@ -322,6 +332,7 @@ def test_old_rollouts_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -
             batches.close()
 
 
+@pytest.mark.slow
 def test_an_error_in_a_thread_that_prepares_batches_reaches_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise MemoryError("too large")

@@ -108,6 +108,7 @@ def recording(calls: list[str], regime: str = "drqv2") -> Hooks:
 # The same run, however it is driven
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", REGIMES)
 def test_the_iterator_gives_the_bits_of_the_command_line_and_calls_the_hooks(
     regime: str, wholes: Callable[[str], Path], tmp_path: Path
@@ -123,6 +124,7 @@ def test_the_iterator_gives_the_bits_of_the_command_line_and_calls_the_hooks(
     assert [int(float(row["frame"])) for row in table[1:]] == [epoch.frame for epoch in told]
 
 
+@pytest.mark.slow
 def test_two_runs_take_turns_in_one_process(wholes: Callable[[str], Path], tmp_path: Path) -> None:
     alone = [wholes("drqv2"), wholes("ppo")]
     with opened(tmp_path / "c", "drqv2") as c, opened(tmp_path / "d", "ppo") as d:
@@ -143,6 +145,7 @@ def test_a_run_leaves_the_generators_of_other_code_alone(tmp_path: Path) -> None
         assert torch.equal(torch.rand(2), expected)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_left_is_continued(straight: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         for epoch in run.epochs():
@@ -153,6 +156,7 @@ def test_a_run_that_is_left_is_continued(straight: Path, tmp_path: Path) -> None
     assert summary.epochs == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_is_left_and_closed_is_resumed_where_it_was(tmp_path: Path) -> None:
     overrides = "drqv2", "snapshot_keep=0", "eval_every_frames=null", "epoch_frames=160"
     with opened(tmp_path / "whole", *overrides) as run:
@@ -186,6 +190,7 @@ def test_a_closed_run_is_told_so(tmp_path: Path) -> None:
     assert (tmp_path / "run/snapshot.pt").exists()
 
 
+@pytest.mark.slow
 def test_an_iterator_of_before_a_reset_says_so(straight: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         older = run.epochs()
@@ -197,6 +202,7 @@ def test_an_iterator_of_before_a_reset_says_so(straight: Path, tmp_path: Path) -
     assert_same(straight, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_stopped_run_is_continued_in_the_same_process(straight: Path, tmp_path: Path) -> None:
 
     def kill(step: int) -> None:
@@ -219,6 +225,7 @@ def test_an_iterator_whose_run_another_one_continues_says_so(tmp_path: Path) -> 
             next(older)
 
 
+@pytest.mark.slow
 def test_only_the_runs_own_time_counts(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         for _ in run.epochs():
@@ -238,6 +245,7 @@ def test_runs_are_closed_in_any_order_and_signals_work_again(tmp_path: Path) -> 
     assert [signal.getsignal(number) for number in SIGNALS] == handlers
 
 
+@pytest.mark.slow
 def test_a_signal_stops_a_run_at_a_safe_point(straight: Path, tmp_path: Path) -> None:
 
     def kill(step: int) -> None:
@@ -261,6 +269,7 @@ def test_a_directory_has_one_run_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", REGIMES)
 def test_a_start_that_fails_leaves_nothing_open(regime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def alive() -> int:
@@ -281,6 +290,7 @@ def test_a_start_that_fails_leaves_nothing_open(regime: str, tmp_path: Path, mon
     assert alive() == before
 
 
+@pytest.mark.slow
 def test_reset_begins_anew(straight: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         next(run.epochs())
@@ -291,6 +301,7 @@ def test_reset_begins_anew(straight: Path, tmp_path: Path) -> None:
     assert_same(straight, tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", REGIMES)
 def test_resuming_restores_what_epochs_tell(regime: str, tmp_path: Path) -> None:
     with opened(tmp_path / "whole", regime) as run:
@@ -344,11 +355,13 @@ def followed(run: BaseWorkspace, regime: str) -> list[EpochStats]:
     return told
 
 
+@pytest.mark.slow
 def test_hooks_are_called_in_the_documented_order_with_actors(tmp_path: Path) -> None:
     with opened(tmp_path / "run", "impala", "deterministic=false") as run:
         followed(run, "impala")
 
 
+@pytest.mark.slow
 def test_hooks_get_what_they_are_for(tmp_path: Path) -> None:
     got: dict[str, list[Any]] = {name: [] for name in ("start", "step", "episode", "checkpoint", "before")}
 
@@ -413,6 +426,7 @@ def test_the_statistics_of_an_epoch(tmp_path: Path) -> None:
     json.dumps(asdict(summary))
 
 
+@pytest.mark.slow
 def test_what_a_hook_raises_ends_the_run_after_a_snapshot(straight: Path, tmp_path: Path) -> None:
     for name, at in (("on_step", 100), ("before_eval", 2), ("stop", 2)):
         calls = iter(range(1000))
@@ -448,6 +462,7 @@ def test_transform_reward_must_return_rewards(regime: str, wrong: Any, tmp_path:
         run.train(Hooks(transform_reward=wrong))
 
 
+@pytest.mark.slow
 def test_hooks_that_are_never_called_are_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "offline", "offline") as run, pytest.raises(UserError, match="regime=offline"):
         run.train(Hooks(transform_reward=lambda rewards: rewards))
@@ -494,6 +509,7 @@ def test_a_stop_hook_ends_the_run(regime: str, tmp_path: Path) -> None:
     assert saved["step"] == told[-1].env_step < run.num_frames // run.action_repeat
 
 
+@pytest.mark.slow
 def test_stop_return_ends_the_run_for_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # An episode of Long has a return of 55.
     done = command_line(tmp_path / "run", *TASKS, tasks(LONG), "stop_return=55")
@@ -547,6 +563,7 @@ def test_a_training_return_of_several_tasks_is_that_of_the_learnt_ones(tmp_path:
     assert set(trained[1].metrics) >= {"episode_reward/Long-v0", "episode_reward/Short-v0", "duration"}
 
 
+@pytest.mark.slow
 def test_the_best_evaluation_is_a_strict_increase_of_the_score(tmp_path: Path) -> None:
     scores, best = iter([1.0, 1.0, 3.0, 2.0]), list[int]()
     with opened(tmp_path / "run", "drqv2", "save_best=true") as run:
@@ -568,6 +585,7 @@ def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
 # Keys
 
 
+@pytest.mark.slow
 def test_evaluations_can_be_left_out(tmp_path: Path) -> None:
     with opened(tmp_path / "run", "drqv2", "eval_every_frames=null", "epoch_frames=200") as run:
         told = list(run.epochs())
@@ -578,6 +596,7 @@ def test_evaluations_can_be_left_out(tmp_path: Path) -> None:
     assert [row["frame"] for row in rows(tmp_path / "other", "eval")] == ["160", "320", "480"]
 
 
+@pytest.mark.slow
 def test_an_epoch_may_be_shorter_than_the_interval_of_evaluations(tmp_path: Path) -> None:
     with opened(tmp_path / "run", "drqv2", "epoch_frames=100", "eval_every_frames=200") as run:
         told = list(run.epochs())
@@ -659,6 +678,7 @@ def test_compose_takes_values_of_any_kind(tmp_path: Path) -> None:
     assert (cfg.seed, cfg.agent.lr, cfg.agent.hidden_dim, cfg.agent_dir) == (7, 1e-3, 8, str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_need_the_weights_that_it_began_with(tmp_path: Path) -> None:
     command_line(tmp_path / "other", *PPO)
     weights = tmp_path / "weights.pt"
