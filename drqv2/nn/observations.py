@@ -1,4 +1,4 @@
-"""Observations as networks get them: one tensor, or a dict of tensors by the names of their parts; and their encoder."""
+"""Observations as networks get them: one tensor, or a dict of tensors by the names of their parts; their encoder."""
 
 from __future__ import annotations
 
@@ -33,6 +33,21 @@ def rows(obs: Any) -> int:
     return len(parts(obs)[0])
 
 
+def names(shapes: Shapes) -> tuple[str, ...]:
+    """Return the names of the parts of an observation by its shapes; none where it is no dict."""
+    return tuple(shapes) if isinstance(shapes, Mapping) else ()
+
+
+def batched(obs: Any) -> Any:
+    """Return a batch of one observation."""
+    return each(lambda part: part[None], obs)
+
+
+def to_device(obs: Any, device: torch.device | str) -> Any:
+    """Return an observation of arrays as tensors on a device."""
+    return each(lambda part: torch.as_tensor(part, device=device), obs)
+
+
 def has_images(shapes: Shapes) -> bool:
     """Return whether an observation is an image or has one among its parts."""
     return any(len(shape) == 3 for shape in parts(shapes))
@@ -41,8 +56,8 @@ def has_images(shapes: Shapes) -> bool:
 class PartsEncoder(nn.Module):
     """Encodes a dict of observations: each image by its own network, all vectors, joined, by one; features are joined.
 
-    What follows sums over thousands of an image's features and a few hundred of the vectors'. These are scaled such that
-    both have the same share in an orthogonal layer's first outputs.
+    What follows sums over thousands of an image's features and a few hundred of the vectors'. These are scaled such
+    that both have the same share in an orthogonal layer's first outputs.
 
     Args:
         shapes: of the parts, images (C, H, W) and vectors (N,).
@@ -83,4 +98,4 @@ class PartsEncoder(nn.Module):
 def _attribute(name: str) -> str:
     """Return the name of a part as that of a module, in which there are no dots and nothing that a ModuleDict has."""
     name = name.replace(".", "_")
-    return name + "_" if hasattr(nn.ModuleDict, name) else name
+    return name + "_" if hasattr(nn.ModuleDict(), name) else name
