@@ -22,10 +22,9 @@ def are_published(agent: Any, heads: Sequence[type[nn.Module]]) -> bool:
     """
     modules = (agent.encoder, agent.aug, agent.actor, agent.critic, agent.critic_target)
     kinds = [type(module) for module in modules]
-    known = [Encoder, RandomShiftsAug], [StateEncoder, nn.Identity], [PartsEncoder, RandomShiftsAug]
-    return (
-        kinds in [[*pair, *heads] for pair in known] and _own_parts(agent.encoder) and not any(map(is_hooked, modules))
-    )
+    pairs = [Encoder, RandomShiftsAug], [StateEncoder, nn.Identity], [PartsEncoder, RandomShiftsAug]
+    known = kinds in [[*pair, *heads] for pair in pairs] and _own_parts(agent.encoder)
+    return known and not any(map(is_hooked, modules))
 
 
 def are_own(agent: Any) -> bool:
