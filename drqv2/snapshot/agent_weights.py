@@ -99,7 +99,7 @@ def init_weights(agent: Agent, path: Path, parts: Sequence[str] | None = None) -
             "init_parts=[NAME] takes parts of the agent alone."
         ) from e
     what = "the agent's weights" if parts is None else f"the weights of {', '.join(parts)}"
-    but = f", but {left}" if left else ""
+    but = f", but not {', '.join(left)}" if left else ""
     print(f"loaded {what} from {path}{but}; everything else starts from scratch")
 
 
@@ -131,7 +131,7 @@ def weights(state: State) -> dict[str, Any]:
     return tensors
 
 
-def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | None = None) -> str:
+def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | None = None) -> list[str]:
     """Restore what `weights` returned, and nothing else; warn of what the agent has no counterpart for.
 
     Of encoders of dicts, the networks are taken that fit, see `drqv2.snapshot.shared_parts`.
@@ -142,7 +142,7 @@ def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | 
         parts: dotted names of the only parts to restore; None for all.
 
     Returns:
-        what is left out of encoders of dicts, in words; the empty text if that is nothing.
+        what is left out of encoders of dicts, each with the reason.
 
     Raises:
         RuntimeError: it does not fit, or part of a network is missing.
@@ -162,10 +162,10 @@ def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | 
         own, saved = (_of_parts(own, parts, "the agent"), _of_parts(saved, parts, "the file"))
     if saved.get("kind") == "stateful":
         agent_state.restore(agent, saved, agent.device)
-        return ""
-    left = [f"not {network}" for part in parts or () for network in shared_parts.take(part, own, saved)]
-    if parts is not None and not own:
-        return ", ".join(left)
+        return []
+    left = [network for part in parts or () for network in shared_parts.take(part, own, saved)]
+    if parts and not own:
+        return left
     shared = sorted(own.keys() & saved.keys())
     if not shared:
         raise RuntimeError("no network of the snapshot is in the agent")
@@ -178,7 +178,7 @@ def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | 
             raise RuntimeError(f"{name} has shape {shapes[0]} in the file and {shapes[1]} in the agent")
         own[name].copy_(saved[name])
     agent_state.warn_of_lost(sorted(saved.keys() - own.keys()))
-    return ", ".join(left)
+    return left
 
 
 def _of_parts(tensors: dict[str, Any], parts: Sequence[str], where: str) -> dict[str, Any]:

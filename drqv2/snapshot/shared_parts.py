@@ -2,7 +2,8 @@
 
 An encoder of dicts has a network for each image and one for the joined vectors, see `PartsEncoder` in
 `drqv2.nn.observations`, under the names `of_image.NAME` and `of_vectors`. An encoder of one image or vector is such a
-network itself. An agent may have layers of its own around them, the rest, which are taken as a whole or not at all.
+network itself. That of vectors fits if it takes as many numbers. An agent may have layers of its own around the
+networks, the rest, which are taken as a whole or not at all.
 """
 
 from __future__ import annotations
