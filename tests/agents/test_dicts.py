@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from dm_env import StepType, specs
 from torch import Tensor
 
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.agents.multitask import MultiTaskAgent
 from drqv2.agents.offline import BCAgent, CQLAgent, DrQV2BCAgent
 from drqv2.agents.spq import SPQAgent
+from drqv2.envs.wrappers import ExtendedTimeStep
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.deterministic import OfParts
 from drqv2.nn.networks import Encoder
 from drqv2.nn.observations import PartsEncoder
 from drqv2.snapshot import agent_state
+from replay_buffer import ReplayBufferStorage, make_replay_loader
 
 B, A, LR, TAU, STD = 5, 2, 0.01, 0.1, 0.2
 SHAPES = {"pixels": (6, 20, 20), "wrist": (3, 16, 17), "goal": (2,), "state": (3,)}
@@ -303,6 +306,70 @@ def test_a_snapshot_keeps_the_shifts_of_an_agent(tmp_path: Path) -> None:
         agent.update(iter([batch(2)]), 0)
     assert all(torch.equal(a, b) for a, b in zip(first.encoder.parameters(), second.encoder.parameters(), strict=True))
     assert torch.equal(first.aug.draw(observations(0))["wrist"], second.aug.draw(observations(0))["wrist"])
+
+
+# --- a replay of dicts ----------------------------------------------------------------------------------------------
+
+PARTS = {"pixels": (6, 32, 32), "arm.wrist": (2, 31, 31), "goal": (2,)}  # two frames of each image
+
+
+def stored(folder: Path, episodes: int = 4, length: int = 6) -> ReplayBufferStorage:
+    """Episodes in which the parts of a time step say which one it is."""
+    seen = {name: specs.Array(shape, np.uint8 if len(shape) == 3 else np.float32) for name, shape in PARTS.items()}
+    numbers = [specs.Array((1,), np.float32, name) for name in ("reward", "discount")]
+    storage = ReplayBufferStorage((seen, specs.Array((A,), np.float32, "action"), *numbers), folder, 100, frame_stack=2)
+    for episode in range(episodes):
+        for t in range(length + 1):
+            frames = [10 * episode + max(t - 1, 0), 10 * episode + t]
+            images = {
+                name: np.repeat(np.uint8(frames), shape[0] // 2)[:, None, None] * np.ones(shape[1:], np.uint8)
+                for name, shape in PARTS.items()
+                if len(shape) == 3
+            }
+            obs = {**images, "goal": np.array([episode, t], np.float32)}
+            step_type = [StepType.FIRST, StepType.MID, StepType.LAST][(t > 0) + (t == length)]
+            action = np.full(A, 0.1 * t, np.float32)
+            storage.add(ExtendedTimeStep(step_type, float(t), 1.0, obs, action))
+    return storage
+
+
+PLACES: dict[str, dict[str, Any]] = {
+    "disk": {},
+    "workers": {"num_workers": 2},
+    "device": {"replay_device": "cpu"},
+    "fading": {"fading": 0.9},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", [DrQV2Agent, SPQAgent])
+def test_agents_learn_from_a_replay_of_dicts(kind: Any, place: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"horizon": 3, "frame_stack": 2, "model_warmup": 1} if kind is SPQAgent else {}
+    agent = kind(PARTS, (A,), "cpu", feature_dim=7, hidden_dim=9, num_expl_steps=0, seed=1, **options)
+    own = dict(PLACES[place])
+    workers = own.pop("num_workers", 0)
+    storage = stored(tmp_path)
+    loader = make_replay_loader(
+        tmp_path, 100, 8, workers, True, 3, 0.9, storage=storage, seed=1, frame_stack=2, segment=agent.segment, **own
+    )
+    obs = next(loader)[0]
+    number, t = obs["goal"][:, 0].unbind(-1) if kind is SPQAgent else obs["goal"].unbind(-1)
+    newest = (10 * number + t).long()
+    for name in ("pixels", "arm.wrist"):
+        assert torch.equal(obs[name][:, PARTS[name][0] - 1, 0, 0].long(), newest)
+        frames = 2 + (agent.segment or 0)
+        assert tuple(obs[name].shape) == (8, PARTS[name][0] // 2 * frames, *PARTS[name][1:])
+    if kind is SPQAgent:
+        for i, seen in enumerate(agent._observations(obs)):  # one value in each frame: no shift changes it
+            later = torch.minimum(t + i, torch.tensor(6.0))
+            assert torch.equal(seen["arm.wrist"][:, 1, 0, 0].long(), (10 * number + later).long())
+            assert torch.equal(seen["goal"], torch.stack([number, later], 1))
+    before = {name: p.clone() for name, p in agent.encoder.named_parameters()}
+    for step in (0, 2):
+        agent.update(loader, step)
+    loader.close()
+    assert not any(torch.equal(p, before[name]) for name, p in agent.encoder.named_parameters() if p.ndim > 1)
 
 
 # --- on a GPU -------------------------------------------------------------------------------------------------------
