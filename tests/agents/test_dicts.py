@@ -322,7 +322,7 @@ def stored(folder: Path, episodes: int = 4, length: int = 6) -> ReplayBufferStor
         for t in range(length + 1):
             frames = [10 * episode + max(t - 1, 0), 10 * episode + t]
             images = {
-                name: np.repeat(np.uint8(frames), shape[0] // 2)[:, None, None] * np.ones(shape[1:], np.uint8)
+                name: np.repeat(np.array(frames, np.uint8), shape[0] // 2)[:, None, None] * np.ones(shape[1:], np.uint8)
                 for name, shape in PARTS.items()
                 if len(shape) == 3
             }
