@@ -69,8 +69,8 @@ class Agent(Protocol):
         Args:
             replay_iter: yields batches as long as it is asked: (obs uint8 [B, C, H, W] or float32 [B, N], action
                 float32 [B, A], n-step reward float32 [B, 1], discount float32 [B, 1] with gamma^n in it, next_obs as
-                obs). Observations may be dicts. Images are not augmented. Other batches: see `segment`, `takes_task`; the agents of regime=ppo and
-                regime=impala.
+                obs). Observations may be dicts. Images are not augmented. Other batches: see `segment`, `takes_task`;
+                the agents of regime=ppo and regime=impala.
             step: agent steps so far.
 
         Returns:
