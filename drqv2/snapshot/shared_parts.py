@@ -1,8 +1,8 @@
 """Weights of an encoder of dicts from another encoder: of those networks that fit.
 
 An encoder of dicts has a network for each image and one for the joined vectors, see `PartsEncoder` in
-`drqv2.nn.observations`, under the names `of_image.NAME` and `of_vectors`. An encoder of one image or vector is such a
-network itself. That of vectors fits if it takes as many numbers. An agent may have layers of its own around the
+`drqv2.nn.observations`, under the names `of_image.NAME` and `of_vectors`. An encoder of one image is such a network
+itself. The network of vectors fits if it takes as many numbers. An agent may have layers of its own around these
 networks, the rest, which are taken as a whole or not at all.
 """
 
@@ -53,34 +53,24 @@ def take(part: str, own: dict[str, Any], saved: dict[str, Any]) -> list[str]:
 
 def _networks(part: str, names: Sequence[str], others: Sequence[str]) -> Networks:
     """Return the networks among the tensors of a part, by the names of `others` if only these are of dicts."""
-    if not any(map(_NETWORK.match, names)) and any(map(_NETWORK.match, others)):
-        return _as_in(_networks(part, others, ()), part, names)
+    alias = {name: name for name in names}
+    if not any(map(_NETWORK.match, names)):
+        alias |= _as_an_image(names, others)
     networks: Networks = defaultdict(dict)
     for name in names:
-        found = _NETWORK.match(name)
-        networks[found[0] if found else f"the rest of {part}"][name] = name
+        found = _NETWORK.match(alias[name])
+        networks[found[0] if found else f"the rest of {part}"][alias[name]] = name
     return dict(networks)
 
 
-def _as_in(others: Networks, part: str, names: Sequence[str]) -> Networks:
-    """Return an encoder of one image or vector as the network of others that has the same layers.
-
-    An image's is that of the image `pixels`, or of the only one.
-    """
-    images = [name for name in others if ".of_image." in name]
-    pixels = [name for name in images if name.endswith(".pixels")] or images
-    networks: Networks = {}
-    inner: set[str] = set()
-    for network, tensors in others.items():
-        found = _NETWORK.match(f"{network}.")
-        if found is None:
-            continue
-        own = {network + name.removeprefix(found[1]): name for name in names if name.startswith(f"{found[1]}.")}
-        inner.update(own.values())
-        if own.keys() == tensors.keys() and (network not in images or pixels == [network]):
-            networks[network] = own
-    rest = {name: name for name in names if name not in inner}
-    return networks | ({f"the rest of {part}": rest} if rest else {})
+def _as_an_image(names: Sequence[str], others: Sequence[str]) -> dict[str, str]:
+    """Return the names of an image's encoder's tensors as those of `pixels`, or of the only image, in one of dicts."""
+    found = {match[0]: match[1] for match in map(_NETWORK.match, others) if match and ".of_image." in match[0]}
+    pixels = [network for network in found if network.endswith(".of_image.pixels")] or list(found)
+    if len(pixels) != 1:
+        return {}
+    outer = found[pixels[0]]
+    return {name: pixels[0] + name.removeprefix(outer) for name in names if name.startswith(f"{outer}.")}
 
 
 def _fit(agents: dict[str, str], files: dict[str, str], own: dict[str, Any], saved: dict[str, Any]) -> bool:
@@ -92,5 +82,5 @@ def _fit(agents: dict[str, str], files: dict[str, str], own: dict[str, Any], sav
 
 def _why(network: str, agents: Networks, files: Networks) -> str:
     if network in agents and network in files:
-        return "has another shape in the file"
+        return "does not fit"
     return "not in the file" if network in agents else "not in the agent"
