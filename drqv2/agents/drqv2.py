@@ -64,6 +64,8 @@ class DrQV2Agent(Agent):
             not one vector; or there is no such encoder.
     """
 
+    obs_parts: tuple[str, ...] = ()  # names of an observation's parts, if it is a dict
+
     def __init__(
         self,
         obs_shape: Annotated[Shapes, key(Shape(), "Shape of an observation.", null="the environment's")],
@@ -112,7 +114,7 @@ class DrQV2Agent(Agent):
         self.stddev_clip = stddev_clip
         self.precision = precision
         self.compile = compile
-        self.parts = names(obs_shape)
+        self.obs_parts = names(obs_shape)
         self.encoder: Encoder | StateEncoder | PartsEncoder
         self.aug: Any
         if isinstance(obs_shape, Mapping):
@@ -189,7 +191,7 @@ class DrQV2Agent(Agent):
 
     def deterministic_policy(self) -> torch.nn.Module:
         """Return a module from observations to the mean actions, which shares the agent's weights: for export."""
-        return of_parts(MeanAction(self.encoder, self.actor), self.parts)
+        return of_parts(MeanAction(self.encoder, self.actor), self.obs_parts)
 
     def networks_of(self, task: int) -> ValueNetworks | None:
         """Return the networks that diagnostics call; None if the critic does not learn."""

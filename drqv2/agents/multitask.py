@@ -162,7 +162,7 @@ class MultiTaskAgent(DrQV2Agent):
     def deterministic_policy(self) -> torch.nn.Module:
         """Return a module from observations and tasks to the mean actions, see `DrQV2Agent.deterministic_policy`."""
         policy = MeanActionOfTask(self.encoder, self.actor, self.embedding, self._mask)
-        return of_parts(policy, self.parts)
+        return of_parts(policy, self.obs_parts)
 
     def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
         """Learn from one batch, see `DrQV2Agent.update`; its sixth field is the task's index, int64 [B]."""

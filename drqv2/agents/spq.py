@@ -53,7 +53,7 @@ def normalised(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class LatentEncoder(nn.Module):
-    """Images (C, H, W), vectors (N,) or dicts of them to latents [D], f: z = ELU(LN(h - mean)), h linear in them."""
+    """Images (C, H, W), vectors (N,) or dicts to latents [D], f: features, then z = ELU(LN(h - mean)) of a linear h."""
 
     mean: Tensor
     rate: Tensor
@@ -162,7 +162,7 @@ class SPQAgent(Agent):
         self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
         self.num_expl_steps, self.update_every_steps = num_expl_steps, update_every_steps
         self.stddev_schedule, self.use_tb, self.precision, self.compile = stddev_schedule, use_tb, precision, compile
-        self.parts, self.images, self.frame_stack = names(obs_shape), has_images(obs_shape), frame_stack
+        self.obs_parts, self.images, self.frame_stack = names(obs_shape), has_images(obs_shape), frame_stack
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 
         self.encoder = LatentEncoder(obs_shape, hidden_dim, convolutions, frame_stack).to(self.device)
@@ -212,7 +212,7 @@ class SPQAgent(Agent):
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the actions without noise, which shares the agent's weights."""
-        return of_parts(MeanAction(self.encoder, self.actor), self.parts)
+        return of_parts(MeanAction(self.encoder, self.actor), self.obs_parts)
 
     def networks_of(self, task: int) -> ValueNetworks:
         """Return the networks that diagnostics call."""

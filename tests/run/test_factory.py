@@ -66,7 +66,7 @@ def test_the_shapes_of_a_dict_become_part_of_the_configuration(name: str, kind: 
     cfg = composed(f"agent={name}", "agent.hidden_dim=8")
     agent: Any = of_dicts(cfg)
     assert type(agent) is kind
-    assert agent.parts == ("pixels", "state")
+    assert agent.obs_parts == ("pixels", "state")
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
     assert plain["agent"]["obs_shape"] == LISTS
     stored: Any = OmegaConf.create(OmegaConf.to_yaml(cfg))  # as a resume finds it
