@@ -3,7 +3,7 @@
 Deterministic policy gradients with clipped double Q-learning, n-step returns and exploration noise that shrinks on
 a schedule, on features of a convolutional encoder that learns from the critic's loss alone. What makes it learn
 from pixels is the random shift of every image drawn from replay. It can also learn from state vectors, with a small MLP
-as encoder and without augmentation.
+as encoder and without augmentation, and from dicts of images and vectors.
 
 The code below follows the paper's order. What makes it fast does not change that order: bf16 products under autocast
 (`precision`), features left in the convolutions' memory order, the whole update as one CUDA graph (`compile`, see
@@ -12,7 +12,7 @@ The code below follows the paper's order. What makes it fast does not change tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -29,7 +29,7 @@ from drqv2.errors import UserError
 from drqv2.nn import pixels
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
-from drqv2.nn.deterministic import MeanAction
+from drqv2.nn.deterministic import MeanAction, of_parts
 from drqv2.nn.networks import (
     ENCODERS,
     TRUNK_GAINS,
@@ -38,7 +38,9 @@ from drqv2.nn.networks import (
     Encoder,
     StateEncoder,
     check_shapes,
+    encoder_of_parts,
 )
+from drqv2.nn.observations import Observation, PartsEncoder, Shapes, batched, each, has_images, names, to_device
 
 Metrics = dict[str, Tensor]
 
@@ -47,7 +49,8 @@ class DrQV2Agent(Agent):
     """The DrQ-v2 agent.
 
     Args:
-        obs_shape: (C, H, W) of a uint8 observation, frames stacked along C; or (N,) of a state, float32.
+        obs_shape: (C, H, W) of a uint8 observation, frames stacked along C; (N,) of a state, float32; or a dict of
+            these by the names of an observation's parts.
         action_shape: (A,); actions lie in [-1, 1].
         precision: fp32; or bf16, in which updates multiply in bf16 and keep parameters, normalisation, the last layers,
             losses and optimizers in fp32.
@@ -57,13 +60,15 @@ class DrQV2Agent(Agent):
         others: keys of the configuration, described below.
 
     Raises:
-        UserError: the observation is neither an image nor a vector, the actions are not one vector, or there is no such
-            encoder.
+        UserError: a part of the observation is neither an image nor a vector, or too small an image; the actions are
+            not one vector; or there is no such encoder.
     """
+
+    obs_parts: tuple[str, ...] = ()  # names of an observation's parts, if it is a dict
 
     def __init__(
         self,
-        obs_shape: Annotated[Sequence[int], key(Shape(), "Shape of an observation.", null="the environment's")],
+        obs_shape: Annotated[Shapes, key(Shape(), "Shape of an observation.", null="the environment's")],
         action_shape: Annotated[Sequence[int], key(Shape(), "Shape of an action.", null="the environment's")],
         device: Annotated[torch.device | str, free(Device(), "As device.", follows="device")],
         lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for all networks.", follows="lr")] = 1e-4,
@@ -109,13 +114,16 @@ class DrQV2Agent(Agent):
         self.stddev_clip = stddev_clip
         self.precision = precision
         self.compile = compile
-        self.encoder: Encoder | StateEncoder
+        self.obs_parts = names(obs_shape)
+        self.encoder: Encoder | StateEncoder | PartsEncoder
         self.aug: Any
-        if len(obs_shape) == 3:
+        if isinstance(obs_shape, Mapping):
+            self.encoder, self.aug = encoder_of_parts(obs_shape, encoder).to(device), RandomShiftsAug(pad=4)
+        elif len(obs_shape) == 3:
             self.encoder, self.aug = Encoder(obs_shape, ENCODERS[encoder]).to(device), RandomShiftsAug(pad=4)
         else:
             self.encoder, self.aug = StateEncoder(obs_shape).to(device), torch.nn.Identity()
-        trunk_gain = TRUNK_GAINS[encoder] if len(obs_shape) == 3 else 1.0
+        trunk_gain = TRUNK_GAINS[encoder] if has_images(obs_shape) else 1.0
         sizes = (int(self.encoder.repr_dim), action_shape, feature_dim, hidden_dim, trunk_gain)
         self.actor, self.critic, self.critic_target = (
             module.to(device) for module in self._networks(sizes, critic_layer_norm)
@@ -149,30 +157,30 @@ class DrQV2Agent(Agent):
         for module in (self.encoder, self.actor, self.critic):
             module.train(training)
 
-    def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+    def act(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action.
 
         Args:
-            obs: uint8 [C, H, W], or float32 [N].
+            obs: uint8 [C, H, W], float32 [N], or a dict of these.
             step: agent steps so far.
             eval_mode: True for the mean action, False for exploration.
 
         Returns:
             float32 [A] in [-1, 1].
         """
-        action: np.ndarray = self.act_batch(obs[None], step, eval_mode)[0]
+        action: np.ndarray = self.act_batch(batched(obs), step, eval_mode)[0]
         return action
 
     @torch.no_grad()
-    def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+    def act_batch(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         if self._graphs:
             self._graphed_policy = self._graphed_policy or graphed_policy(self)
-            mean = self._graphed_policy(torch.from_numpy(obs))
+            mean = self._graphed_policy(each(torch.from_numpy, obs))
             stddev = utils.schedule(self.stddev_schedule, step)
             dist = utils.TruncatedNormal(mean, torch.full_like(mean, stddev))
         else:
-            dist = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)), self._stddev(step))
+            dist = self.actor(self.encoder(to_device(obs, self.device)), self._stddev(step))
         if eval_mode:
             action = dist.mean
         elif step < self.num_expl_steps:
@@ -183,7 +191,7 @@ class DrQV2Agent(Agent):
 
     def deterministic_policy(self) -> torch.nn.Module:
         """Return a module from observations to the mean actions, which shares the agent's weights: for export."""
-        return MeanAction(self.encoder, self.actor)
+        return of_parts(MeanAction(self.encoder, self.actor), self.obs_parts)
 
     def networks_of(self, task: int) -> ValueNetworks | None:
         """Return the networks that diagnostics call; None if the critic does not learn."""
@@ -194,7 +202,7 @@ class DrQV2Agent(Agent):
 
         Args:
             replay_iter: yields (obs uint8 [B, C, H, W] or float32 [B, N], action float32 [B, A], n-step reward
-                float32 [B, 1], discount float32 [B, 1] with gamma^n in it, next_obs as obs).
+                float32 [B, 1], discount float32 [B, 1] with gamma^n in it, next_obs as obs); obs may be a dict.
             step: agent steps so far.
 
         Returns:
@@ -211,13 +219,13 @@ class DrQV2Agent(Agent):
         )
         return self._graphed(batch, utils.schedule(self.stddev_schedule, step))
 
-    def _learn_in_graph(self, batch: Sequence[Tensor], stddev: Tensor, step: int) -> Metrics:
+    def _learn_in_graph(self, batch: Sequence[Any], stddev: Tensor, step: int) -> Metrics:
         self.graph_stddev = stddev
         metrics = self._learn(batch, step)
         self.graph_stddev = None
         return metrics
 
-    def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
+    def _learn(self, batch: Sequence[Any], step: int) -> Metrics:
         obs, action, reward, discount, next_obs = batch
         # Both before the convolutions: on a CPU one core shifts, another is free for the environment process.
         ready = self._pixels_ready
@@ -319,11 +327,11 @@ class DrQV2Agent(Agent):
             "actor_ent": dist.entropy().sum(-1).detach().mean(),
         }
 
-    def _shifted(self, obs: Tensor) -> Tensor:
+    def _shifted(self, obs: Observation) -> Any:
         # A replaced `aug` or encoder may rely on floats in the usual memory order, as in the public implementation.
-        return self.aug(obs if fast_paths.are_own(self) else obs.float())
+        return self.aug(obs if fast_paths.are_own(self) else each(Tensor.float, obs))
 
-    def _encode(self, obs: Tensor, ready: bool = False) -> Tensor:
+    def _encode(self, obs: Any, ready: bool = False) -> Any:
         """Return features of images, which may be `ready` as `drqv2.nn.pixels` makes them."""
         if self._maps:
             return self.encoder(obs, as_maps=True, ready=ready)  # [B, 32, h, w]

@@ -10,6 +10,7 @@ from torch import nn
 from drqv2.nn import pixels
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.networks import Encoder, StateEncoder, gives_maps, takes_maps, takes_ready
+from drqv2.nn.observations import PartsEncoder
 
 
 def are_published(agent: Any, heads: Sequence[type[nn.Module]]) -> bool:
@@ -21,14 +22,23 @@ def are_published(agent: Any, heads: Sequence[type[nn.Module]]) -> bool:
     """
     modules = (agent.encoder, agent.aug, agent.actor, agent.critic, agent.critic_target)
     kinds = [type(module) for module in modules]
-    known = kinds in ([Encoder, RandomShiftsAug, *heads], [StateEncoder, nn.Identity, *heads])
+    pairs = [Encoder, RandomShiftsAug], [StateEncoder, nn.Identity], [PartsEncoder, RandomShiftsAug]
+    known = kinds in [[*pair, *heads] for pair in pairs] and _own_parts(agent.encoder)
     return known and not any(map(is_hooked, modules))
 
 
 def are_own(agent: Any) -> bool:
     """Return whether augmentation and encoder of images are this project's, without hooks: both take bytes."""
-    own = type(agent.aug) is RandomShiftsAug and type(agent.encoder) is Encoder
-    return own and not is_hooked(agent.aug) and not is_hooked(agent.encoder)
+    own = type(agent.aug) is RandomShiftsAug and type(agent.encoder) in (Encoder, PartsEncoder)
+    return own and _own_parts(agent.encoder) and not is_hooked(agent.aug) and not is_hooked(agent.encoder)
+
+
+def _own_parts(encoder: nn.Module) -> bool:
+    """Return whether the networks of an encoder of dicts are this project's; of another encoder, True."""
+    if type(encoder) is not PartsEncoder:
+        return True
+    of_vectors = type(encoder.of_vectors) in (StateEncoder, type(None))
+    return of_vectors and all(type(network) is Encoder for network in encoder.of_image.values())
 
 
 def keep_maps(agent: Any) -> bool:

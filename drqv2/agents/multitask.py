@@ -29,7 +29,8 @@ from drqv2.agents.protocol import ValueNetworks
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Int, fixed
 from drqv2.errors import UserError
 from drqv2.nn import categorical
-from drqv2.nn.deterministic import MeanActionOfTask
+from drqv2.nn.deterministic import MeanActionOfTask, of_parts
+from drqv2.nn.observations import batched, rows, to_device
 from drqv2.nn.task_networks import TaskActor, TaskCritic, TaskEmbedding
 from drqv2.utils import extends
 
@@ -139,16 +140,16 @@ class MultiTaskAgent(DrQV2Agent):
         if self._task_dim:  # it learns from the critic's loss, as the encoder does
             self.encoder_opt.add_param_group({"params": list(self.embedding.parameters())})
 
-    def act(self, obs: np.ndarray, step: int, eval_mode: bool, task: int = 0) -> np.ndarray:
+    def act(self, obs: Any, step: int, eval_mode: bool, task: int = 0) -> np.ndarray:
         """Choose an action, see `DrQV2Agent.act`; `task` is the task's index."""
-        action: np.ndarray = self.act_batch(obs[None], step, eval_mode, [task])[0]
+        action: np.ndarray = self.act_batch(batched(obs), step, eval_mode, [task])[0]
         return action
 
     @torch.no_grad()
-    def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool, task: Sequence[int] | None = None) -> np.ndarray:
+    def act_batch(self, obs: Any, step: int, eval_mode: bool, task: Sequence[int] | None = None) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...], of tasks [B]. Returns float32 [B, A]."""
-        tasks = torch.as_tensor(task if task is not None else [0] * len(obs), device=self.device)
-        features = self.encoder(torch.as_tensor(obs, device=self.device))
+        tasks = torch.as_tensor(task if task is not None else [0] * rows(obs), device=self.device)
+        features = self.encoder(to_device(obs, self.device))
         dist = self._policy(features, self.embedding(tasks), tasks, step)
         if eval_mode:
             action = dist.mean
@@ -160,7 +161,8 @@ class MultiTaskAgent(DrQV2Agent):
 
     def deterministic_policy(self) -> torch.nn.Module:
         """Return a module from observations and tasks to the mean actions, see `DrQV2Agent.deterministic_policy`."""
-        return MeanActionOfTask(self.encoder, self.actor, self.embedding, self._mask)
+        policy = MeanActionOfTask(self.encoder, self.actor, self.embedding, self._mask)
+        return of_parts(policy, self.obs_parts)
 
     def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
         """Learn from one batch, see `DrQV2Agent.update`; its sixth field is the task's index, int64 [B]."""

@@ -64,7 +64,7 @@ class BCAgent(DrQV2Agent):
         """Return None: there are no values to diagnose."""
         return None
 
-    def _learn(self, batch: Sequence[Tensor], step: int) -> Metrics:
+    def _learn(self, batch: Sequence[Any], step: int) -> Metrics:
         obs, action, *_ = batch
         obs = self._shifted(obs)
         with self._autocast():

@@ -29,6 +29,7 @@ class Agent(Protocol):
         segment: None: batches are of transitions, see `update`. H: they are of segments of so many transitions,
             (obs, action, reward, discount, mask). Images are uint8 [B, (frame_stack + H) * C, h, w], of which channels
             i * C to (i + frame_stack) * C are the observation i steps after the first; states float32 [B, H + 1, N].
+            Observations may be dicts of both.
             Actions are float32 [B, H, A]; reward, discount with gamma in it, and mask float32 [B, H]. The mask is 0
             after the end of an episode, where the last frame and transition are repeated.
         takes_task: whether `act` and `act_batch` take the argument `task`, the task's index or that of each
@@ -53,7 +54,7 @@ class Agent(Protocol):
         """Choose an action, without gradients.
 
         Args:
-            obs: uint8 [C, H, W], frames stacked along C; or float32 [N].
+            obs: uint8 [C, H, W], frames stacked along C; float32 [N]; or a dict of these.
             step: agent steps so far.
             eval_mode: without exploration.
 
@@ -68,8 +69,8 @@ class Agent(Protocol):
         Args:
             replay_iter: yields batches as long as it is asked: (obs uint8 [B, C, H, W] or float32 [B, N], action
                 float32 [B, A], n-step reward float32 [B, 1], discount float32 [B, 1] with gamma^n in it, next_obs as
-                obs). Images are not augmented. Other batches: see `segment`, `takes_task`; the agents of regime=ppo and
-                regime=impala.
+                obs). Observations may be dicts. Images are not augmented. Other batches: see `segment`, `takes_task`;
+                the agents of regime=ppo and regime=impala.
             step: agent steps so far.
 
         Returns:

@@ -19,8 +19,9 @@ several steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -36,9 +37,10 @@ from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
 from drqv2.nn.convolutions import check_name, pixel_convolutions
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
-from drqv2.nn.deterministic import MeanAction
+from drqv2.nn.deterministic import MeanAction, of_parts
 from drqv2.nn.networks import Actor, Critic, check_shapes
 from drqv2.nn.noise import HeldNoise
+from drqv2.nn.observations import PartsEncoder, Shapes, batched, each, has_images, names, to_device
 from drqv2.nn.optimizers import minimise
 from drqv2.nn.returns import segment_returns
 
@@ -51,31 +53,38 @@ def normalised(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class LatentEncoder(nn.Module):
-    """Images (C, H, W) or vectors (N,) to latents [D], f: their features, then z = ELU(LN(h - mean)) of a linear h."""
+    """Images (C, H, W), vectors (N,) or dicts to latents [D], f: features, then z = ELU(LN(h - mean)) of a linear h."""
 
     mean: Tensor
     rate: Tensor
 
-    def __init__(self, obs_shape: Sequence[int], dim: int, convolutions: str, frames: int) -> None:
+    def __init__(self, obs_shape: Shapes, dim: int, convolutions: str, frames: int) -> None:
         super().__init__()
-        self.images = len(obs_shape) == 3
-        if self.images:
-            self.body = pixel_convolutions(obs_shape, convolutions, frames, "agent.convolutions")
+
+        def of_image(shape: Sequence[int]) -> nn.Module:
+            return pixel_convolutions(shape, convolutions, frames, "agent.convolutions")
+
+        if isinstance(obs_shape, Mapping):
+            self.body: nn.Module = PartsEncoder(obs_shape, of_image, lambda size: normalised(size, dim))
         else:
-            self.body = normalised(obs_shape[0], dim)
-        features = self.body(torch.zeros(1, *obs_shape)).numel()
+            self.body = of_image(obs_shape) if len(obs_shape) == 3 else normalised(obs_shape[0], dim)
+        features = self.body(each(lambda shape: torch.zeros(1, *shape), obs_shape)).numel()
         self.linear, self.norm = nn.Linear(features, dim), nn.LayerNorm(dim)
         self.register_buffer("mean", torch.zeros(dim))  # of h: that of the first batch, then 0.02 of the way to others'
         self.register_buffer("rate", torch.ones(()))
 
-    def forward(self, obs: Tensor, track: bool = False) -> Tensor:
+    def forward(self, obs: Any, track: bool = False) -> Tensor:
         """Return latents [B, D] of observations [B, ...]; with `track`, the mean follows this batch."""
-        obs = obs.contiguous(memory_format=torch.channels_last) if self.images else obs
+        obs = each(_channels_last, obs)
         h = self.linear(self.body(obs).flatten(1)).to(self.mean.dtype)
         if track:
             self.mean.lerp_(h.detach().mean(0), self.rate)
             self.rate.fill_(0.02)
         return F.elu(self.norm(h - self.mean))
+
+
+def _channels_last(obs: Tensor) -> Tensor:
+    return obs.contiguous(memory_format=torch.channels_last) if obs.ndim == 4 else obs
 
 
 class Model(nn.Module):
@@ -95,7 +104,7 @@ class Model(nn.Module):
 
 
 class SPQAgent(Agent):
-    """Self-predictive Q-learning from images or vectors, see the head of this file.
+    """Self-predictive Q-learning from images, vectors or dicts of them, see the head of this file.
 
     Args:
         obs_shape, action_shape, precision, compile, seed: as those of `DrQV2Agent`; bf16 for the encoder's products
@@ -113,7 +122,7 @@ class SPQAgent(Agent):
 
     def __init__(
         self,
-        obs_shape: Annotated[Sequence[int], key(Shape(), "Shape of an observation.", null="the environment's")],
+        obs_shape: Annotated[Shapes, key(Shape(), "Shape of an observation.", null="the environment's")],
         action_shape: Annotated[Sequence[int], key(Shape(), "Shape of an action.", null="the environment's")],
         device: Annotated[torch.device | str, free(Device(), "As device.", follows="device")],
         lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for actor and critic.", follows="lr")] = 3e-4,
@@ -153,7 +162,7 @@ class SPQAgent(Agent):
         self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
         self.num_expl_steps, self.update_every_steps = num_expl_steps, update_every_steps
         self.stddev_schedule, self.use_tb, self.precision, self.compile = stddev_schedule, use_tb, precision, compile
-        self.images, self.stacked, self.frame = len(obs_shape) == 3, obs_shape[0], obs_shape[0] // frame_stack
+        self.obs_parts, self.images, self.frame_stack = names(obs_shape), has_images(obs_shape), frame_stack
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 
         self.encoder = LatentEncoder(obs_shape, hidden_dim, convolutions, frame_stack).to(self.device)
@@ -182,12 +191,12 @@ class SPQAgent(Agent):
         for module in (self.encoder, self.model, self.actor, self.critic):
             module.train(training)
 
-    def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+    def act(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action; arguments and result are those of `DrQV2Agent.act`."""
-        return np.asarray(self.act_batch(obs[None], step, eval_mode)[0])
+        return np.asarray(self.act_batch(batched(obs), step, eval_mode)[0])
 
     @torch.no_grad()
-    def act_batch(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+    def act_batch(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         random = not eval_mode and step < self.num_expl_steps
         noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
@@ -195,15 +204,15 @@ class SPQAgent(Agent):
             return noise.cpu().numpy()
         if self._graphs:
             self._graphed_policy = self._graphed_policy or graphed_policy(self)
-            mean = self._graphed_policy(torch.from_numpy(obs))
+            mean = self._graphed_policy(each(torch.from_numpy, obs))
         else:
-            mean = self.actor(self.encoder(torch.as_tensor(obs, device=self.device)), 0.0).mean
+            mean = self.actor(self.encoder(to_device(obs, self.device)), 0.0).mean
         action = mean + utils.schedule(self.stddev_schedule, step) * noise
         return action.clamp(-1, 1).cpu().numpy()
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the actions without noise, which shares the agent's weights."""
-        return MeanAction(self.encoder, self.actor)
+        return of_parts(MeanAction(self.encoder, self.actor), self.obs_parts)
 
     def networks_of(self, task: int) -> ValueNetworks:
         """Return the networks that diagnostics call."""
@@ -212,8 +221,8 @@ class SPQAgent(Agent):
     def update(self, replay_iter: Iterator[Any], step: int) -> Metrics:
         """Learn from one batch, every `update_every_steps` agent steps, and return metrics; see `DrQV2Agent.update`.
 
-        `replay_iter` yields segments: obs uint8 [B, C + H * channels, h, w] or float32 [B, H + 1, N], action float32
-        [B, H, A], reward, discount with gamma in it and mask, float32 [B, H].
+        `replay_iter` yields segments: obs uint8 [B, C + H * channels, h, w], float32 [B, H + 1, N] or a dict of these,
+        action float32 [B, H, A], reward, discount with gamma in it and mask, float32 [B, H].
         """
         if step % self.update_every_steps != 0:
             return {}
@@ -234,7 +243,7 @@ class SPQAgent(Agent):
         hooked = any(is_hooked(value) for value in vars(self).values() if isinstance(value, nn.Module))
         return self.compile and self.device.type == "cuda" and type(self) is SPQAgent and not hooked
 
-    def _learn(self, batch: Sequence[Tensor]) -> Metrics:
+    def _learn(self, batch: Sequence[Any]) -> Metrics:
         _, action, reward, discount, mask = batch
         metrics, latent, last = self.update_model(*batch)
         metrics |= self.update_critic(latent, action[:, 0], *segment_returns(reward, discount, mask), last)
@@ -243,7 +252,7 @@ class SPQAgent(Agent):
         return {name: value.detach().mean() for name, value in metrics.items()} if self.use_tb else {}
 
     def update_model(
-        self, obs: Tensor, action: Tensor, reward: Tensor, discount: Tensor, mask: Tensor
+        self, obs: Any, action: Tensor, reward: Tensor, discount: Tensor, mask: Tensor
     ) -> tuple[Metrics, Tensor, Tensor]:
         """Fit encoder and model to a batch, as `update` draws it: minimise L_m.
 
@@ -302,17 +311,23 @@ class SPQAgent(Agent):
         """Return the policy's actions with clipped noise, [B, A]."""
         return self.actor(latent, 0.2).sample(clip=0.3, generator=self.update_generator)
 
-    def _observations(self, obs: Tensor) -> Sequence[Tensor]:
+    def _observations(self, obs: Any) -> Sequence[Any]:
         """Return a segment's H + 1 observations, [B, ...]: the first with a random shift, the others with another."""
+        first, *later = (each(partial(self._after, i), obs) for i in range(self.segment + 1))
         if not self.images:
-            return obs.unbind(1)
-        begins = (i * self.frame for i in range(self.segment + 1))
-        first, *later = (obs[:, begin : begin + self.stacked] for begin in begins)
-        shifts = self.aug.draw(obs), self.aug.draw(obs)
-        return [self.aug(first, shifts[0]), *(self.aug(stack, shifts[1]) for stack in later)]
+            return [first, *later]
+        shifts = self.aug.draw(first), self.aug.draw(first)
+        return [self.aug(first, shifts[0]), *(self.aug(seen, shifts[1]) for seen in later)]
+
+    def _after(self, steps: int, part: Tensor) -> Tensor:
+        """Return what a segment has of an image or a vector so many steps after its first observation."""
+        if part.ndim < 4:
+            return part[:, steps]
+        channels = part.shape[1] // (self.frame_stack + self.segment)  # of a frame
+        return part[:, steps * channels : (steps + self.frame_stack) * channels]
 
     @torch.no_grad()
-    def _targets(self, later: Sequence[Tensor]) -> Tensor:
+    def _targets(self, later: Sequence[Any]) -> Tensor:
         """Return the target encoder's latents of the observations 1 ... H steps after the first, [H, B, D]."""
         with self._autocast():
             return torch.stack([self.encoder_target(obs) for obs in later])

@@ -40,7 +40,7 @@ def with_bases(folder: str, name: str) -> list[Any]:
 
 
 def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Return a nested configuration's values by dotted name."""
-    if not isinstance(node, dict) or (prefix and not node):
+    """Return a nested configuration's values by dotted name; the shapes of an observation's parts are one value."""
+    if not isinstance(node, dict) or (prefix and not node) or prefix == "agent.obs_shape.":
         return {prefix[:-1]: node}
     return {name: leaf for key, value in node.items() for name, leaf in leaves(value, f"{prefix}{key}.").items()}

@@ -124,11 +124,18 @@ def _resolved(cfg: DictConfig) -> Any:
     unknown: dict[str, Any] = {}
     if isinstance(agent, DictConfig):
         unknown = {name: None for name in _LENGTHS if name in agent and agent.get(name) is None}
-        known.agent.update({name: [1] * _LENGTHS[name] for name in unknown})
+        known.agent.update({name: _stand_in(name, agent) for name in unknown})
     plain: Any = OmegaConf.to_container(known, resolve=True)
     if unknown:
         plain["agent"].update(unknown)
     return plain
+
+
+def _stand_in(name: str, agent: DictConfig) -> Any:
+    """Return numbers in place of a shape, or of the shapes of the parts of an observation to which keys refer."""
+    numbers = [1] * _LENGTHS[name]
+    parts = re.findall(rf"\$\{{agent\.{name}\.([^.\[}}]+)", OmegaConf.to_yaml(agent))
+    return dict.fromkeys(parts, numbers) or numbers
 
 
 def label(env_id: str | None, task_name: str, tasks: str | Sequence[str] | None = None) -> str:

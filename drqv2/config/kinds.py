@@ -303,12 +303,16 @@ class Schedule(Kind):
 
 
 class Shape(Kind):
-    """The shape of an array. The environment defines it; configurations leave it unset (null, or the public `???`)."""
+    """The shape of an array, or shapes by the names of an observation's parts.
+
+    The environment defines it; configurations leave it unset (null, or the public `???`).
+    """
 
     allowed = "unset"
 
-    def check(self, value: Any) -> list[int] | tuple[int, ...]:
-        _require(isinstance(value, list | tuple) and all(type(n) is int and n > 0 for n in value))
+    def check(self, value: Any) -> Any:
+        for shape in value.values() if isinstance(value, dict) and value else [value]:
+            _require(isinstance(shape, list | tuple) and all(type(n) is int and n > 0 for n in shape))
         return value
 
 

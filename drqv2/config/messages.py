@@ -47,6 +47,9 @@ def _omegaconf(error: OmegaConfBaseException, known: Iterable[str]) -> str:
         return not_set(missing[1])
     quoted = re.search(r"'([^']+)'", reason)
     where = f"{error.full_key}: " if error.full_key else ""
+    if quoted and quoted[1].startswith("agent.obs_shape["):
+        advice = "observations are dicts; refer to the shape of a part, as in ${agent.obs_shape.NAME[0]}"
+        return f"{where}there is no {quoted[1]}: {advice}"
     return where + reason + (did_you_mean(quoted[1], known) if quoted else "")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import warnings
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from drqv2.agents.protocol import Agent, EstimatesValues, ValueNetworks, attributes_of
-from drqv2.utils import eval_mode
+from drqv2.utils import eval_mode, to_torch
 
 MAX_OBSERVATIONS = 64
 DORMANT_BELOW = 0.025  # of the layer's mean activation; Sokar et al., arXiv 2302.12902, definition 3.1
@@ -37,8 +38,8 @@ def diagnose(
     Args:
         agent: one that is not `EstimatesValues` has no such statistics. If it calls its networks in another way than
             DrQ-v2, a warning says so.
-        episode: as in its file: `frame` uint8 [T + 1, C, H, W] or `observation` [T + 1, ...], `action` [T + 1, A],
-            `reward` and `discount` float32 [T + 1, 1].
+        episode: as in its file: `frame` uint8 [T + 1, C, H, W] or `observation` [T + 1, ...], of a dict `frame.KEY` and
+            `observation.KEY`; `action` [T + 1, A], `reward` and `discount` float32 [T + 1, 1].
         frame_stack: frames in one observation.
         discount: gamma of an agent step.
         device: where the agent lives.
@@ -74,8 +75,7 @@ def _statistics(
 ) -> dict[str, float]:
     length = len(episode["reward"]) - 1
     steps = np.unique(np.linspace(0, length, num=min(MAX_OBSERVATIONS, length) + 1).astype(int))  # the last is T
-    obs = torch.as_tensor(_observations(episode, steps, frame_stack), device=device)
-    taken = torch.as_tensor(episode["action"][steps[:-1] + 1], device=device)
+    obs, taken = to_torch([_observations(episode, steps, frame_stack), episode["action"][steps[:-1] + 1]], device)
 
     activations: list[Tensor] = []
     with ExitStack() as hooks:
@@ -105,10 +105,15 @@ def _statistics(
     return figures
 
 
-def _observations(episode: dict[str, np.ndarray], steps: np.ndarray, frame_stack: int) -> np.ndarray:
+def _observations(episode: dict[str, np.ndarray], steps: np.ndarray, frame_stack: int) -> Any:
     """Return the observations of agent steps [N]: images as stacks of the stored frames, anything else as stored."""
-    if "frame" not in episode:
-        return episode["observation"][steps]
     stacks = np.maximum(steps[:, None] + np.arange(1 - frame_stack, 1), 0)  # [N, frame_stack]
-    frames = episode["frame"][stacks]  # [N, frame_stack, C, H, W]
-    return frames.reshape(len(steps), -1, *frames.shape[3:])
+    found: dict[str, np.ndarray] = {}
+    for name, array in episode.items():
+        kind, _, key = name.partition(".")
+        if kind == "frame":
+            frames = array[stacks]  # [N, frame_stack, C, H, W]
+            found[key] = frames.reshape(len(steps), -1, *frames.shape[3:])
+        elif kind == "observation":
+            found[key] = array[steps]
+    return found.get("", found)  # one array has no key

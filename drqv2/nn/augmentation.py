@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import cv2
 import numpy as np
 import torch
@@ -12,7 +15,8 @@ class RandomShiftsAug(nn.Module):
     """Shift each image of a batch by up to `pad` pixels along each axis, repeating its border.
 
     The paper's code interpolates at whole-pixel offsets, which selects pixels: here they are selected directly, so
-    that uint8 images stay uint8. All channels (the stacked frames) of a sample share one shift.
+    that uint8 images stay uint8. All channels (the stacked frames) of a sample share one shift. Observations may be
+    dicts: each of their images has its own shift, and vectors stay as they are.
 
     Args:
         pad: greatest shift, pixels; less than the side of the images.
@@ -26,16 +30,20 @@ class RandomShiftsAug(nn.Module):
         self.pad = pad
         self.generator: torch.Generator | None = None
 
-    def draw(self, x: Tensor) -> Tensor:
-        """Return a random shift for each image of `x`: rows and columns, int64 [2, B]."""
+    def draw(self, x: Any) -> Any:
+        """Return a random shift for each image of `x`: rows and columns, int64 [2, B]; by name, of a dict's."""
+        if isinstance(x, Mapping):
+            return {name: self.draw(part) for name, part in x.items() if part.ndim == 4}
         return torch.randint(-self.pad, self.pad + 1, (2, len(x)), device=x.device, generator=self.generator)
 
-    def forward(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Return shifted copies of `x`, [B, C, H, W] of any dtype, with the same shape and dtype.
+    def forward(self, x: Any, shift: Any = None) -> Any:
+        """Return shifted copies of `x`, [B, C, H, W] of any dtype, with the same shape and dtype; or of a dict's.
 
         Without a `shift`, as `draw` returns it, a new one is drawn.
         """
         shift = self.draw(x) if shift is None else shift
+        if isinstance(x, Mapping):
+            return {name: self(part, shift[name]) if name in shift else part for name, part in x.items()}
         if x.device.type == "cpu" and x.dtype == torch.uint8:
             return _shifted_by_slices(x, shift)
         return _shifted_by_gather(x, shift)

@@ -8,16 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from drqv2.nn.observations import Observation, each, parts, rows
+
 GraphedUpdate = Callable[..., dict[str, Tensor]]  # of (batch, stddev)
-GraphedPolicy = Callable[[Tensor], Tensor]
+GraphedPolicy = Callable[[Observation], Tensor]
 
 _WARM_UP = 3  # calls on a side stream before the capture, as torch.cuda.graph requires
 
 
 def graphed_update(
     agent: object,
-    learn: Callable[[Sequence[Tensor], Tensor], dict[str, Tensor]],
-    batch: Sequence[Tensor],
+    learn: Callable[[Sequence[Any], Tensor], dict[str, Tensor]],
+    batch: Sequence[Observation],
     generators: Iterable[torch.Generator | None],
 ) -> GraphedUpdate:
     """Capture an agent's update and return a function that replays it.
@@ -31,33 +33,38 @@ def graphed_update(
     Args:
         agent: on a CUDA device, with capturable optimizers.
         learn: what is captured: an update with a batch and that standard deviation, [], which returns metrics.
-        batch: an example with the shapes of all later ones.
+        batch: an example with the shapes of all later ones; observations may be dicts.
         generators: those that the update draws from; None is torch's global one.
 
     Returns:
         A function of (batch, stddev) that performs one update and returns its metrics. It is a plain function, so that
         snapshots skip it.
     """
-    static = [x.clone() for x in batch]
-    stddev = torch.zeros((), device=static[0].device)
+    static = [each(torch.clone, x) for x in batch]
+    device = parts(static[0])[0].device
+    stddev = torch.zeros((), device=device)
     own = [generator for generator in generators if generator is not None]
     before = {key: tensor.clone() for key, tensor in _changing(agent).items()}
     draws = [generator.get_state() for generator in own]
-    with torch.random.fork_rng([static[0].device]):  # modules without a generator draw from the global one
+    with torch.random.fork_rng([device]):  # modules without a generator draw from the global one
         graph, metrics = _record(lambda: learn(static, stddev), own)
     for key, tensor in _changing(agent).items():
         tensor.copy_(before[key] if key in before else torch.zeros_like(tensor))  # optimizers begin with zeros
     for generator, state in zip(own, draws, strict=True):
         generator.set_state(state)
 
-    def replay(batch: Sequence[Tensor], std: float = 0.0) -> dict[str, Tensor]:
-        for buffer, new in zip(static, batch, strict=True):
-            buffer.copy_(new, non_blocking=True)
+    def replay(batch: Sequence[Observation], std: float = 0.0) -> dict[str, Tensor]:
+        for buffers, new in zip(static, batch, strict=True):
+            each(_fill, buffers, new)
         stddev.fill_(std)
         graph.replay()
         return {name: value.clone() for name, value in metrics.items()}  # the next replay overwrites them
 
     return replay
+
+
+def _fill(buffer: Tensor, new: Tensor) -> None:
+    buffer.copy_(new, non_blocking=True)
 
 
 def _changing(agent: object) -> dict[tuple[Any, str], Tensor]:
@@ -78,18 +85,19 @@ def graphed_policy(agent: Any) -> GraphedPolicy:
         agent: on a CUDA device, with `encoder` and `actor`.
 
     Returns:
-        A function of observations, [N, ...] on any device, that returns the means [N, A]. The next call
-        overwrites them.
+        A function of observations, [N, ...] on any device, or dicts of them, that returns the means [N, A]. The next
+        call overwrites them.
     """
-    graphs: dict[int, tuple[Tensor, Tensor, torch.cuda.CUDAGraph]] = {}
+    graphs: dict[int, tuple[Observation, Tensor, torch.cuda.CUDAGraph]] = {}
 
-    def means(obs: Tensor) -> Tensor:
-        if len(obs) not in graphs:
-            static = obs.to(agent.device, copy=True)
+    def means(obs: Observation) -> Tensor:
+        size = rows(obs)
+        if size not in graphs:
+            static = each(lambda x: x.to(agent.device, copy=True), obs)
             graph, mean = _record(lambda: agent.actor(agent.encoder(static), 1.0).mean, [])
-            graphs[len(obs)] = static, mean, graph
-        static, mean, graph = graphs[len(obs)]
-        static.copy_(obs, non_blocking=True)
+            graphs[size] = static, mean, graph
+        static, mean, graph = graphs[size]
+        each(_fill, static, obs)
         graph.replay()
         return mean
 

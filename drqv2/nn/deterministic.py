@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+
+
+class OfParts(nn.Module):
+    """A policy of dicts, with their parts as arguments.
+
+    Args:
+        policy: its first argument is an observation; others may follow, which `inputs` names.
+        parts: names of the observation's parts.
+
+    Attributes:
+        inputs: names of the arguments of `forward`: the parts, then the policy's other ones.
+    """
+
+    def __init__(self, policy: nn.Module, parts: Sequence[str]) -> None:
+        super().__init__()
+        others: Sequence[str] = getattr(policy, "inputs", ("obs",))[1:]
+        self.policy, self.parts, self.inputs = policy, tuple(parts), (*parts, *others)
+
+    def forward(self, *given: Tensor) -> Any:
+        """Return what the policy returns for the parts, images uint8 [B, C, H, W] and vectors float32 [B, N]."""
+        obs = dict(zip(self.parts, given, strict=False))
+        return self.policy(obs, *given[len(obs) :])
+
+
+def of_parts(policy: nn.Module, parts: Sequence[str]) -> nn.Module:
+    """Return a policy for export: with its observation's parts as arguments, if there are any."""
+    return OfParts(policy, parts) if parts else policy
 
 
 class MeanAction(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from drqv2.errors import UserError
 from drqv2.nn.conv_relu import conv_relu
+from drqv2.nn.convolutions import check_side
+from drqv2.nn.observations import PartsEncoder, Shapes, parts
 from drqv2.utils import TruncatedNormal, weight_init
 
 # (kernel size, stride) of each convolution, by the name of the encoder. The strided one multiplies an eighth as often
@@ -82,12 +84,29 @@ class StateEncoder(nn.Module):
         return features
 
 
-def check_shapes(agent: str, obs_shape: Sequence[int], action_shape: Sequence[int]) -> None:
-    """Raise a `UserError` unless observations are images or vectors, and actions one vector."""
+def encoder_of_parts(shapes: Mapping[str, Sequence[int]], name: str) -> PartsEncoder:
+    """Return an encoder of dicts: an `Encoder` for each image, a `StateEncoder` for the joined vectors.
+
+    Args:
+        shapes: of the parts.
+        name: a key of `ENCODERS`.
+
+    Raises:
+        UserError: an image is too small.
+    """
+    for shape in shapes.values():
+        if len(shape) == 3:
+            check_side(shape, ENCODERS[name], f"agent.encoder={name}")
+    return PartsEncoder(shapes, lambda shape: Encoder(shape, ENCODERS[name]), lambda size: StateEncoder((size,)))
+
+
+def check_shapes(agent: str, obs_shape: Shapes, action_shape: Sequence[int]) -> None:
+    """Raise a `UserError` unless observations are images, vectors or dicts of them, and actions one vector."""
     if len(action_shape) != 1:
         raise UserError(f"{agent} needs continuous actions: action_shape={tuple(action_shape)} must be one vector")
-    if len(obs_shape) not in (1, 3):
-        raise UserError(f"{agent} observes images or vectors: obs_shape={tuple(obs_shape)} must be (C, H, W) or (N,)")
+    for shape in parts(obs_shape):
+        if len(shape) not in (1, 3):
+            raise UserError(f"{agent} observes images or vectors: obs_shape={tuple(shape)} must be (C, H, W) or (N,)")
 
 
 def centred(obs: Tensor) -> Tensor:

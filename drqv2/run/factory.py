@@ -16,11 +16,13 @@ import torch
 from dm_env import specs
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from drqv2 import envs, utils
 from drqv2.agents.loading import make_agent as agent_from
 from drqv2.agents.protocol import Agent
 from drqv2.config.cfgs import leaves
+from drqv2.config.messages import explain
 from drqv2.config.schema import find_agent, free_in_a_setting, regime_of
 from drqv2.envs.handles import EnvHandle
 from drqv2.envs.vector import VectorEnv
@@ -88,9 +90,12 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
     Raises:
         UserError: its file or its arguments are wrong, or it learns several tasks and the regime does not.
     """
-    shapes = {"obs_shape": tuple(env.observation_spec().shape), "action_shape": tuple(env.action_spec().shape)}
-    cfg.agent.update({name: list(shape) for name, shape in shapes.items() if name in cfg.agent})
-    node: Any = OmegaConf.to_container(cfg.agent, resolve=True)  # other keys may refer to the shapes
+    shapes = {"obs_shape": _shape(env.observation_spec()), "action_shape": _shape(env.action_spec())}
+    cfg.agent.update({name: shape for name, shape in shapes.items() if name in cfg.agent})
+    try:
+        node: Any = OmegaConf.to_container(cfg.agent, resolve=True)  # other keys may refer to the shapes
+    except OmegaConfBaseException as error:
+        raise UserError(explain(error)) from None
     known = find_agent(str(node["_target_"]))
     if known is not None and known.continuous and np.issubdtype(env.action_spec().dtype, np.integer):
         raise UserError(
@@ -111,6 +116,11 @@ def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device
     if agent.takes_task and "tasks" not in cfg:
         raise UserError(f"{type(agent).__name__} learns several tasks: it needs regime=multitask")
     return agent
+
+
+def _shape(spec: Any) -> Any:
+    """Return the shape of an array; of a dict, the shapes of its parts by name."""
+    return {name: tuple(part.shape) for name, part in spec.items()} if isinstance(spec, Mapping) else tuple(spec.shape)
 
 
 def make_policy(cfg: DictConfig, env: VectorEnv) -> Any:

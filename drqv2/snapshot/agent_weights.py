@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from drqv2.agents.protocol import Agent, attributes_of
 from drqv2.config.formatting import did_you_mean
 from drqv2.errors import UserError
-from drqv2.snapshot import agent_state
+from drqv2.snapshot import agent_state, shared_parts
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.agent_state import State
 
@@ -91,7 +91,7 @@ def init_weights(agent: Agent, path: Path, parts: Sequence[str] | None = None) -
     if "agent" not in saved:
         raise UserError(f"init_from={path}: contains no agent\n{ADVICE}")
     try:
-        restore_weights(agent, weights(saved["agent"]), parts)
+        left = restore_weights(agent, weights(saved["agent"]), parts)
     except RuntimeError as e:
         raise UserError(
             f"init_from={path}: its weights do not fit the agent: {misfit(e)}\n"
@@ -99,7 +99,8 @@ def init_weights(agent: Agent, path: Path, parts: Sequence[str] | None = None) -
             "init_parts=[NAME] takes parts of the agent alone."
         ) from e
     what = "the agent's weights" if parts is None else f"the weights of {', '.join(parts)}"
-    print(f"loaded {what} from {path}; everything else starts from scratch")
+    but = f", but not {', '.join(left)}" if left else ""
+    print(f"loaded {what} from {path}{but}; everything else starts from scratch")
 
 
 def read_export(path: Path) -> tuple[State, dict[str, str]]:
@@ -130,13 +131,18 @@ def weights(state: State) -> dict[str, Any]:
     return tensors
 
 
-def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | None = None) -> None:
+def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | None = None) -> list[str]:
     """Restore what `weights` returned, and nothing else; warn of what the agent has no counterpart for.
+
+    Of encoders of dicts, the networks are taken that fit, see `drqv2.snapshot.shared_parts`.
 
     Args:
         agent: the agent.
         saved: what `weights` returned.
         parts: dotted names of the only parts to restore; None for all.
+
+    Returns:
+        what is left out of encoders of dicts, each with the reason.
 
     Raises:
         RuntimeError: it does not fit, or part of a network is missing.
@@ -155,7 +161,11 @@ def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | 
             )
         own, saved = (_of_parts(own, parts, "the agent"), _of_parts(saved, parts, "the file"))
     if saved.get("kind") == "stateful":
-        return agent_state.restore(agent, saved, agent.device)
+        agent_state.restore(agent, saved, agent.device)
+        return []
+    left = [network for part in parts or () for network in shared_parts.take(part, own, saved)]
+    if parts and not own:
+        return left
     shared = sorted(own.keys() & saved.keys())
     if not shared:
         raise RuntimeError("no network of the snapshot is in the agent")
@@ -167,7 +177,8 @@ def restore_weights(agent: Agent, saved: dict[str, Any], parts: Sequence[str] | 
         if shapes[0] != shapes[1]:
             raise RuntimeError(f"{name} has shape {shapes[0]} in the file and {shapes[1]} in the agent")
         own[name].copy_(saved[name])
-    return agent_state.warn_of_lost(sorted(saved.keys() - own.keys()))
+    agent_state.warn_of_lost(sorted(saved.keys() - own.keys()))
+    return left
 
 
 def _of_parts(tensors: dict[str, Any], parts: Sequence[str], where: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from drqv2.agents.spq import SPQAgent
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.noise import HeldNoise
+from drqv2.nn.observations import Shapes, each
 from drqv2.nn.returns import segment_returns
 from drqv2.snapshot import agent_state
 from drqv2.snapshot.agent_weights import apply
@@ -25,10 +26,11 @@ from tests.compare import assert_equal
 B, H, A, D, GAMMA = 6, 3, 2, 16, 0.9
 LR, MODEL_LR, TAU, INFONCE = 0.01, 0.02, 0.1, 0.3
 IMAGE, STATE = (6, 32, 32), (5,)  # two frames of three channels
+DICT = {"pixels": IMAGE, "wrist": (2, 28, 30), "goal": (2,), "state": STATE}  # two of one channel, and vectors
 Weights = dict[str, Tensor]
 
 
-def make_agent(obs_shape: Sequence[int], **changes: Any) -> SPQAgent:
+def make_agent(obs_shape: Shapes, **changes: Any) -> SPQAgent:
     torch.manual_seed(0)
     arguments: dict[str, Any] = {
         "lr": LR,
@@ -61,18 +63,25 @@ def networks(agent: SPQAgent) -> dict[str, nn.Module]:
     return {name: getattr(agent, name) for name in names}
 
 
-def batch(obs_shape: Sequence[int]) -> tuple[Tensor, ...]:
+def batch(obs_shape: Shapes) -> tuple[Any, ...]:
     """Segments; the second is of an episode that terminated after two steps, the third of one truncated after one."""
     generator = torch.Generator().manual_seed(2)
-    if len(obs_shape) == 3:
-        obs = torch.randint(0, 256, (B, 6 + 3 * H, 32, 32), generator=generator, dtype=torch.uint8).double()
+    if isinstance(obs_shape, Mapping):
+        obs: Any = {name: segments(shape, generator) for name, shape in obs_shape.items()}
     else:
-        obs = torch.randn(B, H + 1, *obs_shape, generator=generator, dtype=torch.float64)
+        obs = segments(obs_shape, generator)
     action = torch.rand(B, H, A, generator=generator, dtype=torch.float64) * 2 - 1
     reward = torch.rand(B, H, generator=generator, dtype=torch.float64) * 3 - 1
     discount, mask = torch.full((B, H), GAMMA, dtype=torch.float64), torch.ones(B, H, dtype=torch.float64)
     discount[1, 1:], mask[1, 2], mask[2, 1:] = 0.0, 0.0, 0.0
     return obs, action, reward, discount, mask
+
+
+def segments(shape: Any, generator: torch.Generator) -> Tensor:
+    if len(shape) == 1:
+        return torch.randn(B, H + 1, *shape, generator=generator, dtype=torch.float64)
+    frames = shape[0] + shape[0] // 2 * H
+    return torch.randint(0, 256, (B, frames, *shape[1:]), generator=generator, dtype=torch.uint8).double()
 
 
 def normalised(x: Tensor, w: Weights, name: str) -> Tensor:
@@ -88,17 +97,25 @@ def elu(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, x.exp() - 1)
 
 
-def f_linear(obs: Tensor, w: Weights) -> Tensor:
+def features(obs: Tensor, w: Weights, body: str) -> Tensor:
     if obs.ndim == 4:
         before, now = (obs.double() / 255 - 0.5).chunk(2, 1)
         x = torch.cat([4 * (now - before), now], 1)
         for layer, stride in ((0, 4), (2, 2), (4, 1)):
-            x = F.conv2d(x, w[f"body.{layer}.weight"], w[f"body.{layer}.bias"], stride).clamp(min=0)
-        return linear(x.flatten(1), w, "linear")
-    return linear(elu(normalised(linear(obs, w, "body.0"), w, "body.1")), w, "linear")
+            x = F.conv2d(x, w[f"{body}.{layer}.weight"], w[f"{body}.{layer}.bias"], stride).clamp(min=0)
+        return x.flatten(1)
+    return elu(normalised(linear(obs, w, f"{body}.0"), w, f"{body}.1"))
 
 
-def f(obs: Tensor, w: Weights, mean: Tensor) -> Tensor:
+def f_linear(obs: Any, w: Weights) -> Tensor:
+    if not isinstance(obs, dict):
+        return linear(features(obs, w, "body"), w, "linear")
+    seen = torch.cat([features(obs[name], w, f"body.of_image.{name}") for name in ("pixels", "wrist")], 1)
+    felt = features(torch.cat([obs["goal"], obs["state"]], 1), w, "body.of_vectors")
+    return linear(torch.cat([seen, (seen.shape[1] / D) ** 0.5 * felt], 1), w, "linear")
+
+
+def f(obs: Any, w: Weights, mean: Tensor) -> Tensor:
     return elu(normalised(f_linear(obs, w) - mean, w, "norm"))
 
 
@@ -128,12 +145,15 @@ def q(latent: Tensor, action: Tensor, w: Weights) -> list[Tensor]:
     return values
 
 
-def observation(obs: Tensor, i: int) -> Tensor:
-    return obs[:, 3 * i : 3 * i + 6] if obs.ndim == 4 else obs[:, i]
+def observation(obs: Any, i: int) -> Any:
+    if isinstance(obs, dict):
+        return {name: observation(part, i) for name, part in obs.items()}
+    channels = obs.shape[1] // (2 + H)
+    return obs[:, channels * i : channels * (i + 2)] if obs.ndim == 4 else obs[:, i]
 
 
 def model_loss(
-    obs: Tensor, action: Tensor, reward: Tensor, mask: Tensor, w: dict[str, Weights], means: tuple[Tensor, Tensor]
+    obs: Any, action: Tensor, reward: Tensor, mask: Tensor, w: dict[str, Weights], means: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     latent = f(observation(obs, 0), w["encoder"], means[0])
     targets = [f(observation(obs, i + 1), w["encoder_target"], means[1]).detach() for i in range(H)]
@@ -162,8 +182,8 @@ def stepped(w: Weights, loss: Tensor, lr: float, decay: float) -> Weights:
     }
 
 
-@pytest.mark.parametrize("obs_shape", [IMAGE, STATE], ids=["images", "states"])
-def test_an_update_is_that_of_its_formulas(obs_shape: Sequence[int]) -> None:
+@pytest.mark.parametrize("obs_shape", [IMAGE, STATE, DICT], ids=["images", "states", "dicts"])
+def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     agent = make_agent(obs_shape)
     w = {
         name: {key: p.detach().clone().requires_grad_() for key, p in module.named_parameters()}
@@ -266,6 +286,25 @@ def test_first_and_later_observations_have_shifts_of_their_own() -> None:
     ]
     assert sum(a != b for a, b in zip(*shifts[:2], strict=True)) > 30
     assert shifts[2:] == [shifts[1]] * (H - 1)
+
+
+def test_each_image_of_a_dict_has_such_shifts_of_its_own() -> None:
+    agent = make_agent(DICT)
+    agent.aug = RandomShiftsAug(4)
+    generator = torch.Generator().manual_seed(4)
+    obs = {name: segments(shape, generator) for name, shape in DICT.items()}
+    agent.aug.generator = torch.Generator().manual_seed(5)
+    seen = agent._observations(obs)
+    draws = torch.Generator().manual_seed(5)
+    shifts = [
+        {name: torch.randint(-4, 5, (2, B), generator=draws) for name in ("pixels", "wrist")}
+        for _ in ("first", "later")
+    ]
+    for i, views in enumerate(seen):
+        for name, part in observation(obs, i).items():
+            wanted = part if part.ndim == 2 else RandomShiftsAug(4)(part, shifts[min(i, 1)][name])
+            assert torch.equal(views[name], wanted)
+    assert not torch.equal(shifts[0]["pixels"], shifts[0]["wrist"])
 
 
 def test_bf16_learns_nearly_the_same() -> None:
@@ -401,15 +440,16 @@ def test_the_arm_whose_encoder_learns_from_the_critic(monkeypatch: pytest.Monkey
     torch.testing.assert_close(own.model.state_dict(), plain.model.state_dict())
 
 
-def float_batch(obs_shape: Sequence[int]) -> list[Tensor]:
+def float_batch(obs_shape: Shapes) -> list[Any]:
     """Return `batch` in the types that the replay gives, on the GPU."""
     obs, *others = batch(obs_shape)
-    return [part.cuda() for part in (obs.byte() if len(obs_shape) == 3 else obs.float(), *map(Tensor.float, others))]
+    seen = each(lambda part: (part.byte() if part.ndim == 4 else part.float()).cuda(), obs)
+    return [seen, *(part.float().cuda() for part in others)]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("obs_shape", [IMAGE, STATE])
-def test_a_graph_does_what_single_kernels_do_and_continues_after_a_restore(obs_shape: Sequence[int]) -> None:
+@pytest.mark.parametrize("obs_shape", [IMAGE, STATE, DICT])
+def test_a_graph_does_what_single_kernels_do_and_continues_after_a_restore(obs_shape: Shapes) -> None:
     sizes: Any = {"hidden_dim": D, "feature_dim": 7, "embed_dim": 4, "frame_stack": 2, "convolutions": "patch"}
 
     def agent_on_gpu(compile: bool) -> SPQAgent:
@@ -431,7 +471,7 @@ def test_a_graph_does_what_single_kernels_do_and_continues_after_a_restore(obs_s
     for name, tensor in graphed.critic.state_dict().items():
         assert torch.equal(tensor, restored.critic.state_dict()[name])
     draws = [agent_state.capture(agent)["children"]["update_generator"] for agent in (eager, graphed, restored)]
-    obs = (data[0][:1, :6] if len(obs_shape) == 3 else data[0][:1, 0]).cpu().numpy()
+    obs = each(lambda part: part[:1].cpu().numpy(), observation(data[0], 0))
     actions = [agent.act_batch(obs, 5000, False) for agent in (eager, graphed, restored)]
     for i in (1, 2):
         assert_equal(draws[0], draws[i])

@@ -24,7 +24,7 @@ def agent() -> DrQV2Agent:
     return make_agent((3 * STACK, 20, 20))
 
 
-def make_agent(obs_shape: tuple[int, ...]) -> DrQV2Agent:
+def make_agent(obs_shape: Any) -> DrQV2Agent:
     torch.manual_seed(0)
     return DrQV2Agent(obs_shape, (2,), "cpu", 1e-3, 5, 16, 0.1, 0, 1, "linear(1.0,0.1,10)", 0.3, use_tb=True)
 
@@ -74,6 +74,24 @@ def test_values_and_returns_of_every_step(length: int, terminated: bool, state: 
     assert figures["q_mean"] == pytest.approx(np.mean(q), rel=1e-4, abs=1e-5)
     assert figures["mc_return_mean"] == pytest.approx(np.mean(returns), rel=1e-4, abs=1e-5)
     assert figures["q_bias"] == pytest.approx(np.mean(q) - np.mean(returns), rel=1e-4, abs=1e-5)
+
+
+def test_an_episode_of_dicts_is_what_its_arrays_are() -> None:
+    shapes = {"pixels": (3 * STACK, 20, 20), "goal.x": (4,), "wrist": (3 * STACK, 16, 16)}
+    agent, data = make_agent(shapes), episode(40)
+    goals = episode(40, state=True)["observation"]
+    frames = data.pop("frame")
+    data |= {"frame.pixels": frames, "frame.wrist": frames[:, :, 2:18, 4:], "observation.goal.x": goals}
+    seen: list[dict[str, torch.Tensor]] = []
+    agent.encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    figures = diagnose(agent, data, STACK, GAMMA, "cpu")
+    assert figures.keys() == {"q_mean", "mc_return_mean", "q_bias", "dormant_share"}
+    (obs,) = seen
+    for t in range(41):
+        stacked = observation({"frame": frames}, t)[0]
+        assert torch.equal(obs["pixels"][t], stacked)
+        assert torch.equal(obs["wrist"][t], stacked[:, 2:18, 4:])
+        np.testing.assert_array_equal(obs["goal.x"][t], goals[t])
 
 
 def test_a_long_episode_is_looked_at_here_and_there(agent: DrQV2Agent) -> None:

@@ -1,0 +1,101 @@
+"""Observations as networks get them: one tensor, or a dict of tensors by the names of their parts; their encoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Observation = Tensor | dict[str, Tensor]
+Shapes = Sequence[int] | Mapping[str, Sequence[int]]
+"""(C, H, W) of images, (N,) of vectors; of a dict, those of its parts."""
+
+T = TypeVar("T")
+
+
+def each(function: Callable[..., Any], obs: Any, *others: Any) -> Any:
+    """Return what a function makes of an observation: of each part, where it is a dict; `others` are like `obs`."""
+    if isinstance(obs, Mapping):
+        return {name: function(part, *(other[name] for other in others)) for name, part in obs.items()}
+    return function(obs, *others)
+
+
+def parts(obs: Mapping[str, T] | T) -> list[T]:
+    """Return the parts of an observation, or of its shapes or specs: a list of one, where it is no dict."""
+    return list(obs.values()) if isinstance(obs, Mapping) else [obs]
+
+
+def rows(obs: Any) -> int:
+    """Return how many observations there are in a batch."""
+    return len(parts(obs)[0])
+
+
+def names(shapes: Shapes) -> tuple[str, ...]:
+    """Return the names of the parts of an observation by its shapes; none where it is no dict."""
+    return tuple(shapes) if isinstance(shapes, Mapping) else ()
+
+
+def batched(obs: Any) -> Any:
+    """Return a batch of one observation."""
+    return each(lambda part: part[None], obs)
+
+
+def to_device(obs: Any, device: torch.device | str) -> Any:
+    """Return an observation of arrays as tensors on a device."""
+    return each(lambda part: torch.as_tensor(part, device=device), obs)
+
+
+def has_images(shapes: Shapes) -> bool:
+    """Return whether an observation is an image or has one among its parts."""
+    return any(len(shape) == 3 for shape in parts(shapes))
+
+
+class PartsEncoder(nn.Module):
+    """Encodes a dict of observations: each image by its own network, all vectors, joined, by one; features are joined.
+
+    What follows sums over thousands of an image's features and a few hundred of the vectors'. These are scaled such
+    that both have the same share in an orthogonal layer's first outputs.
+
+    Args:
+        shapes: of the parts, images (C, H, W) and vectors (N,).
+        image: makes the network of an image from its shape.
+        vector: makes that of the joined vectors, [B, N], from their number N.
+
+    Attributes:
+        images, vectors: names of the parts.
+        repr_dim: features of an observation.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        image: Callable[[Sequence[int]], nn.Module],
+        vector: Callable[[int], nn.Module],
+    ) -> None:
+        super().__init__()
+        self.images = [name for name, shape in shapes.items() if len(shape) == 3]
+        self.vectors = [name for name, shape in shapes.items() if len(shape) == 1]
+        self.of_image = nn.ModuleDict({_attribute(name): image(shapes[name]) for name in self.images})
+        size = sum(shapes[name][0] for name in self.vectors)
+        self.of_vectors = vector(size) if self.vectors else None
+        with torch.no_grad():
+            seen = [self.of_image[_attribute(name)](torch.zeros(1, *shapes[name])).numel() for name in self.images]
+            felt = 0 if self.of_vectors is None else self.of_vectors(torch.zeros(1, size)).numel()
+        self.repr_dim = sum(seen) + felt
+        self.gain = math.sqrt(sum(seen) / felt) if seen and felt else 1.0
+
+    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Return features [B, repr_dim] of images [B, C, H, W] and vectors [B, N]."""
+        features = [self.of_image[_attribute(name)](obs[name]).flatten(1) for name in self.images]
+        if self.of_vectors is not None:
+            features.append(self.gain * self.of_vectors(torch.cat([obs[name] for name in self.vectors], 1)).flatten(1))
+        return torch.cat(features, 1)
+
+
+def _attribute(name: str) -> str:
+    """Return the name of a part as that of a module, in which there are no dots and nothing that a ModuleDict has."""
+    name = name.replace(".", "_")
+    return name + "_" if hasattr(nn.ModuleDict(), name) else name
