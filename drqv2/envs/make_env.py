@@ -145,6 +145,13 @@ def _check_choices(
         raise UserError(f"cameras={[*cameras]}: must be one or several different cameras")
 
 
+def _check_cameras(env: Any, name: str, cameras: Sequence[int | str]) -> None:
+    for camera in cameras:
+        if not hasattr(env, "physics"):
+            raise UserError(f"camera={camera}: {name} is not a MuJoCo simulation of dm_control's; leave it out")
+        check_camera(env.physics, camera, name)
+
+
 def _check_no_image_chosen(name: str, render: str, image_key: str | None, channels: str) -> None:
     """Raise UserError if the image of a dm_control task, which this project draws, is chosen otherwise."""
     if render == "rgb_array":
@@ -225,6 +232,7 @@ def make(
         _check_no_image_chosen(name, render, image_key, channels)
         env, own_camera = load(name, spawn_seed(seed), obs_type, options, max_episode_steps is not None)
         shown = chosen or [own_camera]
+        _check_cameras(env, name, chosen)
         seen = Seen(env.observation_spec(), choice, _names(shown))
         make_cameras = partial(_simulated, env, image_size, shown, seen, render == "fast", own=True)
     else:
@@ -235,13 +243,9 @@ def make(
         spec = declared_spec(env, name)
         with explained(f"{name}: its specs"):
             is_discrete(env.action_spec())  # or the error that they cannot be used
+        if hasattr(env, "physics") or cameras or "camera" not in inspect.signature(factory).parameters:
+            _check_cameras(env, name, chosen)
         seen = Seen(spec, choice, _drawn(env, name, spec, choice, chosen, render))
         make_cameras = partial(_cameras, env, name, image_size, chosen, seen, render == "fast")
-    if chosen and hasattr(env, "physics"):
-        for each in chosen:
-            check_camera(env.physics, each, name)
-    elif chosen and factory is not None and (cameras or "camera" not in inspect.signature(factory).parameters):
-        given = f"camera={camera}" if cameras is None else f"cameras={[*cameras]}"
-        raise UserError(f"{given}: {name} is not a MuJoCo simulation of dm_control's; leave it out")
     own, ends = (seed, stream, index), (max_episode_steps, long_episode, if_long)
     return Environment(env, seen, make_cameras, frame_stack, action_repeat, *own, name, *ends)

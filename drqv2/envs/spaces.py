@@ -46,9 +46,10 @@ class ObservationSpace:
                 found[key] = specs.BoundedArray(part.shape, part.dtype, 0, 1, name)
         if not found:
             raise UserError(
-                f"the environment's observations are {in_a_line(space)}: must be a Box, a discrete space (of up "
-                f"to {_MOST_VALUES:,} values) or a Dict of them\nReturn one, or wrap the environment: gymnasium.wrappers.FlattenObservation (for a vector, that "
-                "in gymnasium.wrappers.vector) makes a Box of most spaces"
+                f"the environment's observations are {in_a_line(space)}: must be a Box, discrete (up to "
+                f"{_MOST_VALUES:,}) or a Dict of such\nReturn one, or wrap the environment: "
+                "gymnasium.wrappers.FlattenObservation (for a vector, that in gymnasium.wrappers.vector) makes a Box "
+                "of most spaces"
             )
         self.left_out = {str(key): type(part).__name__ for key, part in parts.items() if key not in found}
         self.spec: Any = {key: found[key] for key in parts if key in found} if self._is_dict else found[None]

@@ -187,7 +187,7 @@ def test_a_space_that_is_refused_is_shown_in_a_line_with_a_remedy_that_works(spa
         def step(self, action: Any) -> Any:
             return space.sample(), 1.0, False, False, {}
 
-    with pytest.raises(UserError, match="must be a Box, a discrete space .*or a Dict of them\nReturn one") as refusal:
+    with pytest.raises(UserError, match=r"must be a Box, discrete .* or a Dict of such\nReturn one") as refusal:
         envs.make("one", 1, 1, 0, factory=One, obs_type="state")
     assert [len(line) < 300 for line in str(refusal.value).splitlines()] == [True, True]
     with pytest.raises(UserError, match="that in gymnasium"):

@@ -281,7 +281,7 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         (f"{WALKS} +env.mode=DISABLED", "It must be gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP"),
         (f"{WALKS} +env.num_envs=2", "returned 2 environments at once.*\n.*leave env.num_envs out"),
         (f"{WALKS} +env.num_envs=2 obs_type=state", "num_envs=3: vector returned 2\n.*leave env.num_envs"),
-        ("env_id=gymnasium:Blackjack-v1", "must be a Box, a discrete space (of up"),
+        ("env_id=gymnasium:Blackjack-v1", "must be a Box, discrete"),
     ],
 )
 def test_what_cannot_work_is_refused(
