@@ -91,7 +91,7 @@ def _cameras(
     if not cameras:  # dm_control's own pixels wrapper knows which camera the pixels are from
         own = getattr(env, "_render_kwargs", {}).get("camera_id")
         chosen = [] if own is None else [own]
-    hint = "; obs_type=pixels+state adds their numbers" if seen.offered else ""
+    hint = "; obs_type=pixels+state adds their numbers" if state_keys(env.observation_spec()) else ""
     if any(images):
         film: Camera | None = None
         if chosen and hasattr(env, "physics"):
@@ -194,8 +194,8 @@ def make(
         camera: MuJoCo camera, number or name; None for the task's own (2 for quadruped, y-axis for dog, cam1 for lqr,
             front_close for manipulation tasks, else 0). Where the pixels come with the observation it is used for
             videos only.
-        cameras: several of them instead, each a part of the observation, `pixels_CAMERA`; the first films videos. They
-            replace images in the observation.
+        cameras: several of them instead, each a part of the observation, `pixels_CAMERA`, in place of its own images;
+            the first films videos.
         factory: returns your own dm_env.Environment or gymnasium.Env; of task_name, image_size, seed and camera it is
             given those that its signature names. Its pixels are resized to image_size by area averaging; a dm_control
             environment without a pixels observation is rendered.
@@ -217,7 +217,8 @@ def make(
 
     Returns:
         A dm_env.Environment of ExtendedTimeStep: observation uint8 [frame_stack * C, image_size, image_size], newest
-        frame last, or float32 [N]; actions float32 [A] in [-1, 1], or discrete, int64 [] or [A].
+        frame last, or float32 [N], or a dict of such parts; actions float32 [A] in [-1, 1], or discrete, int64 [] or
+        [A].
 
     Raises:
         UserError: unknown task or camera, or an environment that cannot be used. Where there is no OpenGL, the first
