@@ -181,6 +181,7 @@ def _own_vector(cfg: DictConfig, seed: int) -> VectorEnv | None:
         return None
     try:
         _require_unset(cfg, "envs_per_process", "your vector steps its environments itself")
+        _require_unset(cfg, "cameras", "your vector is no MuJoCo simulation of dm_control's")
         _require_single_frames(cfg, "a gymnasium.vector.VectorEnv", "do both in your function")
         vector = GymnasiumVector(made, seed, _choice(cfg), cfg.image_size)
     except BaseException:
