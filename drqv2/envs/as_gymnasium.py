@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -23,28 +23,31 @@ from gymnasium import spaces
 from drqv2.config.dm_control import every_task
 from drqv2.envs import libraries
 from drqv2.envs.make_env import make
+from drqv2.envs.observed import each
 from drqv2.errors import UserError
 
 Info = dict[str, Any]
 
 
-class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
-    """A task as an agent of this project sees it: stacked images or a state vector, repeated actions.
+class DrQV2Env(gymnasium.Env[Any, Any]):
+    """A task as an agent of this project sees it: stacked images, a state vector, or a dict of both; repeated actions.
 
     A reset with a seed begins the same episode each time; without one, each reset begins another episode of the
     environment that the last seed named.
 
     Args:
         task: dm_control's, such as cheetah_run; or another library's, such as gymnasium:CartPole-v1.
-        obs_type: "pixels", observations uint8 [frame_stack * C, image_size, image_size], newest image last; or "state",
-            float32 [N].
+        obs_type: "pixels", observations uint8 [frame_stack * C, image_size, image_size], newest image last; "state",
+            float32 [N]; or "pixels+state", a dict of such parts.
         image_size: height and width, pixels.
         frame_stack: images in one observation.
         action_repeat: environment frames in one step; the reward is their sum.
         channels_last: images as [H, W, frame_stack * C].
         camera: MuJoCo camera, number or name; None for the task's own.
+        cameras: several of them instead, of which the observation is a dict.
         render: "exact", "fast" or "rgb_array", see `drqv2.envs.make`.
         image_key, channels: of another library's images, see `drqv2.envs.make`.
+        observation_parts: names of the only parts of a dict that are seen; None: all.
         episode_steps: truncate episodes after this many steps, in place of the task's own limit.
         options: arguments of the task, or of the other library's own `make`.
         render_mode: "rgb_array", or None.
@@ -68,9 +71,11 @@ class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
         action_repeat: int = 2,
         channels_last: bool = False,
         camera: int | str | None = None,
+        cameras: Sequence[int | str] | None = None,
         render: str = "exact",
         image_key: str | None = None,
         channels: str = "auto",
+        observation_parts: Sequence[str] | None = None,
         episode_steps: int | None = None,
         options: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
@@ -79,7 +84,12 @@ class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
         if render_mode not in (None, "rgb_array"):
             raise UserError(f"render_mode={render_mode!r}: must be 'rgb_array' or None")
         seen: dict[str, Any] = {"obs_type": obs_type, "image_size": image_size, "camera": camera, "render": render}
-        seen |= {"image_key": image_key, "channels": channels}
+        seen |= {
+            "image_key": image_key,
+            "channels": channels,
+            "cameras": cameras,
+            "observation_parts": observation_parts,
+        }
         own: dict[str, Any] = {"options": options}
         if ":" in task:
             own = {"factory": libraries.factory(task, options or {})}
@@ -87,18 +97,15 @@ class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
         self.arguments = seen | {"task": task, "frame_stack": frame_stack, "action_repeat": action_repeat}
         self.arguments |= {"channels_last": channels_last, "episode_steps": episode_steps, "options": options}
         self.render_mode, self._render_size = render_mode, render_size
-        self._channels_last = channels_last and obs_type == "pixels"
+        self._channels_last = channels_last
         if self._env.step_seconds:
             self.metadata = self.metadata | {"render_fps": round(1 / self._env.step_seconds)}
-        shape, dtype = self._env.observation_spec().shape, self._env.observation_spec().dtype
-        if obs_type == "state":
-            self.observation_space = spaces.Box(-np.inf, np.inf, shape, dtype)
-        else:
-            self.observation_space = spaces.Box(0, 255, (*shape[1:], shape[0]) if self._channels_last else shape, dtype)
+        found = each(self._box, self._env.observation_spec())
+        self.observation_space = spaces.Dict(found) if isinstance(found, dict) else found
         self.action_space = _space(self._env.action_spec())
         self._seeded = False
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Begin an episode: the first of the environment that `seed` names, or else the next.
 
         Raises:
@@ -112,7 +119,7 @@ class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
             time_step = self._env.reset()
         return self._shown(time_step), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, Info]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         """Hold an action, float32 [A] in [-1, 1] or discrete, for action_repeat frames.
 
         Returns:
@@ -132,9 +139,18 @@ class DrQV2Env(gymnasium.Env[np.ndarray, Any]):
         """Free the simulation."""
         self._env.close()
 
-    def _shown(self, time_step: Any) -> np.ndarray:
-        observation: np.ndarray = time_step.observation
-        return np.ascontiguousarray(observation.transpose(1, 2, 0)) if self._channels_last else observation
+    def _box(self, spec: specs.Array) -> spaces.Box:
+        if len(spec.shape) == 1:
+            return spaces.Box(-np.inf, np.inf, spec.shape, spec.dtype)
+        shape = (*spec.shape[1:], spec.shape[0]) if self._channels_last else spec.shape
+        return spaces.Box(0, 255, shape, spec.dtype)
+
+    def _shown(self, time_step: Any) -> Any:
+        return each(self._moved, time_step.observation) if self._channels_last else time_step.observation
+
+    @staticmethod
+    def _moved(part: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(part.transpose(1, 2, 0)) if part.ndim == 3 else part
 
 
 def _space(spec: Any) -> spaces.Space[Any]:

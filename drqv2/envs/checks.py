@@ -71,12 +71,9 @@ class CheckedEnvironment(Wrapper):
     def __init__(self, env: dm_env.Environment, name: str) -> None:
         super().__init__(env)
         self.name, self.steps, self.episode = name, 0, "an episode"
-        with explained(f"{name}: observation_spec()"):
-            spec = env.observation_spec()
+        spec = declared_spec(env, name)
         self._is_dict = isinstance(spec, Mapping)
         parts = spec.items() if self._is_dict else [(None, spec)]
-        if not all(hasattr(part, "shape") and hasattr(part, "dtype") for _, part in parts):
-            raise EnvError(f"{name}: its observations are {described(spec)}: must be an array or a dict of arrays")
         self._keys = {key for key, _ in parts}
         self._parts = [_declared(key, part) for key, part in parts if is_numeric(part)]
 
@@ -184,6 +181,22 @@ class CheckedEnvironment(Wrapper):
 
     def _refused(self, what: str) -> EnvError:
         return EnvError(f"{self._where()}: {what}")
+
+
+def declared_spec(env: Any, name: str) -> Any:
+    """Return the spec of an environment's observation: of an array, or a dict of them; `name` is the environment's.
+
+    Raises:
+        EnvError: it is something else.
+    """
+    with explained(f"{name}: observation_spec()"):
+        spec = env.observation_spec()
+    parts = spec.values() if isinstance(spec, Mapping) else [spec]
+    if spec is None:
+        raise UserError(f"{name}: observation_spec() returned None: must be a spec, or a dict of specs")
+    if not all(hasattr(part, "shape") and hasattr(part, "dtype") for part in parts):
+        raise EnvError(f"{name}: its observations are {described(spec)}: must be an array or a dict of arrays")
+    return spec
 
 
 def require_held(values: np.ndarray, what: str, where: Callable[[], str], is_unit_image: bool) -> None:

@@ -13,7 +13,8 @@ from dm_env import specs
 
 from drqv2.envs.cameras import Camera, PhysicsCamera
 from drqv2.envs.checks import CheckedEnvironment, explained
-from drqv2.envs.notices import notice, tell_left_out
+from drqv2.envs.notices import notice
+from drqv2.envs.observed import Seen
 from drqv2.envs.render import require_backend
 from drqv2.envs.wrappers import (
     ActionDTypeWrapper,
@@ -21,9 +22,7 @@ from drqv2.envs.wrappers import (
     ActionScaleWrapper,
     ExtendedTimeStep,
     ExtendedTimeStepWrapper,
-    FrameStackWrapper,
-    PixelsWrapper,
-    StateWrapper,
+    ObservedWrapper,
     Wrapper,
 )
 from drqv2.errors import EnvError, UserError
@@ -73,8 +72,10 @@ class Environment(Wrapper):
 
     Args:
         env: the control environment; its actions are one vector between finite bounds, or (several) discrete ones.
-        make_camera: makes the camera that sees it: at once for pixels, else at the first `render`.
-        frame_stack: frames in one observation; None observes the state vector instead of pixels.
+        seen: what the agent sees of its observation.
+        make_cameras: makes the cameras of the images that the agent sees, at once; where it sees none, one for videos,
+            at the first `render`.
+        frame_stack: frames in one observation of an image.
         action_repeat: environment frames in one agent step.
         seed: the run's seed.
         stream: the stream of random numbers (drqv2.utils).
@@ -94,8 +95,9 @@ class Environment(Wrapper):
     def __init__(
         self,
         env: dm_env.Environment,
-        make_camera: Callable[[], Camera],
-        frame_stack: int | None,
+        seen: Seen,
+        make_cameras: Callable[[], Sequence[Camera]],
+        frame_stack: int,
         action_repeat: int,
         seed: int,
         stream: int,
@@ -107,22 +109,17 @@ class Environment(Wrapper):
     ) -> None:
         self._base: Any = env
         self.name = name or type(env).__name__
-        self._make_camera = make_camera
-        self._pixels: PixelsWrapper | None = None
+        self._make_cameras = make_cameras
         discrete = np.issubdtype(env.action_spec().dtype, np.integer)
         self._checked = CheckedEnvironment(env, self.name)
         typed = ActionDTypeWrapper(self._checked, np.int64 if discrete else np.float32)
         acting: Wrapper = ActionRepeatWrapper(typed, action_repeat)
         if not discrete:
             acting = ActionScaleWrapper(acting)
-        observing: Wrapper
-        if frame_stack is None:
-            observing = StateWrapper(acting)
-            tell_left_out(self.name, observing.left_out, getattr(env, "left_out", {}))
-        else:
-            self._pixels = PixelsWrapper(acting, self._camera)
-            observing = FrameStackWrapper(self._pixels, frame_stack)
-        super().__init__(ExtendedTimeStepWrapper(observing))
+        self._draws = bool(seen.images)
+        self._observing = ObservedWrapper(acting, seen, self._cameras if self._draws else (), frame_stack)
+        seen.tell(self.name, self._observing.observation_spec(), getattr(env, "left_out", {}))
+        super().__init__(ExtendedTimeStepWrapper(self._observing))
         spec = self.action_spec()  # continuous actions out of bounds are clipped, not refused
         self._accepted: specs.Array = spec if discrete else specs.Array(spec.shape, spec.dtype, "action")
         self._others: dict[int | str, PhysicsCamera] = {}  # other cameras, for videos
@@ -131,7 +128,7 @@ class Environment(Wrapper):
         self.step_seconds = None if seconds is None else float(seconds) * action_repeat
         self.index = index
         self.episode = -1
-        self._frame_stack = frame_stack or 0
+        self._frame_stack = frame_stack if self._draws else 0
         self._seed = (seed, stream)
         self._seeder = find_seeder(env)
         if self._seeder is None:
@@ -145,8 +142,8 @@ class Environment(Wrapper):
         self._over = True
 
     @functools.cached_property
-    def _camera(self) -> Camera:
-        return self._make_camera()
+    def _cameras(self) -> Sequence[Camera]:
+        return self._make_cameras()
 
     def reset(self) -> ExtendedTimeStep:
         """Start the next episode; the first is number 0."""
@@ -158,7 +155,7 @@ class Environment(Wrapper):
         Raises:
             UserError: there is no OpenGL for pixels.
         """
-        if self._pixels is not None and hasattr(self._base, "physics"):
+        if self._draws and hasattr(self._base, "physics"):
             require_backend()  # only now, see `make`
         self.index, self.episode, self._over = int(index), int(episode), False
         self._actions, self._played = [], 0
@@ -223,7 +220,7 @@ class Environment(Wrapper):
         actions = np.asarray(state["actions"], self.action_spec().dtype)
         unseen = len(actions) - self._frame_stack  # frames up to this one are not in the last observation
         try:
-            self._set_drawing(unseen < 0)
+            self._observing.drawing = unseen < 0
             time_step = self.begin(state["index"], state["episode"])
             self._played = len(actions)  # where max_episode_steps is lower than before, the last of them is the end
             for t, action in enumerate(actions):
@@ -232,15 +229,11 @@ class Environment(Wrapper):
                         f"episode {self.episode} ends after {t} of the {len(actions)} steps that were played: the "
                         "task, action_repeat or seed has changed, or the environment cannot be seeded"
                     )
-                self._set_drawing(t >= unseen)
+                self._observing.drawing = t >= unseen
                 time_step = self.step(action)
         finally:
-            self._set_drawing(True)
+            self._observing.drawing = True
         return time_step
-
-    def _set_drawing(self, drawing: bool) -> None:
-        if self._pixels is not None:
-            self._pixels.drawing = drawing
 
     def render(self, height: int, width: int, camera: int | str | None = None) -> np.ndarray:
         """Return the current frame, uint8 [height, width, 3].
@@ -248,13 +241,13 @@ class Environment(Wrapper):
         Args:
             height: of the picture, pixels.
             width: of the picture, pixels.
-            camera: MuJoCo camera, number or name; None for the environment's own.
+            camera: MuJoCo camera, number or name; None for the environment's own, of several the first.
 
         Raises:
             UserError: there is no such camera, or the environment renders nothing.
         """
         if camera is None:
-            return np.ascontiguousarray(self._camera.render(height, width))
+            return np.ascontiguousarray(self._cameras[0].render(height, width))
         if not hasattr(self._base, "physics"):
             raise UserError(f"camera={camera}: {type(self._base).__name__} is not a MuJoCo simulation")
         if camera not in self._others:

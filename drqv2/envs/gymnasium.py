@@ -12,7 +12,7 @@ from dm_env import TimeStep, specs
 
 from drqv2.envs.checks import as_number, explained, shown
 from drqv2.envs.info import numbers
-from drqv2.envs.spaces import action_spec, observation_specs
+from drqv2.envs.spaces import ObservationSpace, action_spec
 from drqv2.errors import EnvError, UserError
 
 
@@ -20,15 +20,14 @@ class GymnasiumEnvironment(dm_env.Environment):
     """Keeps an end (terminated: discount 0) apart from a time-out (truncated: discount 1).
 
     Args:
-        env: a gymnasium.Env with Box, Discrete or MultiDiscrete actions; its observations are a Box, or a Dict of
-            Boxes, of which anything else is left out.
+        env: a gymnasium.Env with Box, Discrete or MultiDiscrete actions; its observations are an `ObservationSpace`.
 
     Attributes:
         label: its name, for messages.
         render_mode: what `env.render()` returns: pictures if "rgb_array".
         success: what the last step's info says as `success` (or `is_success`); None where it has neither.
         info_numbers: the numbers in the info of the last step; None if there are none.
-        left_out: parts of a Dict that are no Boxes, and what they are.
+        left_out: parts of a Dict that no agent can see, and what they are.
 
     Raises:
         UserError: `env` is no gymnasium.Env, or its observations are others.
@@ -45,7 +44,8 @@ class GymnasiumEnvironment(dm_env.Environment):
         self.success: Any = None
         self.info_numbers: dict[str, float] | None = None
         self.render_mode = env.render_mode
-        self._observation_spec, self.left_out = observation_specs(env.observation_space)
+        self._observed = ObservationSpace(env.observation_space)
+        self.left_out = self._observed.left_out
 
     def seed(self, seed: int) -> None:
         """Seed the next reset."""
@@ -57,7 +57,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
             raise EnvError(f"reset() returned {shown(returned)}: must return (observation, info), info a dict")
         self.success = None
-        return dm_env.restart(self._kept(returned[0]))
+        return dm_env.restart(self._observed(returned[0]))
 
     def step(self, action: np.ndarray) -> TimeStep:
         discrete = isinstance(self._actions, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
@@ -71,18 +71,12 @@ class GymnasiumEnvironment(dm_env.Environment):
             raise EnvError(f"step() returned {shown(info)} as info: must be a dict")
         self.success = info.get("success", info.get("is_success"))
         self.info_numbers = numbers(info)
-        observation = self._kept(observation)
+        observation = self._observed(observation)
         if _flag(terminated, "terminated"):
             return dm_env.termination(reward, observation)
         if _flag(truncated, "truncated"):
             return dm_env.truncation(reward, observation)
         return dm_env.transition(reward, observation)
-
-    def _kept(self, observation: Any) -> Any:
-        """Return an observation without what is left out."""
-        if not self.left_out or not isinstance(observation, Mapping):
-            return observation
-        return {key: value for key, value in observation.items() if key not in self.left_out}
 
     def picture(self) -> np.ndarray:
         """Return what `env.render()` shows, uint8 [H, W, C].
@@ -99,8 +93,8 @@ class GymnasiumEnvironment(dm_env.Environment):
         return image.reshape((*shape, 1)[:3])
 
     def observation_spec(self) -> Any:
-        """Return the spec of the Box of observations, or a dict of specs."""
-        return self._observation_spec
+        """Return the spec of an array, or a dict of specs."""
+        return self._observed.spec
 
     def action_spec(self) -> Any:
         """Return the spec of a Box of actions, or of (several) discrete ones from 0; any other space as it is."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import gymnasium
@@ -19,14 +20,17 @@ from gymnasium.vector import AutoresetMode
 from drqv2.envs.checks import explained, is_within_unit, name_of_factory, offered_arguments, require_held, shown
 from drqv2.envs.gymnasium import GymnasiumEnvironment
 from drqv2.envs.images import NUMERIC, named
-from drqv2.envs.spaces import VectorObservations, action_spec, is_discrete, observation_specs
+from drqv2.envs.observed import Choice, VectorObservations, each
+from drqv2.envs.spaces import ObservationSpace, action_spec, is_discrete
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.envs.vector_returns import (
     as_array,
     close_vector,
     final_observation,
+    final_observations,
     info_of,
     process_deaths_told,
+    put,
     reset_parts,
     row,
     step_parts,
@@ -74,10 +78,10 @@ class GymnasiumVector(VectorEnv):
     the next ones: Gymnasium's environments all step at once, and the agent has not seen these yet.
 
     Args:
-        env: N environments with Box, Discrete or MultiDiscrete actions; observations are a Box or a Dict of Boxes.
+        env: N environments with Box, Discrete or MultiDiscrete actions; observations are an `ObservationSpace`.
         seed: of the first reset: environment i gets seed + i.
-        obs_type: "pixels", the images of the observations; or "state", their other arrays, flattened and joined.
-        image_size, image_key, channels: as of `make`.
+        choice: what the agent sees of observations.
+        image_size: height and width of images.
 
     Raises:
         UserError: the mode is another, or the spaces cannot be used.
@@ -89,10 +93,8 @@ class GymnasiumVector(VectorEnv):
         self,
         env: Any,
         seed: int,
-        obs_type: str,
+        choice: Choice,
         image_size: int,
-        image_key: str | None = None,
-        channels: str = "auto",
     ) -> None:
         self._env, self._label = env, type(env).__name__
         self._seed: int | None = seed % 2**31
@@ -106,15 +108,18 @@ class GymnasiumVector(VectorEnv):
             )
         self._same_step = mode == AutoresetMode.SAME_STEP
         observed, acted = _single_spaces(env)
-        declared, _ = observation_specs(observed)
-        self._seen = VectorObservations(declared, self._label, obs_type, image_key, channels, image_size)
-        self._is_image = obs_type == "pixels"
-        self._declared = {key: declared if key is None else declared[key] for key in self._seen.keys}
+        self._space = ObservationSpace(observed)
+        declared = self._space.spec
+        self._seen = VectorObservations(declared, self._label, choice, image_size)
+        seen = self._seen.seen
+        self._images = {image.key for image in seen.images.values() if image}
+        keys = [*self._images, *chain(*seen.vectors.values())]
+        self._declared = {key: declared if key is None else declared[key] for key in keys}
         self._scale, spec = _scaled(action_spec(acted), getattr(acted, "start", 0))
         super().__init__(env.num_envs, self._seen.spec, spec)
         self._actions = np.zeros((self.num_envs, *spec.shape), spec.dtype)  # the newest of each
         self._rows = np.arange(self.num_envs)  # of the last step
-        self._first: tuple[np.ndarray, np.ndarray] | None = None  # rows and observations that begin episodes
+        self._first: tuple[np.ndarray, Any] | None = None  # rows and observations that begin episodes
         self._over = np.zeros(self.num_envs, bool)
 
     def _reset(self) -> VectorStep:
@@ -142,10 +147,9 @@ class GymnasiumVector(VectorEnv):
             if self._same_step:
                 info = vector_numbers(infos, ~ended)
                 if ended.any():
-                    self._first = rows[ended], seen[ended]
-                    seen[ended] = self._observe(
-                        _stacked([final_observation(infos, i) for i in rows[ended]]), rows[ended]
-                    )
+                    self._first = rows[ended], each(lambda x: x[ended], seen)
+                    last = final_observations(infos, rows[ended])
+                    each(partial(put, ended), seen, self._observe(last, rows[ended]))
                     for key, x in vector_numbers(infos.get("final_info") or {}, ended).items():
                         info[key] = np.where(ended, x, info.get(key, np.nan))
             else:
@@ -156,25 +160,24 @@ class GymnasiumVector(VectorEnv):
         require_finite(step, self._label)
         return step
 
-    def _begun(self, rows: np.ndarray, seen: np.ndarray) -> VectorStep:
+    def _begun(self, rows: np.ndarray, seen: Any) -> VectorStep:
         """Return a step that begins the episodes of some environments."""
         self._rows, none = rows, np.zeros(len(rows), bool)
         step = VectorStep(seen, np.zeros(len(rows), np.float32), none, none, ~none, rows)
         require_finite(step, self._label)
         return step
 
-    def _observe(self, observation: Any, rows: np.ndarray) -> np.ndarray:
-        """Return observations [K, ...] of environments `rows` as one array, a new one: some vectors reuse theirs."""
+    def _observe(self, observation: Any, rows: np.ndarray) -> Any:
+        """Return what the agent sees of environments `rows`, [K, ...], as new arrays: some vectors reuse theirs."""
         parts: Any = {key: self._part(observation, key, len(rows)) for key in self._declared}
-        if self._is_image:
-            ((key, images),) = parts.items()
+        for key, images in ((key, parts[key]) for key in self._images):
             if images.dtype.kind == "f" and not is_within_unit(images):
                 for i, image in zip(rows, images, strict=True):
                     where = partial("{}, environment {}".format, self._label, i)
                     require_held(image, named(key), where, is_unit_image=True)
         with np.errstate(over="ignore"):  # `require_finite` refuses what float32 does not hold
             seen = self._seen(parts.get(None, parts))
-        return seen if seen.base is None else seen.copy()
+        return each(lambda x: x if x.base is None else x.copy(), seen)
 
     def _part(self, observation: Any, key: str | None, rows: int) -> np.ndarray:
         """Return an array of observations, as it was declared; `key` is that of a Dict."""
@@ -182,8 +185,9 @@ class GymnasiumVector(VectorEnv):
             has = f"has {', '.join(observation)}" if isinstance(observation, Mapping) else f"is {shown(observation)}"
             raise EnvError(f"{self._who}{named(key)} is declared and not there: the observation {has}")
         part = as_array(observation if key is None else observation[key], f"{self._who}{named(key)} is")
-        spec = self._declared[key]
-        converted = part.dtype.kind == spec.dtype.kind == "f" or (not self._is_image and part.dtype.kind in NUMERIC)
+        part, spec = self._space.encoded(key, part), self._declared[key]
+        is_image = key in self._images
+        converted = part.dtype.kind == spec.dtype.kind == "f" or (not is_image and part.dtype.kind in NUMERIC)
         if part.shape != (rows, *spec.shape) or not (part.dtype == spec.dtype or converted):
             declared = f"declared {spec.dtype} {[rows, *spec.shape]}"
             raise EnvError(f"{self._who}{named(key)} is {part.dtype} {list(part.shape)}: {declared}")
@@ -274,12 +278,6 @@ def _single_spaces(vector: Any) -> tuple[Any, Any]:
 def _autoreset_mode(vector: Any) -> AutoresetMode | None:
     mode = (vector.metadata or {}).get("autoreset_mode")
     return next((known for known in AutoresetMode if mode in (known, known.value, known.name)), None)
-
-
-def _stacked(rows: list[Any]) -> Any:
-    if isinstance(rows[0], Mapping):
-        return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-    return np.stack(rows)
 
 
 def _scaled(spec: Any, start: Any) -> tuple[Callable[[np.ndarray], np.ndarray], specs.Array]:

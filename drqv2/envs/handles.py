@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from dm_env import specs
 
 from drqv2.envs.episode import Environment
+from drqv2.envs.observed import parts_of
 from drqv2.errors import UserError
 
 Request = tuple[str, tuple[Any, ...]]
@@ -145,10 +146,13 @@ def as_tasks(envs: Sequence[EnvHandle], names: Sequence[str]) -> list[EnvHandle]
     first = envs[0].observation_spec()
     for i, env in enumerate(envs):
         name, seen = names[i // per_task], env.observation_spec()
-        if (seen.shape, seen.dtype) != (first.shape, first.dtype):
+        if _kinds(seen) != _kinds(first):
+            common = [part for part in _kinds(first).items() if part in _kinds(seen).items()]
+            parts = [part for part, _ in common] if isinstance(first, Mapping) else []
+            those = f", observation_parts=[{','.join(parts)}]" if parts else ""
             raise UserError(
                 f"tasks: {names[0]} shows {_shown(first)} and {name} shows {_shown(seen)}: one agent needs the same of "
-                "all; use obs_type=pixels, or tasks of one domain"
+                f"all; use obs_type=pixels{those}, or tasks of one domain"
             )
         action = env.action_spec()
         if np.issubdtype(action.dtype, np.integer) or len(action.shape) != 1:
@@ -157,5 +161,11 @@ def as_tasks(envs: Sequence[EnvHandle], names: Sequence[str]) -> list[EnvHandle]
     return [TaskEnv(env, i // per_task, sizes) for i, env in enumerate(envs)]
 
 
+def _kinds(spec: Any) -> dict[str, Any]:
+    return {part: (one.shape, one.dtype) for part, one in parts_of(spec).items()}
+
+
 def _shown(spec: Any) -> str:
+    if isinstance(spec, Mapping):
+        return ", ".join(f"{part}: {_shown(one)}" for part, one in spec.items())
     return f"images of {list(spec.shape)}" if math.prod(spec.shape) > 10_000 else f"{spec.dtype} {list(spec.shape)}"

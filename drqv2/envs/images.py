@@ -4,7 +4,7 @@ One rule for every environment:
 
 - An image is an array of `uint8` with two to four axes, or of floats between declared bounds of 0 and 1 with three or
   four. Floats are converted to `uint8`.
-- Of a dict, the image is the one called `pixels`, or the only one. Where several could be meant, `image_key` chooses.
+- Of a dict, the image is the one called `pixels`, or else all of them are seen. `image_key` chooses one.
 - Two axes are [H, W]. Of three, the axis of the channels is the first or the last, whichever differs from the other
   two axes, which are equal; or else the smaller one, of at most 16 channels. Where that does not decide, `channels`
   does.
@@ -21,7 +21,7 @@ import numpy as np
 from drqv2.errors import UserError, nearest
 
 NUMERIC = "biuf"  # kinds of dtypes: bool, signed and unsigned integers, floats
-PIXELS = "pixels"
+PIXELS = "pixels"  # what an image is called that is drawn, or the only array of an observation
 MOST_CHANNELS = 16  # of an image whose height and width differ
 FORMAT = "uint8 [height, width, channels], or floats between declared bounds of 0 and 1"
 
@@ -124,33 +124,28 @@ def in_a_line(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def find_image(spec: Any, image_key: str | None = None, channels: str = "auto") -> Image | None:
-    """Return the image that the agent is to see; None where the observation has none.
+def image_keys(spec: Any, image_key: str | None = None, several: bool = False) -> list[Any]:
+    """Return the keys of the images that an agent may see; [None] for an image alone, none where there is no image.
 
     Args:
         spec: of the observation: of an array, or a dict of them.
-        image_key: which part of a dict; None: `pixels`, or the only image.
-        channels: "first", "last" or "auto", see `Image`.
+        image_key: the only part of a dict to be seen; None: `pixels`, or all images.
+        several: all images, even if one is called `pixels`.
 
     Raises:
-        UserError: there is no such part, it is no image, or several could be meant.
+        UserError: there is no such part.
     """
     if not isinstance(spec, Mapping):
         if image_key is not None:
             raise UserError(f"image_key={image_key}: the observation is one array, not a dict; leave it out")
-        return Image(spec, None, channels) if is_image(spec) else None
+        return [None] if is_image(spec) else []
     if image_key is not None and image_key not in spec:
         near = ", ".join(nearest(image_key, spec) or map(str, spec))
         raise UserError(f"image_key={image_key}: the observation has no such part; it has {near}")
+    if image_key is not None:
+        return [image_key]
     images = [key for key, part in spec.items() if is_image(part)]
-    key = image_key or (PIXELS if PIXELS in images else None)
-    if key is None and len(images) > 1:
-        raise UserError(
-            f"the observation has {len(images)} images: {', '.join(images)}\n"
-            "Choose one with image_key=NAME, or use obs_type=state, which leaves them out."
-        )
-    key = key or next(iter(images), None)
-    return None if key is None else Image(spec[key], key, channels)
+    return [PIXELS] if PIXELS in images and not several else images
 
 
 def channels_first(axes: Sequence[int], channels: str = "auto") -> bool | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from drqv2.envs.checks import explained, own_frames
 from drqv2.envs.ids import LIBRARIES, pool_name, split, unknown, uses_envpool
-from drqv2.envs.images import find_image
 from drqv2.envs.make_env import call
+from drqv2.envs.observed import BOTH, Choice
 from drqv2.envs.pool import PoolEnvironment
 from drqv2.envs.render import choose_backend
 from drqv2.errors import EnvError, UserError, not_installed
@@ -67,15 +67,32 @@ def natural_obs_type(
     name: str,
     seed: int,
     image_key: str | None = None,
-    channels: str = "auto",
+    parts: Sequence[str] | None = None,
     render: str = "exact",
+    cameras: Sequence[int | str] | None = None,
 ) -> str:
-    """Return "pixels" if observations have an image, or `render` asks for it, else "state"; raises as `make`."""
+    """Return which obs_type shows all of an environment's observations; raises as `make`.
+
+    Args:
+        factory: makes the environment.
+        name: of the task.
+        seed: the run's.
+        image_key: as of `Choice`.
+        parts: as of `Choice`.
+        render: as of `make`.
+        cameras: as of `make`.
+
+    Returns:
+        "pixels" if there are images, "state" if there are other numbers, "pixels+state" if there are both.
+    """
     choose_backend()
     env = call(factory, task_name=name, image_size=84, seed=spawn_seed(seed), camera=None)
     with explained(f"{name}: observation_spec()"):
-        image = find_image(env.observation_spec(), image_key, channels)
-    drawn = render == "rgb_array" and hasattr(env, "picture")
+        spec, choice = env.observation_spec(), Choice(BOTH, image_key, parts=parts)
+        images, numbers = choice.kept(choice.images(spec)), choice.kept(choice.numbers(spec))
+    drawn = (render == "rgb_array" and hasattr(env, "picture")) or (cameras and hasattr(env, "physics"))
     with suppress(EnvError), explained(f"{name}: close()"):  # the run's own environment reports it, too
         env.close()
-    return "state" if image is None and not drawn else "pixels"
+    if images and numbers:
+        return BOTH
+    return "pixels" if images or drawn else "state"

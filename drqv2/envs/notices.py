@@ -21,16 +21,19 @@ def notice(message: str) -> None:
         _kept.append(message)
 
 
-def tell_left_out(name: str, parts: Iterable[str], others: Mapping[str, str]) -> None:
+def tell_left_out(name: str, parts: Iterable[str], others: Mapping[str, str], offered: Iterable[str] = ()) -> None:
     """Report the parts of a dict of observations that an agent does not see.
 
     Args:
         name: of the environment.
         parts: keys of arrays.
         others: keys of what is no array, and what it is.
+        offered: those of the arrays that obs_type=pixels+state adds.
     """
     if left_out := [*map(str, parts), *(f"{key} ({kind})" for key, kind in others.items())]:
-        notice(f"{name}: left out of the observation: {', '.join(left_out)}")
+        added = ", ".join(map(str, offered))
+        hint = f"; obs_type=pixels+state adds {added}" if added else ""
+        notice(f"{name}: left out of the observation: {', '.join(left_out)}{hint}")
 
 
 def take() -> list[str]:

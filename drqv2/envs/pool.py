@@ -13,8 +13,9 @@ import numpy as np
 from dm_env import TimeStep, specs
 
 from drqv2.envs.ids import LIBRARIES, env_id, split, unknown
-from drqv2.envs.notices import tell_left_out
-from drqv2.envs.spaces import VectorObservations, action_spec, is_discrete, observation_specs
+from drqv2.envs.images import image_keys
+from drqv2.envs.observed import Choice, VectorObservations
+from drqv2.envs.spaces import ObservationSpace, action_spec, is_discrete
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.errors import UserError, not_installed
 
@@ -84,7 +85,7 @@ class PoolVector(VectorEnv):
         batch_size: rows of one `recv`: with fewer than N, `send` and `recv` hand over those environments that are
             ready first, and results differ from run to run. None: all of them.
         num_threads: that step them; 0 leaves that to EnvPool.
-        chosen: obs_type, image_key and channels, see `drqv2.envs.make`; by default images where there are some.
+        choice: what the agent sees of observations; None: images, or the state where there are none.
         options: of `envpool.make` for this name, such as frame_skip.
 
     Raises:
@@ -101,17 +102,19 @@ class PoolVector(VectorEnv):
         seed: int,
         batch_size: int | None = None,
         num_threads: int = 0,
-        chosen: Mapping[str, Any] | None = None,
+        choice: Choice | None = None,
         **options: Any,
     ) -> None:
         sizes = {"batch_size": batch_size or num_envs, "num_threads": num_threads}
         self._pool, observed, acted = _open(name, num_envs, seed, sizes | options)
         label = env_id(name)
-        declared, left_out = observation_specs(observed)
-        self._observations, self._actions = VectorObservations(declared, label, **(chosen or {})), _Actions(acted)
-        arrays = declared if isinstance(declared, Mapping) else []
-        tell_left_out(label, [key for key in arrays if key not in self._observations.keys], left_out)
-        super().__init__(num_envs, self._observations.spec, self._actions.spec)
+        self._space, self._actions = ObservationSpace(observed), _Actions(acted)
+        declared = self._space.spec
+        self._seen = VectorObservations(
+            declared, label, choice or Choice("pixels" if image_keys(declared) else "state")
+        )
+        self._seen.seen.tell(label, self._seen.spec, self._space.left_out)
+        super().__init__(num_envs, self._seen.spec, self._actions.spec)
         self._over, self._label = np.zeros(num_envs, bool), label
         self._rows = np.arange(num_envs)
         self._partial, self._in_flight = sizes["batch_size"] < num_envs, False
@@ -138,7 +141,8 @@ class PoolVector(VectorEnv):
             first, self._over = self._over, ended
         reward = np.where(first, _ZERO, reward.astype(np.float32, copy=False))
         index = rows.astype(np.int64)
-        step = VectorStep(self._observations(observation), reward, terminated, truncated > terminated, first, index)
+        seen = self._seen(self._space(observation))
+        step = VectorStep(seen, reward, terminated, truncated > terminated, first, index)
         require_finite(step, self._label)
         return step
 
@@ -157,7 +161,7 @@ class PoolEnvironment(dm_env.Environment):
 
     Attributes:
         label: its name, for messages.
-        left_out: parts of a dict of observations that are no arrays, and what they are.
+        left_out: parts of a Dict of observations that no agent can see, and what they are.
         render_mode: always "rgb_array": EnvPool draws all of its environments.
         success: whether the last step succeeded, 0 or 1, where it is reported, as by Meta-World's; else None.
 
@@ -173,7 +177,8 @@ class PoolEnvironment(dm_env.Environment):
         self._options = {"num_threads": 1, "render_mode": self.render_mode, **options}
         self._next_seed: int | None = None
         self._pool, observed, acted = _open(name, 1, seed, self._options)
-        self._observation_spec, self.left_out = observation_specs(observed)
+        self._space = ObservationSpace(observed)
+        self.left_out = self._space.left_out
         self._actions = _Actions(acted)
 
     def seed(self, seed: int) -> None:
@@ -200,12 +205,12 @@ class PoolEnvironment(dm_env.Environment):
         return dm_env.truncation(number, seen) if truncated[0] else dm_env.transition(number, seen)
 
     def _observed(self, observation: Any) -> Any:
-        declared = self._observation_spec
-        return {key: observation[key][0] for key in declared} if isinstance(declared, Mapping) else observation[0]
+        declared, seen = self._space.spec, self._space(observation)
+        return {key: seen[key][0] for key in declared} if isinstance(declared, Mapping) else seen[0]
 
     def observation_spec(self) -> Any:
         """Return the spec of an array, or a dict of specs."""
-        return self._observation_spec
+        return self._space.spec
 
     def action_spec(self) -> specs.Array:
         """Return the spec of an action: discrete, several discrete ones, or a vector in [-1, 1]."""

@@ -5,6 +5,7 @@ The pixels are those of dm_control's `physics.render`, which makes a camera and 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from dm_control.mujoco import wrapper
 _FAST = 3 / 8  # of the shadow map's width and height
 _OPAQUE = 0.995  # above this, MuJoCo draws shadows on a thing
 _LEVEL = np.eye(3).ravel()
+_faster: weakref.WeakSet[Any] = weakref.WeakSet()  # models with a smaller shadow map: several cameras may see one
 _PLANE, _GEOM = mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtObj.mjOBJ_GEOM
 
 
@@ -35,7 +37,8 @@ class Scene:
         model = physics.model
         if own:
             model.vis.global_.offwidth = model.vis.global_.offheight = size
-        if fast:
+        if fast and model not in _faster:
+            _faster.add(model)
             model.vis.quality.shadowsize = int(_FAST * model.vis.quality.shadowsize)
         number = model.name2id(camera, "camera") if isinstance(camera, str) else camera
         self._scene = wrapper.MjvScene(model)

@@ -1,41 +1,124 @@
-"""Spaces of Gymnasium as specs of dm_env; and what an agent sees of the observations of many environments at once."""
+"""Spaces of Gymnasium as specs of dm_env: of observations, in which discrete values become one-hot, and of actions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from dm_env import specs
 
-from drqv2.envs.cameras import fit
-from drqv2.envs.images import FORMAT, described, find_image, in_a_line, is_image, state_keys
-from drqv2.errors import UserError
+from drqv2.envs.checks import shown
+from drqv2.envs.images import in_a_line, named
+from drqv2.errors import EnvError, UserError
+
+_MOST_VALUES = 100_000  # of a discrete space, as one-hot vectors
 
 
-def observation_specs(space: Any) -> tuple[Any, dict[str, str]]:
-    """Return the spec of a Box, or those of the Boxes in a Dict; and what else is in it, which is left out.
+class ObservationSpace:
+    """A space of observations: a Box, a discrete space, or a Dict of them.
+
+    Discrete becomes a one-hot vector, MultiDiscrete several of them, joined; MultiBinary stays an array of 0 and 1.
+
+    Args:
+        space: Gymnasium's.
+
+    Attributes:
+        spec: of an array, or a dict of specs.
+        left_out: parts of a Dict that are other spaces, and what they are.
 
     Raises:
-        UserError: there is no Box.
+        UserError: there is no space that can be used.
     """
-    from gymnasium import spaces
 
-    parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
-    boxes = {
-        key: specs.BoundedArray(box.shape, box.dtype, box.low, box.high, key)
-        for key, box in parts.items()
-        if isinstance(box, spaces.Box)
-    }
-    if not boxes:
-        raise UserError(
-            f"the environment's observations are {in_a_line(space)}: must be a Box or a Dict of Boxes\n"
-            "Return one, or wrap the environment: gymnasium.wrappers.FlattenObservation (for a vector, that in "
-            "gymnasium.wrappers.vector) makes a Box of most spaces"
-        )
-    left_out = {key: type(part).__name__ for key, part in parts.items() if key not in boxes}
-    return boxes if isinstance(space, spaces.Dict) else boxes["observation"], left_out
+    def __init__(self, space: Any) -> None:
+        from gymnasium import spaces
+
+        self._is_dict = isinstance(space, spaces.Dict)
+        parts = space.spaces if self._is_dict else {None: space}
+        self._discrete = {key: OneHot(part, key) for key, part in parts.items() if OneHot.takes(part)}
+        found = {key: one.spec for key, one in self._discrete.items()}
+        for key, part in parts.items():
+            name = "observation" if key is None else key
+            if isinstance(part, spaces.Box):
+                found[key] = specs.BoundedArray(part.shape, part.dtype, part.low, part.high, name)
+            elif isinstance(part, spaces.MultiBinary):
+                found[key] = specs.BoundedArray(part.shape, part.dtype, 0, 1, name)
+        if not found:
+            raise UserError(
+                f"the environment's observations are {in_a_line(space)}: must be a Box, discrete (up to "
+                f"{_MOST_VALUES:,}) or a Dict of such\nReturn one, or wrap the environment: "
+                "gymnasium.wrappers.FlattenObservation (for a vector, that in gymnasium.wrappers.vector) makes a Box "
+                "of most spaces"
+            )
+        self.left_out = {str(key): type(part).__name__ for key, part in parts.items() if key not in found}
+        self.spec: Any = {key: found[key] for key in parts if key in found} if self._is_dict else found[None]
+
+    def encoded(self, key: Any, value: Any) -> Any:
+        """Return an array of an observation, or of a batch, as its spec describes it; `key` is that of a Dict or None.
+
+        Raises:
+            EnvError: a value is not in its discrete space.
+        """
+        return self._discrete[key](value) if key in self._discrete else value
+
+    def __call__(self, observation: Any) -> Any:
+        """Return an observation, or a batch, as the spec describes it: without what is left out.
+
+        Raises:
+            EnvError: a value is not in its discrete space.
+        """
+        if not self._is_dict:
+            return self.encoded(None, observation)
+        if not isinstance(observation, Mapping):
+            return observation  # which is refused later, as anything that is not what was declared
+        return {key: self.encoded(key, value) for key, value in observation.items() if key not in self.left_out}
+
+
+class OneHot:
+    """Discrete values as one-hot vectors, joined where there are several.
+
+    Args:
+        space: Gymnasium's Discrete or MultiDiscrete.
+        key: of the values in a Dict; None where they are the observation.
+
+    Attributes:
+        spec: of the vector, float32 [sum of the numbers of values].
+    """
+
+    def __init__(self, space: Any, key: str | None) -> None:
+        self._space, self._key = space, key
+        self._numbers = np.ravel(getattr(space, "nvec", getattr(space, "n", 0)))
+        self._starts, ends = np.ravel(space.start), np.cumsum(self._numbers)
+        self._places = ends - self._numbers  # of the values' first elements in the vector
+        name = "observation" if key is None else key
+        self.spec = specs.BoundedArray((int(ends[-1]),), np.float32, 0, 1, name)
+
+    @staticmethod
+    def takes(space: Any) -> bool:
+        """Return whether a space is discrete, and not too large."""
+        from gymnasium import spaces
+
+        if isinstance(space, spaces.Discrete):
+            return int(space.n) <= _MOST_VALUES
+        return isinstance(space, spaces.MultiDiscrete) and space.nvec.size > 0 and space.nvec.sum() <= _MOST_VALUES
+
+    def __call__(self, value: Any) -> np.ndarray:
+        """Return one-hot vectors, float32 [..., N], of integers [..., *shape of the space].
+
+        Raises:
+            EnvError: a value is not in the space.
+        """
+        shape = self._space.shape
+        values = np.asarray(value)
+        batch = values.shape[: values.ndim - len(shape)]
+        fits = values.dtype.kind in "iu" and values.shape == (*batch, *shape)
+        places = values.reshape(*batch, len(self._numbers)).astype(np.int64) - self._starts if fits else np.array([-1])
+        if not fits or (places < 0).any() or (places >= self._numbers).any():
+            raise EnvError(f"{named(self._key)} is {shown(value)}: declared {in_a_line(self._space)}")
+        vectors = np.zeros((*batch, *self.spec.shape), np.float32)
+        np.put_along_axis(vectors, places + self._places, 1.0, -1)
+        return vectors
 
 
 def action_spec(space: Any) -> Any:
@@ -70,69 +153,3 @@ def is_discrete(spec: Any) -> bool:
     raise UserError(
         f"the environment's actions are {shown}: must be one vector of shape (A,) with finite bounds, or discrete"
     )
-
-
-def state_spec(spec: Any) -> tuple[list[Any], specs.Array]:
-    """Return which arrays of an observation make up the state, see `state_keys`, and its spec: float32 [N].
-
-    Raises:
-        UserError: there are no numbers but images'.
-    """
-    parts, keys = spec if isinstance(spec, Mapping) else {None: spec}, state_keys(spec)
-    size = sum(math.prod(parts[key].shape) for key in keys)
-    if not size:
-        images = any(map(is_image, parts.values()))
-        why = "images only; use obs_type=pixels" if images else "no numbers to learn from"
-        raise UserError(f"obs_type=state: the environment's observations are {described(spec)}: {why}")
-    return keys, specs.Array((size,), np.float32, "observation")
-
-
-class VectorObservations:
-    """Turns observations [N, ...] into one array: images uint8 [N, C, H, W]; or other arrays joined, float32 [N, K].
-
-    Args:
-        declared: spec of one observation: of an array, or a dict of them.
-        name: of the environment, for messages.
-        obs_type: "pixels" or "state"; None for images where there are some.
-        image_key, channels: as of `make`.
-        image_size: height and width of images: others are resized by area averaging. None leaves them as they are.
-
-    Attributes:
-        spec: of what the agent sees of one observation.
-        keys: of the arrays that it is made of; [None] where the observation is one array.
-    """
-
-    def __init__(
-        self,
-        declared: Any,
-        name: str,
-        obs_type: str | None = None,
-        image_key: str | None = None,
-        channels: str = "auto",
-        image_size: int | None = None,
-    ) -> None:
-        self._image = None if obs_type == "state" else find_image(declared, image_key, channels)
-        if self._image is not None:
-            height, width, depth = self._image.shape
-            self._size = (image_size or height, image_size or width)
-            self.spec: specs.Array = specs.BoundedArray((depth, *self._size), np.uint8, 0, 255, "observation")
-            self.keys: list[Any] = [self._image.key]
-        elif obs_type == "pixels":
-            raise UserError(
-                f"obs_type=pixels: the observations of {name} have no image, {FORMAT}: {described(declared)}\n"
-                "Use obs_type=state: what its render() shows is for videos alone."
-            )
-        else:
-            self.keys, self.spec = state_spec(declared)
-
-    def __call__(self, observation: Any) -> np.ndarray:
-        """Return the array of observations, or of a dict of them; it may be the environments' own."""
-        if self._image is not None:
-            images = self._image.read(observation)  # [N, H, W, C]
-            if images.shape[1:3] != self._size:
-                images = np.stack([fit(image, *self._size) for image in images])
-            return np.ascontiguousarray(np.moveaxis(images, -1, 1))
-        if self.keys == [None]:
-            return observation.reshape(len(observation), -1).astype(np.float32, copy=False)
-        flat = [observation[key].reshape(len(observation[key]), -1) for key in self.keys]
-        return np.concatenate(flat, 1, dtype=np.float32)

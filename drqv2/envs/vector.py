@@ -15,8 +15,10 @@ import numpy as np
 
 from drqv2.envs.episode import IF_LONG
 from drqv2.envs.handles import EnvHandle
+from drqv2.envs.images import named
 from drqv2.envs.info import stacked
 from drqv2.envs.notices import notice
+from drqv2.envs.observed import each, parts_of
 from drqv2.errors import EnvNotFiniteError
 
 
@@ -24,7 +26,7 @@ class VectorStep(NamedTuple):
     """What came back from N environments.
 
     Attributes:
-        observation: after the step, [N, ...], uint8 images or float32 vectors.
+        observation: after the step, [N, ...], uint8 images or float32 vectors; or a dict of such parts.
         reward: of the step, float32 [N]; 0 where `first`.
         terminated: whether the step ended the episode for good, so that nothing follows, bool [N].
         truncated: whether the episode stops here although it could go on (a time limit), bool [N].
@@ -34,7 +36,7 @@ class VectorStep(NamedTuple):
             without any.
     """
 
-    observation: np.ndarray
+    observation: Any
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -53,12 +55,13 @@ def require_finite(step: VectorStep, name: str) -> None:
     Raises:
         EnvNotFiniteError: an observation or a reward is NaN or infinite.
     """
-    observation, reward = step.observation, step.reward
+    reward, is_dict = step.reward, isinstance(step.observation, Mapping)
+    parts = {named(key if is_dict else None): part for key, part in parts_of(step.observation).items()}
     # The sum of squares is the fastest test; that of large numbers is infinite, too.
-    squares = np.vdot(reward, reward) + (np.vdot(observation, observation) if observation.dtype.kind == "f" else 0.0)
-    if math.isfinite(squares):
+    floats = [part for part in parts.values() if part.dtype.kind == "f"]
+    if math.isfinite(np.vdot(reward, reward) + sum(np.vdot(part, part) for part in floats)):
         return
-    for what, values in (("the observation", observation), ("the reward", reward)):
+    for what, values in (*parts.items(), ("the reward", reward)):
         if values.dtype.kind != "f" or (finite := np.isfinite(values)).all():
             continue
         row, *where = (int(i) for i in np.argwhere(~finite)[0])
@@ -187,7 +190,7 @@ class HandleVector(VectorEnv):
         ended = np.array([step.last() for step in steps])
         terminated = ended & np.array([step.discount == 0 for step in steps])
         return VectorStep(
-            np.stack([step.observation for step in steps]),
+            each(lambda *rows: np.stack(rows), *(step.observation for step in steps)),
             np.array([step.reward for step in steps], np.float32),
             terminated,
             ended & ~terminated,

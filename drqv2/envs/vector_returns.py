@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any
@@ -17,6 +17,7 @@ from drqv2.envs.env_process import MEMORY
 from drqv2.envs.images import NUMERIC
 from drqv2.envs.info import is_kept, numbers
 from drqv2.envs.notices import notice
+from drqv2.envs.observed import each
 from drqv2.errors import EnvError, UserError
 
 
@@ -138,6 +139,16 @@ def final_observation(infos: Mapping[str, Any], i: int) -> Any:
             "In the mode SAME_STEP the last observation of an episode must be there: the observation is the next one's"
         )
     return found
+
+
+def final_observations(infos: Mapping[str, Any], rows: Sequence[int]) -> Any:
+    """Return the last observations of episodes that have ended in some environments, [K, ...]; raises as for one."""
+    return each(lambda *found: np.stack(found), *(final_observation(infos, i) for i in rows))
+
+
+def put(rows: np.ndarray, array: np.ndarray, values: np.ndarray) -> None:
+    """Put values into some rows of an array."""
+    array[rows] = values
 
 
 def info_of(infos: Mapping[Any, Any], i: int) -> dict[Any, Any]:

@@ -1,9 +1,9 @@
-"""Wrappers from a control environment to stacked pixels or one state vector, one idea each, innermost first."""
+"""Wrappers from a control environment to stacked pixels, a state vector, or both; one idea each, innermost first."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dm_env
@@ -12,7 +12,7 @@ from dm_env import StepType, TimeStep, specs
 
 from drqv2.envs.cameras import Camera
 from drqv2.envs.info import mean_of
-from drqv2.envs.spaces import state_spec
+from drqv2.envs.observed import Seen
 
 
 class ExtendedTimeStep(NamedTuple):
@@ -22,7 +22,7 @@ class ExtendedTimeStep(NamedTuple):
         step_type: FIRST, MID or LAST.
         reward: summed over the repeats of the action; 0.0 at FIRST.
         discount: 0.0 at a true end; 1.0 at a time-out and everywhere else.
-        observation: uint8 [frame_stack * C, H, W], newest frame last; or the state, float32 [N].
+        observation: uint8 [frame_stack * C, H, W], newest last; or the state, float32 [N]; or a dict of such parts.
         action: float32 [A] in [-1, 1], or a discrete one, int64 []; zero at FIRST.
         task: index of the task among those of the run; 0 where there is one.
         success: 1.0 if the step reached the task's goal, 0.0 if not, None where the environment does not report it.
@@ -189,53 +189,55 @@ class _ObservationWrapper(Wrapper):
         return self._observation_spec
 
 
-class PixelsWrapper(_ObservationWrapper):
-    """Replaces the observation by `{"pixels": image}`.
-
-    Args:
-        env: the environment.
-        camera: gives the image of a time step.
-
-    Attributes:
-        drawing: while False, nothing is rendered and the image is black: for replayed steps whose frames are not seen.
-    """
-
-    def __init__(self, env: dm_env.Environment, camera: Camera) -> None:
-        super().__init__(env)
-        self.drawing = True
-        self._camera = camera
-        self._observation_spec = {"pixels": specs.BoundedArray(camera.shape, np.uint8, 0, 255, "pixels")}
-
-    def _observe(self, time_step: TimeStep) -> dict[str, np.ndarray]:
-        return {"pixels": self._camera(time_step) if self.drawing else np.zeros(self._camera.shape, np.uint8)}
-
-
-class StateWrapper(_ObservationWrapper):
-    """Replaces the observation by one vector: its arrays, flattened and joined in order. Images are left out.
+class ObservedWrapper(_ObservationWrapper):
+    """Replaces the observation by what the agent sees of it: stacked images and vectors, or the only one of them.
 
     Args:
         env: its observation is an array or a mapping of arrays and numbers.
+        seen: what the agent sees.
+        cameras: give the images of a time step, in the order of `seen.images`.
+        num_frames: stacked into one observation of an image.
 
     Attributes:
-        left_out: keys of what is not part of the vector: images, and what holds no numbers.
-
-    Raises:
-        UserError: the observation has no numbers but images'.
+        drawing: while False, nothing is rendered and images are black: for replayed steps whose frames are not seen.
     """
 
-    def __init__(self, env: dm_env.Environment) -> None:
+    def __init__(self, env: dm_env.Environment, seen: Seen, cameras: Sequence[Camera], num_frames: int) -> None:
         super().__init__(env)
-        spec = env.observation_spec()
-        self._keys, self._observation_spec = state_spec(spec)
-        self.left_out = [str(key) for key in spec if key not in self._keys] if isinstance(spec, Mapping) else []
+        self.drawing = True
+        self._seen = seen
+        self._cameras = {name: (camera, Frames(num_frames)) for name, camera in zip(seen.images, cameras, strict=True)}
+        shapes = {name: camera.shape for name, (camera, _) in self._cameras.items()}
+        self._observation_spec = seen.spec(shapes, num_frames)
 
-    def _observe(self, time_step: TimeStep) -> np.ndarray:
-        values = [time_step.observation if key is None else time_step.observation[key] for key in self._keys]
-        return np.concatenate([np.ravel(v) for v in values], dtype=np.float32)
+    def _observe(self, time_step: TimeStep) -> Any:
+        parts = {}
+        for name, (camera, frames) in self._cameras.items():
+            image = camera(time_step) if self.drawing else np.zeros(camera.shape, np.uint8)
+            parts[name] = frames.stacked(image, time_step.first())
+        return self._seen.shown(parts | self._seen.joined(time_step.observation))
+
+
+class Frames:
+    """The latest images of an episode, which starts with copies of its first one.
+
+    Args:
+        number: how many.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._frames: deque[np.ndarray] = deque(maxlen=number)
+        self._number = number
+
+    def stacked(self, image: np.ndarray, first: bool) -> np.ndarray:
+        """Add an image, uint8 [H, W, C], and return all of them, [number * C, H, W], newest last."""
+        frame = image.reshape(image.shape[-3:]).transpose(2, 0, 1).copy()  # [C, H, W]
+        self._frames.extend([frame] * (self._number if first else 1))
+        return np.concatenate(self._frames)
 
 
 class FrameStackWrapper(_ObservationWrapper):
-    """Stacks the latest frames along the channels; an episode starts with copies of its first frame.
+    """Stacks the latest frames along the channels, for agents' files that import it from here.
 
     Args:
         env: its observation is a mapping with an image uint8 [H, W, C].
@@ -245,19 +247,14 @@ class FrameStackWrapper(_ObservationWrapper):
 
     def __init__(self, env: dm_env.Environment, num_frames: int, pixels_key: str = "pixels") -> None:
         super().__init__(env)
-        self._frames: deque[np.ndarray] = deque(maxlen=num_frames)
-        self._num_frames = num_frames
-        self._pixels_key = pixels_key
+        self._frames, self._pixels_key = Frames(num_frames), pixels_key
         height, width, channels = env.observation_spec()[pixels_key].shape[-3:]
         self._observation_spec = specs.BoundedArray(
             (num_frames * channels, height, width), np.uint8, 0, 255, "observation"
         )
 
     def _observe(self, time_step: TimeStep) -> np.ndarray:
-        pixels = time_step.observation[self._pixels_key]
-        frame = pixels.reshape(pixels.shape[-3:]).transpose(2, 0, 1).copy()  # [C, H, W]
-        self._frames.extend([frame] * (self._num_frames if time_step.first() else 1))
-        return np.concatenate(self._frames)
+        return self._frames.stacked(time_step.observation[self._pixels_key], time_step.first())
 
 
 class ExtendedTimeStepWrapper(Wrapper):

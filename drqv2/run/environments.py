@@ -18,6 +18,7 @@ from drqv2.envs.env_process import ProcessEnv
 from drqv2.envs.episode import LONG_EPISODE
 from drqv2.envs.handles import EnvHandle, LocalEnv, as_tasks
 from drqv2.envs.notices import notice
+from drqv2.envs.observed import Choice, parts_of
 from drqv2.envs.vector import HandleVector, VectorEnv
 from drqv2.errors import UserError
 from drqv2.run.target import own_factory
@@ -38,15 +39,16 @@ def require_renderer(cfg: DictConfig) -> str:
         return "none needed"
     if cfg.env._target_ is not None or all(":" in name for name in task_names(cfg)):
         return "the environment's own"
-    if cfg.obs_type == "pixels" or cfg.save_video or cfg.get("save_train_video"):
+    if cfg.obs_type != "state" or cfg.save_video or cfg.get("save_train_video"):
         return envs.require_backend()
     return "none needed"
 
 
 def resolve_obs_type(cfg: DictConfig) -> None:
-    """Resolve obs_type=auto in `cfg`, and print it: pixels where observations have an image, else the state.
+    """Resolve obs_type=auto in `cfg`, and print it: images, the state, or both, whichever observations have.
 
-    dm_control's tasks show both: on-policy regimes, which need many steps, learn from the state, others from pixels.
+    dm_control's tasks can show both: on-policy regimes, which need many steps, learn from the state, others from
+    pixels, unless cameras are chosen.
 
     Raises:
         UserError: the environment cannot be made.
@@ -54,8 +56,9 @@ def resolve_obs_type(cfg: DictConfig) -> None:
     if cfg.obs_type == "auto":
         name = task_names(cfg)[0]
         own = _own_factory(cfg, name)
-        chosen = {"image_key": cfg.image_key, "channels": cfg.channels, "render": cfg.render}
-        of_tasks = regime_of(cfg).obs_type
+        chosen = {"image_key": cfg.image_key, "parts": cfg.observation_parts, "render": cfg.render}
+        chosen["cameras"] = cfg.cameras
+        of_tasks = regime_of(cfg).obs_type if cfg.cameras is None else "pixels"
         cfg.obs_type = of_tasks if own is None else libraries.natural_obs_type(own, name, cfg.seed, **chosen)
         print(f"obs_type: {cfg.obs_type} (auto)")
 
@@ -178,8 +181,9 @@ def _own_vector(cfg: DictConfig, seed: int) -> VectorEnv | None:
         return None
     try:
         _require_unset(cfg, "envs_per_process", "your vector steps its environments itself")
+        _require_unset(cfg, "cameras", "your vector is no MuJoCo simulation of dm_control's")
         _require_single_frames(cfg, "a gymnasium.vector.VectorEnv", "do both in your function")
-        vector = GymnasiumVector(made, seed, cfg.obs_type, cfg.image_size, cfg.image_key, cfg.channels)
+        vector = GymnasiumVector(made, seed, _choice(cfg), cfg.image_size)
     except BaseException:
         close_vector(made, type(made).__name__)
         raise
@@ -252,18 +256,26 @@ def _make_pool(cfg: DictConfig, num_envs: int, seed: int, batch_size: int | None
     if cfg.env.get("from_pixels"):  # its threads lose the context of OpenGL, and the process with it
         raise UserError("env.from_pixels: rendering in EnvPool sometimes kills the process; use task=NAME for pixels")
     options = {"num_threads": threads} | env_options(cfg, cfg.env_id)
-    chosen = {name: cfg[name] for name in ("obs_type", "image_key", "channels")}
-    pool = PoolVector(ids.pool_name(cfg.env_id), num_envs, seed, batch_size, chosen=chosen, **options)
-    shape = pool.observation_spec().shape
-    if len(shape) == 3 and shape[1:] != (cfg.image_size, cfg.image_size):
-        pool.close()
-        raise UserError(
-            f"image_size={cfg.image_size}: the images of {cfg.env_id} are {shape[1]}x{shape[2]}\n"
-            "Set that image_size, or vector=serial or vector=processes, which resize images."
-        )
+    pool = PoolVector(ids.pool_name(cfg.env_id), num_envs, seed, batch_size, choice=_choice(cfg), **options)
+    for part in parts_of(pool.observation_spec()).values():
+        _, *sides = part.shape
+        if sides and sides != [cfg.image_size, cfg.image_size]:
+            pool.close()
+            raise UserError(
+                f"image_size={cfg.image_size}: the images of {cfg.env_id} are {'x'.join(map(str, sides))}\n"
+                "Set that image_size, or vector=serial or vector=processes, which resize images."
+            )
     if cfg.max_episode_steps is None:
         pool.long_episode, pool.if_long = _long_episode(cfg, cfg.env_id), _if_long(cfg, utils.TRAIN_ENV, _RESUMED)
     return pool
+
+
+def _choice(cfg: DictConfig) -> Choice:
+    return Choice(cfg.obs_type, cfg.image_key, cfg.channels, _listed(cfg.observation_parts))
+
+
+def _listed(values: Any) -> list[Any] | None:
+    return None if values is None else list(values)
 
 
 def env_options(cfg: DictConfig, env_id: str | None = None) -> dict[str, Any]:
@@ -321,6 +333,7 @@ def _maker(
         image_size=cfg.image_size,
         render=cfg.render,
         camera=setting(cfg, name, "camera"),
+        cameras=_listed(cfg.cameras),
         factory=factory,
         options=env_options(cfg) if factory is None else None,
         stream=stream,
@@ -328,6 +341,7 @@ def _maker(
         obs_type=cfg.obs_type,
         image_key=cfg.image_key,
         channels=cfg.channels,
+        observation_parts=_listed(cfg.observation_parts),
         max_episode_steps=cfg.max_episode_steps,
         long_episode=_long_episode(cfg, name),
         if_long=_if_long(cfg, stream, truncated),

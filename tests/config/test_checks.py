@@ -148,6 +148,11 @@ def test_the_page_of_ppo_shows_its_defaults_and_those_of_pufferlib() -> None:
         ("regime=multitask tasks=[walker_walk,walker_run]", "pixels"),
         ("obs_type=auto task=walker_walk", "pixels"),
         ("regime=ppo task=walker_walk obs_type=pixels", "pixels"),
+        ("regime=ppo task=cheetah_run cameras=[0,side]", "pixels"),
+        ("regime=ppo task=walker_walk obs_type=pixels+state", "pixels+state"),
+        ("regime=ppo env_id=gymnasium:FrozenLake-v1", "state"),
+        ("regime=ppo env._target_=tests.envs.test_observed.Maze task_name=maze", "pixels+state"),
+        ("regime=ppo env._target_=tests.envs.test_observed.Maze task_name=maze observation_parts=[frame]", "state"),
     ],
 )
 def test_what_a_task_shows_where_nothing_is_chosen(words: str, chosen: str) -> None:

@@ -22,6 +22,7 @@ from drqv2.config.kinds import (
     Kind,
     Name,
     Schedule,
+    Several,
     Shape,
     Text,
 )
@@ -35,6 +36,7 @@ TABLE: list[tuple[Kind, list[Any], list[Any], str]] = [
     (Float(), [(-3, -3.0)], ["x"], "must be a number"),
     (EvenInt(16), [16, (18.0, 18)], [14, 17, "16"], "an even whole number of at least 16"),
     (Bool(), [True, False], [1, "yes", None], "true or false"),
+    (Several(Text(), "a list"), [["a", "b"], ("a", ["a"]), ([1], ["1"])], [[], [""], ["a", "a"], {"x": 1}], ""),
     (Text(), ["a", (7, "7"), (0.5, "0.5")], ["", True, None, ["a"]], "must be text"),
     (Name(), ["module.Class", "a.b.c"], ["Class", "not a name", "a.1", None, 3], "module.name"),
     (File(), [__file__], ["/no/such/file"], "no such file"),

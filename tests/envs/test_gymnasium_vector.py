@@ -11,6 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from drqv2 import envs
 from drqv2.envs.gymnasium_vector import GymnasiumVector, make_vector_env
+from drqv2.envs.observed import Choice
 from drqv2.envs.vector import VectorStep
 from drqv2.errors import EnvError, EnvNotFiniteError, UserError
 from tests.walk_env import Walk, vector
@@ -78,7 +79,7 @@ def scaled(action: Any, kind: str) -> Any:
 )
 def test_every_number_is_that_of_single_environments(mode: AutoresetMode, observation: str, action: str) -> None:
     obs_type = "pixels" if observation == "image" else "state"
-    env = GymnasiumVector(vector(3, mode.name, observation, action), 5, obs_type, 6)
+    env = GymnasiumVector(vector(3, mode.name, observation, action), 5, Choice(obs_type), 6)
     found = played(env, 60)
     ends = 0
     for i in range(3):
@@ -107,13 +108,13 @@ def test_every_number_is_that_of_single_environments(mode: AutoresetMode, observ
 
 
 def test_observations_survive_a_vector_that_reuses_its_arrays() -> None:
-    one, other = (played(GymnasiumVector(made, 0, "state", 6), 30) for made in (vector(2), reused(2)))
+    one, other = (played(GymnasiumVector(made, 0, Choice("state"), 6), 30) for made in (vector(2), reused(2)))
     for (a, _), (b, _) in zip(one, other, strict=True):
         np.testing.assert_array_equal(a.observation, b.observation)
 
 
 def test_a_seed_gives_the_same_steps_again_and_another_gives_others() -> None:
-    first, again, other = (played(GymnasiumVector(vector(2), seed, "state", 6), 9) for seed in (1, 1, 4))
+    first, again, other = (played(GymnasiumVector(vector(2), seed, Choice("state"), 6), 9) for seed in (1, 1, 4))
     for (a, _), (b, _) in zip(first, again, strict=True):
         np.testing.assert_array_equal(a.observation, b.observation)
     assert not np.array_equal(first[0][0].observation, other[0][0].observation)
@@ -121,8 +122,8 @@ def test_a_seed_gives_the_same_steps_again_and_another_gives_others() -> None:
 
 def test_environments_in_processes_of_gymnasium() -> None:
     made = AsyncVectorEnv([Walk] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    env = GymnasiumVector(made, 3, "state", 6)
-    here = GymnasiumVector(vector(2, "SAME_STEP"), 3, "state", 6)
+    env = GymnasiumVector(made, 3, Choice("state"), 6)
+    here = GymnasiumVector(vector(2, "SAME_STEP"), 3, Choice("state"), 6)
     for (a, _), (b, _) in zip(played(env, 30), played(here, 30), strict=True):
         np.testing.assert_array_equal(a.observation, b.observation)
         np.testing.assert_array_equal(a.reward, b.reward)
@@ -159,19 +160,19 @@ class WithoutLast(SyncVectorEnv):
 
 def test_what_cannot_be_used_is_refused() -> None:
     with pytest.raises(UserError, match=r"(?s)autoreset_mode.*is AutoresetMode.DISABLED\nIt must be .*NEXT_STEP"):
-        GymnasiumVector(vector(2, "DISABLED"), 0, "state", 6)
+        GymnasiumVector(vector(2, "DISABLED"), 0, Choice("state"), 6)
     silent = vector(2)
     del silent.metadata["autoreset_mode"]
     with pytest.raises(UserError, match="is missing"):
-        GymnasiumVector(silent, 0, "state", 6)
+        GymnasiumVector(silent, 0, Choice("state"), 6)
     with pytest.raises(UserError, match=r"have no image, .*\nUse obs_type=state"):
-        GymnasiumVector(vector(2), 0, "pixels", 6)
+        GymnasiumVector(vector(2), 0, Choice("pixels"), 6)
     with pytest.raises(UserError, match="obs_type=state"):
-        GymnasiumVector(vector(2, observation="image"), 0, "state", 6)
+        GymnasiumVector(vector(2, observation="image"), 0, Choice("state"), 6)
     with pytest.raises(UserError, match="no final_obs\n"):
-        played(GymnasiumVector(WithoutLast([Walk], autoreset_mode=AutoresetMode.SAME_STEP), 0, "state", 6), 9)
+        played(GymnasiumVector(WithoutLast([Walk], autoreset_mode=AutoresetMode.SAME_STEP), 0, Choice("state"), 6), 9)
     with pytest.raises(EnvNotFiniteError, match="environment 0: the observation is nan at"):
-        played(GymnasiumVector(SyncVectorEnv([Nan]), 0, "state", 6), 30)
+        played(GymnasiumVector(SyncVectorEnv([Nan]), 0, Choice("state"), 6), 30)
     with pytest.raises(UserError, match="num_envs=8: vector returned 4\n"):
         make_vector_env(partial(vector, num_envs=4), 8)
     with pytest.raises(UserError, match=r"vector returned 4 environments at once: only regime=ppo.*\nElsewhere"):
@@ -210,4 +211,4 @@ def test_what_a_vector_returns_is_held_against_what_it_declared(
 ) -> None:
     monkeypatch.setattr(Wrong, "fault", fault)
     with pytest.raises(EnvError, match=words):
-        played(GymnasiumVector(Wrong([partial(Walk, "image")] * 2), 0, "pixels", 6), 9)
+        played(GymnasiumVector(Wrong([partial(Walk, "image")] * 2), 0, Choice("pixels"), 6), 9)

@@ -58,6 +58,18 @@ def test_the_goal_can_be_hidden() -> None:
     env.close()
 
 
+def test_what_is_drawn_is_a_part_beside_the_state() -> None:
+    factory = libraries.factory(REACH, {})
+    both = envs.make(REACH, 1, 1, 1, factory=factory, obs_type="pixels+state", render="rgb_array", image_size=32)
+    state = make()
+    seen = both.reset().observation
+    assert {name: part.shape for name, part in seen.items()} == {"pixels": (3, 32, 32), "state": (39,)}
+    assert seen["pixels"].std() > 0
+    np.testing.assert_array_equal(seen["state"], state.reset().observation)
+    both.close()
+    state.close()
+
+
 def test_an_episode_is_500_steps_and_ends_by_a_time_out() -> None:
     env = make()
     for seed in range(2):

@@ -96,6 +96,13 @@ def test_schedules_need_no_quotes():
         ("task=fish_swim camera=-2", "camera=-2: must be a camera's name or number"),
         ("task=fish_swim camera=true", "camera=true: must be a camera's name or number"),
         ("env_id=gymnasium:CartPole-v1 camera=1", "camera=1: applies only to dm_control's tasks"),
+        ("env_id=gymnasium:CartPole-v1 cameras=[1]", "cameras=[1]: applies only to dm_control's tasks"),
+        ("cameras=[0,side] camera=1", "camera=1 and cameras=[0,side]: give only one of them"),
+        ("cameras=[0,1] obs_type=state", "cameras=[0,1] with obs_type=state: the agent sees no images"),
+        ("cameras=[0,1] image_key=a", "cameras=[0,1] and image_key=a: give only one of them"),
+        ("cameras=[1,1]", "cameras=[1,1]: 1 is listed more than once"),
+        ("observation_parts=[]", "observation_parts=[]: must be a list of different names"),
+        ("obs_type=both", "obs_type=both: must be auto, pixels, state or pixels+state"),
         (
             "preset=gpu",
             "allowed: cartpole, cpu, debug, dmc_state, impala_cartpole, impala_catch, impala_pong, lunarlander, mt10, "

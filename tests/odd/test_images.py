@@ -13,8 +13,9 @@ from dm_env import specs
 from gymnasium import spaces
 
 from drqv2.envs import make, notices
-from drqv2.envs.images import Image, find_image
+from drqv2.envs.images import Image
 from drqv2.envs.libraries import factory, natural_obs_type
+from drqv2.envs.observed import Choice
 from drqv2.envs.pool import PoolVector
 from drqv2.errors import EnvError, UserError
 from tests.odd.interfaces import Machine, Plain, observes
@@ -88,7 +89,7 @@ def test_images_that_are_not_square(shape, height_width_channels) -> None:
 @pytest.mark.parametrize("shape", [(8, 8, 8), (3, 84, 3), (17, 30, 40), (20, 10, 14)])
 def test_axes_that_cannot_be_told_apart_are_refused(shape) -> None:
     with pytest.raises(UserError, match="not clear which axis") as refused:
-        find_image(specs.Array(shape, np.uint8))
+        Image(specs.Array(shape, np.uint8), None)
     assert "channels=first or channels=last" in str(refused.value)
     assert Image(specs.Array(shape, np.uint8), None, "last").shape == shape
 
@@ -162,19 +163,20 @@ def test_the_agent_sees_the_observation_and_not_what_render_shows(caplog) -> Non
             assert (env.render(SIDE, SIDE) == 255).all()
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         "the agent sees the observation 'image' as images of 7x7 with 3 channels",
-        "left out of the observation: direction (Discrete), mission (Text)",
+        "left out of the observation: direction, mission (Text); obs_type=pixels+state adds direction",
     ]
-    assert natural_obs_type(maze, "own", 1) == "pixels"
+    assert natural_obs_type(maze, "own", 1) == "pixels+state"
 
 
 TWO: dict[str, spaces.Space[Any]] = {"left": box(SIDE, SIDE, 3), "right": box(SIDE, SIDE, 1)}
 
 
-def test_of_several_images_one_has_to_be_chosen() -> None:
+def test_of_several_images_all_are_seen_unless_one_is_chosen() -> None:
     images = {"left": numbered(SIDE, SIDE, 3), "right": np.full((SIDE, SIDE, 1), 9, np.uint8)}
     eyes = shows(spaces.Dict(TWO), images)
-    with pytest.raises(UserError, match=r"2 images: left, right\nChoose one with image_key=NAME"):
-        seen(eyes)
+    both = make("own", 1, 1, 1, factory=eyes, image_size=SIDE).reset().observation
+    assert list(both) == ["left", "right"]
+    assert (both["right"] == 9).all()
     assert (seen(eyes, image_key="right") == 9).all()
     with pytest.raises(UserError, match="image_key=rihgt: the observation has no such part; it has right"):
         seen(eyes, image_key="rihgt")
@@ -206,7 +208,7 @@ def test_a_picture_that_is_asked_for_decides_what_auto_chooses() -> None:
 
 def test_four_axes_are_a_stack_and_not_an_image() -> None:
     with pytest.raises(UserError, match="of four axes the first counts stacked images, at most 16"):
-        find_image(specs.Array((84, 84, 4, 1), np.uint8))
+        Image(specs.Array((84, 84, 4, 1), np.uint8), None)
 
 
 @pytest.mark.parametrize("options", [{"image_key": "pixels"}, {"channels": "last"}])
@@ -272,10 +274,10 @@ def test_environments_of_envpool_follow_the_same_rule(caplog) -> None:
     name = "MiniGrid-Empty-5x5-v0"
     notices.forget()
     single = factory(f"envpool:{name}", {})
-    assert natural_obs_type(single, "own", 1) == "pixels"
+    assert natural_obs_type(single, "own", 1) == "pixels+state"
     with caplog.at_level(logging.WARNING):
-        images = PoolVector(name, 2, 0, chosen={"obs_type": "pixels"})
-        vectors = PoolVector(name, 2, 0, chosen={"obs_type": "state"})
+        images = PoolVector(name, 2, 0, choice=Choice("pixels"))
+        vectors = PoolVector(name, 2, 0, choice=Choice("state"))
         env = make("own", 1, 1, 1, factory=single, image_size=SIDE)
     observed = images.reset().observation
     assert observed.shape == (2, 3, 7, 7)
@@ -283,7 +285,7 @@ def test_environments_of_envpool_follow_the_same_rule(caplog) -> None:
     assert len(np.unique(observed)) > 2
     assert env.reset().observation.shape == (3, SIDE, SIDE)
     assert len(vectors.reset().observation.shape) == 2
-    assert "left out of the observation: image, direction (Discrete)" in caplog.text.replace("mission, ", "")
+    assert "left out of the observation: image; obs_type=pixels+state adds image" in caplog.text
     assert "the agent sees the observation 'image' as images of 7x7 with 3 channels" in caplog.text
     for each in (images, vectors, env):
         each.close()
@@ -294,8 +296,7 @@ def test_the_tasks_of_this_project_through_gymnasium() -> None:
 
     task = gymnasium.make("drqv2/cartpole_balance-v0", image_size=SIDE, action_repeat=8)
     expected, _ = task.reset(seed=0)
-    image = find_image(spec_of(task.observation_space))
-    assert image is not None
+    image = Image(spec_of(task.observation_space), None)
     assert image.shape == (SIDE, SIDE, 9)
     np.testing.assert_array_equal(image.read(expected).transpose(2, 0, 1), expected)
     task.close()

@@ -290,7 +290,9 @@ def test_eval_and_report_read_the_run(whole: Path, tmp_path: Path, capsys: pytes
         (f"{WALKS} +env.mode=DISABLED", "It must be gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP"),
         (f"{WALKS} +env.num_envs=2", "returned 2 environments at once.*\n.*leave env.num_envs out"),
         (f"{WALKS} +env.num_envs=2 obs_type=state", "num_envs=3: vector returned 2\n.*leave env.num_envs"),
-        ("env_id=gymnasium:Blackjack-v1", "must be a Box or a Dict of Boxes"),
+        (f"{WALKS} cameras=[0,1] obs_type=pixels", "your vector is no MuJoCo simulation"),
+        ("env_id=envpool:MiniGrid-Empty-5x5-v0 vector=auto obs_type=pixels+state", "image_size=84: .* are 7x7"),
+        ("env_id=gymnasium:Blackjack-v1", "must be a Box, discrete"),
     ],
 )
 def test_what_cannot_work_is_refused(

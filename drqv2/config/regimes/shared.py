@@ -17,6 +17,7 @@ from drqv2.config.kinds import (
     Int,
     Name,
     Names,
+    Several,
     Text,
     fixed,
     free,
@@ -44,9 +45,9 @@ TASK = table(
         legacy=None,
     ),
     obs_type=fixed(
-        Choice("auto", "pixels", "state"),
-        "Images, or a vector of the environment's state; auto: images where observations have one; for "
-        "dm_control's tasks images, with regime=ppo and impala the state.",
+        Choice("auto", "pixels", "state", "pixels+state"),
+        "Images, or a vector of the environment's state, or a dict of both; auto: what observations have, both if they "
+        "are a dict with both; for dm_control's tasks images, with regime=ppo and impala the state.",
         legacy="pixels",
     ),
     frame_stack=fixed(Int(1), "Images stacked into one observation, newest last.", "images"),
@@ -58,6 +59,12 @@ TASK = table(
         null="the task's own",
         legacy=None,
     ),
+    cameras=fixed(
+        Several(Camera(), "a list of different cameras ([0,wrist])"),
+        "Several MuJoCo cameras, instead of camera: the agent sees a dict of their images; the first films videos.",
+        null="one camera",
+        legacy=None,
+    ),
     render=key(
         Choice("exact", "fast", "rgb_array"),
         "How dm_control's tasks are rendered: exactly as dm_control does, or faster with coarser shadows, which "
@@ -65,7 +72,13 @@ TASK = table(
         "render() returns, where its observations have no image.",
     ),
     image_key=fixed(
-        Text(), "Which part of a dict of observations is the image.", null="pixels, or the only image", legacy=None
+        Text(), "Which part of a dict of observations is the image.", null="pixels, or all images", legacy=None
+    ),
+    observation_parts=fixed(
+        Several(Text(), "a list of different names ([pixels,position])"),
+        "The only parts of a dict of observations that the agent sees; with obs_type=state, those that are joined.",
+        null="all that obs_type has",
+        legacy=None,
     ),
     channels=fixed(
         Choice("auto", "first", "last"),
