@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from drqv2.nn.observations import Observation
+
+
+class OfParts(nn.Module):
+    """A policy of dicts, with their parts as arguments.
+
+    Args:
+        policy: its first argument is an observation; others may follow, which `inputs` names.
+        parts: names of the observation's parts.
+
+    Attributes:
+        inputs: names of the arguments of `forward`: the parts, then the policy's other ones.
+    """
+
+    def __init__(self, policy: nn.Module, parts: Sequence[str]) -> None:
+        super().__init__()
+        others: Sequence[str] = getattr(policy, "inputs", ("obs",))[1:]
+        self.policy, self.parts, self.inputs = policy, tuple(parts), (*parts, *others)
+
+    def forward(self, *given: Tensor) -> Any:
+        """Return what the policy returns for the parts, images uint8 [B, C, H, W] and vectors float32 [B, N]."""
+        obs = dict(zip(self.parts, given, strict=False))
+        return self.policy(obs, *given[len(obs) :])
+
+
+def of_parts(policy: nn.Module, parts: Sequence[str]) -> nn.Module:
+    """Return a policy for export: with its observation's parts as arguments, if there are any."""
+    return OfParts(policy, parts) if parts else policy
 
 
 class MeanAction(nn.Module):
@@ -67,7 +97,7 @@ class MostProbableAction(nn.Module):
         super().__init__()
         self.net = policy
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def forward(self, obs: Observation) -> Tensor:
         """Return actions, float32 [B, A] in [-1, 1], or discrete ones, int64 [B] or [B, A]."""
         return _mode(self.net, self.net.features(obs))
 
@@ -85,7 +115,7 @@ class MostProbableActionFrom(nn.Module):
         super().__init__()
         self.net = policy
 
-    def forward(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, obs: Observation, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions and the next state, for observations and the state before them, float32 [B, hidden] each."""
         features, (h, c) = self.net.lstm(self.net.features(obs)[:, None], (h[None], c[None]))
         return _mode(self.net, features), h[0], c[0]
@@ -93,4 +123,5 @@ class MostProbableActionFrom(nn.Module):
 
 def most_probable_action(policy: Any) -> nn.Module:
     """Return a policy of regime=ppo or regime=impala without its randomness."""
-    return MostProbableAction(policy) if policy.lstm is None else MostProbableActionFrom(policy)
+    chosen = MostProbableAction(policy) if policy.lstm is None else MostProbableActionFrom(policy)
+    return of_parts(chosen, policy.part_names)
