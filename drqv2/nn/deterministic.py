@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from drqv2.nn.observations import Observation
-
 
 class OfParts(nn.Module):
     """A policy of dicts, with their parts as arguments.
@@ -97,7 +95,7 @@ class MostProbableAction(nn.Module):
         super().__init__()
         self.net = policy
 
-    def forward(self, obs: Observation) -> Tensor:
+    def forward(self, obs: Any) -> Tensor:
         """Return actions, float32 [B, A] in [-1, 1], or discrete ones, int64 [B] or [B, A]."""
         return _mode(self.net, self.net.features(obs))
 
@@ -115,7 +113,7 @@ class MostProbableActionFrom(nn.Module):
         super().__init__()
         self.net = policy
 
-    def forward(self, obs: Observation, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, obs: Any, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions and the next state, for observations and the state before them, float32 [B, hidden] each."""
         features, (h, c) = self.net.lstm(self.net.features(obs)[:, None], (h[None], c[None]))
         return _mode(self.net, features), h[0], c[0]
