@@ -179,7 +179,11 @@ class Policy(nn.Module):
         Returns:
             A distribution over [B, T, ...], values [B, T], the state after the last step.
         """
-        features = self.features(each(_joined, obs)).view(*parts(obs)[0].shape[:2], self.hidden_dim)
+        if isinstance(obs, Tensor):
+            joined, steps = obs.flatten(0, 1), obs.shape[:2]
+        else:
+            joined, steps = each(_joined, obs), next(iter(obs.values())).shape[:2]
+        features = self.features(joined).view(*steps, self.hidden_dim)
         if self.lstm is not None:
             assert state is not None
             assert first is not None
@@ -207,7 +211,8 @@ class Policy(nn.Module):
             first: where an observation starts an episode, bool [N].
             generator: of the samples.
         """
-        dist, values, state = self(each(_one_step, obs), state, first[:, None])
+        one_step = obs[:, None] if isinstance(obs, Tensor) else each(_one_step, obs)
+        dist, values, state = self(one_step, state, first[:, None])
         actions = dist.sample(generator)  # [N, 1, A]
         return actions.reshape(len(first), *self.action_shape), dist.log_prob(actions)[:, 0], values[:, 0], state
 

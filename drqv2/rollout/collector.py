@@ -103,7 +103,7 @@ class Collector(Iterator[dict[str, Any]]):
         assert self.current is not None, "start() comes first"
         step, state = self.current, self.state
         with self.spent_on("forward"):
-            obs, first = each(self._tensor, step.observation), self._tensor(step.first)
+            obs, first = each(self._tensor, step.observation), torch.from_numpy(step.first).to(self.device)
             index = torch.from_numpy(step.env_index)
             before = None if state is None else (state[0][index], state[1][index])
             actions, log_probs, values, after = self.act(obs, before, first)

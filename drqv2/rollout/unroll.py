@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,9 +50,10 @@ def acts_with(policy: Policy, generator: torch.Generator) -> Choose:
     device = generator.device
 
     def choose(obs: Observation, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
-        before = None if state is None else (state[0].to(device), state[1].to(device))
-        there = each(lambda x: x.to(device), obs)
-        actions, log_probs, _, after = policy.choose(there, before, first.to(device), generator)
+        if device.type != "cpu":
+            obs, first = each(lambda x: x.to(device), obs), first.to(device)
+            state = None if state is None else (state[0].to(device), state[1].to(device))
+        actions, log_probs, _, after = policy.choose(obs, state, first, generator)
         return actions.cpu(), log_probs.cpu(), None if after is None else (after[0].cpu(), after[1].cpu())
 
     return choose
@@ -115,13 +115,14 @@ class Unroller:
             NotFiniteError: a reward is NaN or infinite.
         """
         assert self.current is not None, "start() comes first"
-        step, taken, observed = self.current, [], observations(out)
+        step, taken = self.current, []
         if self.state is not None:
             out["h"][...], out["c"][...] = (x.numpy() for x in self.state)
         length = out["rewards"].shape[1] - 1
         for t in range(length + 1):
             rows = step.env_index
-            each(partial(_write, rows, t), observed, step.observation)
+            for name, part in as_fields(step.observation).items():
+                out[name][rows, t] = part
             out["rewards"][rows, t], out["first"][rows, t] = step.reward, step.first
             out["terminated"][rows, t], out["truncated"][rows, t] = step.terminated, step.truncated
             if t == length:
@@ -161,7 +162,3 @@ class Unroller:
         reward, terminated, truncated, first, index, info = joined_steps(steps)
         self.totals.add(reward, terminated | truncated, first, index, info=info)
         self.env.tell_long_episode(self.totals.longest())
-
-
-def _write(rows: np.ndarray, t: int, out: np.ndarray, new: np.ndarray) -> None:
-    out[rows, t] = new
