@@ -13,6 +13,7 @@ from drqv2.agents.protocol import Agent
 from drqv2.agents.segments import Segments
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
 from drqv2.nn.deterministic import most_probable_action
+from drqv2.nn.observations import Shapes, each
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import vtrace
 
@@ -21,7 +22,7 @@ class ImpalaAgent(Agent):
     """An actor-critic that learns from rollouts of older policies, corrected by V-trace.
 
     Args:
-        obs_shape: of one observation.
+        obs_shape: of one observation; of a dict, those of its parts by name.
         action_spec: discrete, several discrete, or a vector within [-1, 1].
         device: where it computes.
         total_steps: agent steps until the learning rate is 0.
@@ -33,7 +34,7 @@ class ImpalaAgent(Agent):
 
     def __init__(
         self,
-        obs_shape: tuple[int, ...],
+        obs_shape: Shapes,
         action_spec: Any,
         device: str,
         total_steps: int,
@@ -43,7 +44,8 @@ class ImpalaAgent(Agent):
             fixed(
                 Choice("auto", "mlp", "small", "nature", "impala"),
                 "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of "
-                "Nature 518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
+                "Nature 518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature. Where "
+                "there are images and vectors, it is that of the images.",
             ),
         ] = "auto",
         hidden_dim: Annotated[int, fixed(Int(1), "Width behind the encoder, and of an LSTM.", "units")] = 256,
@@ -114,12 +116,12 @@ class ImpalaAgent(Agent):
         self.training = training
         self.policy.train(training)
 
-    def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+    def act(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Return the action for one observation at the start of an episode; see `act_from`."""
-        return np.asarray(self.act_from([None], obs[None], step, eval_mode)[0][0])
+        return np.asarray(self.act_from([None], each(lambda x: x[None], obs), step, eval_mode)[0][0])
 
     def act_from(
-        self, states: Sequence[State | None], obs: np.ndarray, step: int, eval_mode: bool
+        self, states: Sequence[State | None], obs: Any, step: int, eval_mode: bool
     ) -> tuple[np.ndarray, list[State | None]]:
         """Return actions for observations [N, ...] and the states of the LSTM after them, see `Policy.act_from`."""
         return self.policy.act_from(states, obs, None if eval_mode else self.generator)
@@ -148,7 +150,7 @@ class ImpalaAgent(Agent):
         total.backward()
         norm = nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
         self.optimizer.step()
-        self.policy.see(batch.obs[:, :-1])
+        self.policy.see(each(lambda x: x[:, :-1], batch.obs))
         metrics = {f"{name}_loss": float(value.detach()) for name, value in (losses | {"total": total}).items()}
         return metrics | {"mean_rho": float(rhos), "grad_norm": float(norm), "learning_rate": lr}
 

@@ -15,6 +15,7 @@ from drqv2.agents.segments import Segments, shuffled, take_rows
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
 from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.normalization import RunningMeanStd
+from drqv2.nn.observations import Observation, Shapes, each
 from drqv2.nn.optimizers import make_optimizers
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import explained_variance, puff_advantage, standardised
@@ -27,7 +28,7 @@ class PPOAgent(Agent):
     """Proximal policy optimisation.
 
     Args:
-        obs_shape: of one observation.
+        obs_shape: of one observation; of a dict, those of its parts by name.
         action_spec: discrete, several discrete, or a vector within [-1, 1].
         device: where it computes.
         total_steps: agent steps of the run, over which learning rates are annealed.
@@ -41,7 +42,7 @@ class PPOAgent(Agent):
 
     def __init__(
         self,
-        obs_shape: tuple[int, ...],
+        obs_shape: Shapes,
         action_spec: Any,
         device: str,
         total_steps: int,
@@ -53,7 +54,8 @@ class PPOAgent(Agent):
             fixed(
                 Choice("auto", "mlp", "small", "nature", "impala"),
                 "Network of observations: mlp for vectors; for images the convolutions of arXiv 1312.5602 (small), of "
-                "Nature 518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature.",
+                "Nature 518 (nature) or of IMPALA's residual network (arXiv 1802.01561); auto: mlp or nature. Where "
+                "there are images and vectors, it is that of the images.",
             ),
         ] = "auto",
         hidden_dim: Annotated[int, fixed(Int(1), "Width behind the encoder, and of an LSTM.", "units")] = 128,
@@ -155,17 +157,17 @@ class PPOAgent(Agent):
         self.training = training
         self.policy.train(training)
 
-    def act(self, obs: np.ndarray, step: int, eval_mode: bool) -> np.ndarray:
+    def act(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Return the action for one observation at the start of an episode; see `act_from`."""
-        return np.asarray(self.act_from([None], obs[None], step, eval_mode)[0][0])
+        return np.asarray(self.act_from([None], each(lambda x: x[None], obs), step, eval_mode)[0][0])
 
     def act_from(
-        self, states: Sequence[State | None], obs: np.ndarray, step: int, eval_mode: bool
+        self, states: Sequence[State | None], obs: Any, step: int, eval_mode: bool
     ) -> tuple[np.ndarray, list[State | None]]:
         """Return actions for observations [N, ...] and the states of the LSTM after them, see `Policy.act_from`."""
         return self.policy.act_from(states, obs, None if eval_mode else self.generator)
 
-    def step(self, obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
+    def step(self, obs: Observation, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
         """Return actions [N, ...], their log probabilities [N], values [N] and the next state, for collecting."""
         return self.policy.choose(obs, state, first, self.generator)
 
@@ -260,7 +262,7 @@ class PPOAgent(Agent):
         """Yield minibatches of single steps, or with an LSTM of segments: each once before any comes again."""
         steps = steps | {"advantages": self._advantages(steps)}
         if self.policy.lstm is None:
-            steps = {name: x if x is None else x.flatten(0, 1)[:, None] for name, x in steps.items()}
+            steps = {name: x if x is None else each(_single_steps, x) for name, x in steps.items()}
         count, horizon = steps["rewards"].shape
         for rows in shuffled(count, self.minibatch_size // horizon, number, self.generator):
             yield steps, rows, steps["rewards"].new_ones(len(rows))
@@ -330,3 +332,8 @@ class PPOAgent(Agent):
             for group in optimizer.param_groups:
                 group["lr"] = factor * (self.lr if own is None else own)
         return factor * self.lr
+
+
+def _single_steps(x: Tensor) -> Tensor:
+    """Return the steps of segments, [S, H, ...], as segments of one step, [S H, 1, ...]."""
+    return x.flatten(0, 1)[:, None]

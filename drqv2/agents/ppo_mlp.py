@@ -75,7 +75,7 @@ class MlpPPOAgent(PPOAgent):
         return own
 
     @torch.inference_mode()
-    def step(self, obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
+    def step(self, obs: Any, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
         """See `PPOAgent.step`."""
         actions, log_probs, values = act(self.policy, self.policy.normalized(obs), self.generator)
         return actions.reshape(len(obs), *self.policy.action_shape), log_probs, values, None

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drqv2.nn.observations import Observation
 from drqv2.nn.policies import Policy, State
 
 
@@ -162,7 +163,8 @@ class NamesInputs(Protocol):
     """A policy for export whose inputs are not just `obs`.
 
     Attributes:
-        inputs: names of the arguments of `forward`: obs; task; h and c, the state of an LSTM.
+        inputs: names of the arguments of `forward`: obs, or the parts of one that is a dict; task; h and c, the state
+            of an LSTM.
     """
 
     inputs: tuple[str, ...]
@@ -177,7 +179,7 @@ class OnPolicyAgent(Agent, Protocol):
 
     policy: Policy
 
-    def step(self, obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
+    def step(self, obs: Observation, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, Tensor, State | None]:
         """Return actions [N, ...], their log probabilities [N], values [N] and the next state, for collecting."""
         ...
 

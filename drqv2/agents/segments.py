@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drqv2.nn.observations import each
 from drqv2.nn.policies import State
 
 
@@ -19,7 +20,7 @@ class Segments(NamedTuple):
     action was ignored, and the next step is `first`.
 
     Attributes:
-        obs: float32 [S, H, N] or uint8 [S, H, C, H, W].
+        obs: float32 [S, H, N] or uint8 [S, H, C, H, W]; or a dict of these.
         actions: chosen at it, float32 [S, H, A] or int64 [S, H, A].
         log_probs: of the actions when they were chosen, [S, H].
         values: of the observations then, [S, H].
@@ -30,7 +31,7 @@ class Segments(NamedTuple):
         state: of the LSTM before each segment, two [S, hidden]; None without one.
     """
 
-    obs: Tensor
+    obs: Any
     actions: Tensor
     log_probs: Tensor
     values: Tensor
@@ -56,8 +57,8 @@ class Segments(NamedTuple):
 
 
 def take_rows(x: Any, rows: Tensor) -> Any:
-    """Return the rows of a tensor, or of each tensor in a tuple."""
-    return tuple(part[rows] for part in x) if isinstance(x, tuple) else x[rows]
+    """Return the rows of a tensor, or of each tensor in a tuple or a dict."""
+    return tuple(part[rows] for part in x) if isinstance(x, tuple) else each(lambda part: part[rows], x)
 
 
 def shuffled(rows: int, size: int, number: int, generator: torch.Generator) -> Iterator[Tensor]:

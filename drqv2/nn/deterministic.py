@@ -95,7 +95,7 @@ class MostProbableAction(nn.Module):
         super().__init__()
         self.net = policy
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def forward(self, obs: Any) -> Tensor:
         """Return actions, float32 [B, A] in [-1, 1], or discrete ones, int64 [B] or [B, A]."""
         return _mode(self.net, self.net.features(obs))
 
@@ -113,7 +113,7 @@ class MostProbableActionFrom(nn.Module):
         super().__init__()
         self.net = policy
 
-    def forward(self, obs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, obs: Any, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions and the next state, for observations and the state before them, float32 [B, hidden] each."""
         features, (h, c) = self.net.lstm(self.net.features(obs)[:, None], (h[None], c[None]))
         return _mode(self.net, features), h[0], c[0]
@@ -121,4 +121,5 @@ class MostProbableActionFrom(nn.Module):
 
 def most_probable_action(policy: Any) -> nn.Module:
     """Return a policy of regime=ppo or regime=impala without its randomness."""
-    return MostProbableAction(policy) if policy.lstm is None else MostProbableActionFrom(policy)
+    chosen = MostProbableAction(policy) if policy.lstm is None else MostProbableActionFrom(policy)
+    return of_parts(chosen, policy.part_names)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,3 +51,36 @@ class RunningMeanStd(nn.Module):
     def scale(self, x: Tensor, clip: float = 10.0) -> Tensor:
         """Return x over the standard deviation, clipped; its sign stays."""
         return (x / (self.var + 1e-8).sqrt()).clamp(-clip, clip).to(x.dtype)
+
+
+class PartsMeanStd(nn.Module):
+    """Running statistics of each vector of observations that are dicts; their images stay as they are.
+
+    Args:
+        shapes: of the parts; at least one is a vector.
+
+    Attributes:
+        vectors: names of the vectors.
+        of_vector: `RunningMeanStd` of each.
+    """
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        super().__init__()
+        self.vectors = [name for name, shape in shapes.items() if len(shape) == 1]
+        self.of_vector: Any = nn.ModuleList(RunningMeanStd(shapes[name]) for name in self.vectors)
+
+    @property
+    def count(self) -> Tensor:
+        """Observations so far, float64 []."""
+        count: Tensor = self.of_vector[0].count
+        return count
+
+    def update(self, obs: Mapping[str, Tensor]) -> None:
+        """Add observations, [..., *shape] of each part."""
+        for name, stats in zip(self.vectors, self.of_vector, strict=True):
+            stats.update(obs[name])
+
+    def normalize(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return observations, [..., *shape] of each part, with their vectors normalised."""
+        named = zip(self.vectors, self.of_vector, strict=True)
+        return {**obs, **{name: stats.normalize(obs[name]) for name, stats in named}}

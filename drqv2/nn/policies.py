@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,82 +14,11 @@ from dm_env import specs
 from torch import Tensor, nn
 
 from drqv2.errors import UserError
-from drqv2.nn.convolutions import PixelConv2d, check_side
-from drqv2.nn.normalization import RunningMeanStd
+from drqv2.nn.normalization import PartsMeanStd, RunningMeanStd
+from drqv2.nn.observations import Observation, Shapes, each, has_images, parts
+from drqv2.nn.policy_encoders import make_encoder, orthogonal
 
 State = tuple[Tensor, Tensor]  # of the LSTM: h and c, [B, hidden] each
-# (channels, kernel size, stride) of each convolution.
-CONVOLUTIONS = {
-    "small": ((16, 8, 4), (32, 4, 2)),  # Mnih et al., arXiv 1312.5602
-    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al., Nature 518 (2015)
-}
-IMPALA_CHANNELS = (16, 32, 32)  # of the residual network in arXiv 1802.01561, figure 3
-ENCODERS = ("auto", "mlp", *CONVOLUTIONS, "impala")
-
-
-def _orthogonal(layer: Any, gain: float = math.sqrt(2)) -> Any:
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-class _Residual(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            *(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)),
-            *(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.layers(x)
-        return out
-
-
-def make_encoder(name: str, obs_shape: Sequence[int], hidden_dim: int) -> nn.Module:
-    """Return a network from observations to features [B, hidden_dim].
-
-    Args:
-        name: mlp for vectors; small, nature or impala for images; auto: mlp or nature.
-        obs_shape: (N,) or (C, H, W).
-        hidden_dim: features.
-
-    Raises:
-        UserError: the encoder is not for such observations.
-    """
-    if name == "auto":
-        name = "mlp" if len(obs_shape) == 1 else "nature"
-    if (name == "mlp") != (len(obs_shape) == 1):
-        kind = "vectors" if name == "mlp" else "images"
-        allowed = "mlp" if len(obs_shape) == 1 else ", ".join(ENCODERS[2:])
-        raise UserError(
-            f"agent.encoder={name} applies only to {kind}; observations have shape {tuple(obs_shape)}: use {allowed}"
-        )
-    if name == "mlp":
-        # Bounded units: with ReLU the value of a rare observation grows with its norm, in the direction of the common
-        # ones. Where every reward is negative, as in Acrobot, the policy then shuns what it has not seen.
-        first, second = nn.Linear(obs_shape[0], hidden_dim), nn.Linear(hidden_dim, hidden_dim)
-        return nn.Sequential(_orthogonal(first), nn.Tanh(), _orthogonal(second), nn.Tanh())
-    modules: list[nn.Module] = []
-    channels = obs_shape[0]
-    if name == "impala":
-        for width in IMPALA_CHANNELS:
-            conv = nn.Conv2d if modules else PixelConv2d
-            modules += [conv(channels, width, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
-            modules += [_Residual(width), _Residual(width)]
-            channels = width
-        modules.append(nn.ReLU())
-    else:
-        layers = [(size, stride) for _, size, stride in CONVOLUTIONS[name]]
-        check_side(obs_shape, layers, f"agent.encoder={name}", ", or agent.encoder=impala")
-        for width, size, stride in CONVOLUTIONS[name]:
-            conv = nn.Conv2d if modules else PixelConv2d
-            modules += [_orthogonal(conv(channels, width, size, stride)), nn.ReLU()]
-            channels = width
-    convnet = nn.Sequential(*modules, nn.Flatten())
-    with torch.no_grad():
-        features = convnet(torch.zeros(1, *obs_shape)).shape[1]
-    return nn.Sequential(convnet, _orthogonal(nn.Linear(features, hidden_dim)), nn.ReLU())
 
 
 class Categorical:
@@ -180,18 +109,21 @@ class Policy(nn.Module):
     """Distribution of actions and value of each observation, feed-forward or with an LSTM behind the encoder.
 
     Args:
-        obs_shape: (N,) float32 or (C, H, W) uint8.
+        obs_shape: (N,) float32 or (C, H, W) uint8; of a dict, those of its parts by name.
         action_spec: see `action_sizes`.
-        encoder: auto, mlp, small, nature or impala.
+        encoder: auto, mlp, small, nature or impala, see `make_encoder`.
         hidden_dim: features, and units of the LSTM.
         lstm: whether there is one.
         normalize: whether vector observations are normalised by the statistics that `see` collects.
         precision: fp32, or bf16 for the products of an encoder of images.
+
+    Attributes:
+        part_names: of observations that are dicts; empty where they are one array.
     """
 
     def __init__(
         self,
-        obs_shape: Sequence[int],
+        obs_shape: Shapes,
         action_spec: Any,
         encoder: str = "auto",
         hidden_dim: int = 64,
@@ -201,15 +133,16 @@ class Policy(nn.Module):
     ) -> None:
         super().__init__()
         self.sizes, self.hidden_dim = action_sizes(action_spec), hidden_dim
-        self.action_shape, self.obs_ndim = tuple(action_spec.shape), len(obs_shape)
+        self.action_shape, self.obs_ndim = tuple(action_spec.shape), 3 if has_images(obs_shape) else 1
+        self.part_names = tuple(obs_shape) if isinstance(obs_shape, Mapping) else ()
         self.bf16 = precision == "bf16" and self.obs_ndim == 3
         self.encoder = make_encoder(encoder, obs_shape, hidden_dim)
         self.lstm = nn.LSTM(hidden_dim, hidden_dim, batch_first=True) if lstm else None
         outputs = int(action_spec.shape[0]) if self.sizes is None else sum(self.sizes)
-        self.actor = _orthogonal(nn.Linear(hidden_dim, outputs), 0.01)
-        self.critic = _orthogonal(nn.Linear(hidden_dim, 1), 1.0)
+        self.actor = orthogonal(nn.Linear(hidden_dim, outputs), 0.01)
+        self.critic = orthogonal(nn.Linear(hidden_dim, 1), 1.0)
         self.log_std = nn.Parameter(torch.zeros(outputs)) if self.sizes is None else None
-        self.obs_stats = RunningMeanStd(obs_shape) if normalize and self.obs_ndim == 1 else None
+        self.obs_stats = _statistics(obs_shape) if normalize else None
         if self.obs_ndim == 3:
             self.encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -220,12 +153,12 @@ class Policy(nn.Module):
         zeros = self.critic.weight.new_zeros(batch, self.hidden_dim)
         return zeros, zeros.clone()
 
-    def see(self, obs: Tensor) -> None:
+    def see(self, obs: Observation) -> None:
         """Update the normalisation statistics with observations, [..., *obs_shape]."""
         if self.obs_stats is not None:
             self.obs_stats.update(obs)
 
-    def normalized(self, obs: Tensor) -> Tensor:
+    def normalized(self, obs: Observation) -> Any:
         """Return observations, [..., *obs_shape], as the encoder gets them."""
         return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
 
@@ -234,19 +167,23 @@ class Policy(nn.Module):
         return self.obs_stats is None or bool(self.obs_stats.count > 0)
 
     def forward(
-        self, obs: Tensor, state: State | None = None, first: Tensor | None = None
+        self, obs: Observation, state: State | None = None, first: Tensor | None = None
     ) -> tuple[Categorical | Gaussian, Tensor, State | None]:
         """Return the distribution of actions, values, and the LSTM's next state.
 
         Args:
-            obs: [B, T, ...], T consecutive steps each.
+            obs: [B, T, ...], T consecutive steps each; or a dict of these.
             state: before the first of them; None without an LSTM.
             first: where an observation starts an episode, which resets the state, bool [B, T]; for an LSTM.
 
         Returns:
             A distribution over [B, T, ...], values [B, T], the state after the last step.
         """
-        features = self.features(obs.flatten(0, 1)).view(*obs.shape[:2], self.hidden_dim)
+        if isinstance(obs, Tensor):
+            joined, steps = obs.flatten(0, 1), obs.shape[:2]
+        else:
+            joined, steps = each(_joined, obs), next(iter(obs.values())).shape[:2]
+        features = self.features(joined).view(*steps, self.hidden_dim)
         if self.lstm is not None:
             assert state is not None
             assert first is not None
@@ -264,29 +201,30 @@ class Policy(nn.Module):
 
     @torch.inference_mode()
     def choose(
-        self, obs: Tensor, state: State | None, first: Tensor, generator: torch.Generator
+        self, obs: Observation, state: State | None, first: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor, State | None]:
         """Return sampled actions [N, ...], their log probabilities [N], values [N] and the LSTM's next state.
 
         Args:
-            obs: of N environments, [N, ...].
+            obs: of N environments, [N, ...], or a dict of these.
             state: of the LSTM before them, two [N, hidden]; None without one.
             first: where an observation starts an episode, bool [N].
             generator: of the samples.
         """
-        dist, values, state = self(obs[:, None], state, first[:, None])
+        one_step = obs[:, None] if isinstance(obs, Tensor) else each(_one_step, obs)
+        dist, values, state = self(one_step, state, first[:, None])
         actions = dist.sample(generator)  # [N, 1, A]
-        return actions.reshape(len(obs), *self.action_shape), dist.log_prob(actions)[:, 0], values[:, 0], state
+        return actions.reshape(len(first), *self.action_shape), dist.log_prob(actions)[:, 0], values[:, 0], state
 
     @torch.no_grad()
     def act_from(
-        self, states: Sequence[State | None], obs: np.ndarray, generator: torch.Generator | None
+        self, states: Sequence[State | None], obs: Any, generator: torch.Generator | None
     ) -> tuple[np.ndarray, list[State | None]]:
         """Return the actions for observations of several episodes [N, ...] and the states of the LSTM after them.
 
         Args:
             states: of the LSTM before each; None at the start of an episode.
-            obs: the observations, [N, ...].
+            obs: the observations, an array [N, ...] or a dict of arrays.
             generator: of the samples; None for the most probable actions (the means, of vectors).
         """
         device = self.critic.weight.device
@@ -296,23 +234,29 @@ class Policy(nn.Module):
             known = [before[0][:1], before[1][:1]]  # of an episode's start
             h, c = zip(*(known if state is None else state for state in states), strict=True)
             before = torch.cat(h), torch.cat(c)
-        dist, _, after = self(torch.as_tensor(obs, device=device)[:, None], before, first)
+        dist, _, after = self(each(lambda x: torch.as_tensor(x, device=device)[:, None], obs), before, first)
         actions: np.ndarray = (dist.mode() if generator is None else dist.sample(generator))[:, 0].cpu().numpy()
         of_each: list[State | None] = [None] * len(states)
         if after is not None:
             of_each = [(h, c) for h, c in zip(after[0].split(1), after[1].split(1), strict=True)]
         return actions.reshape(len(states), *self.action_shape), of_each
 
-    def features(self, obs: Tensor) -> Tensor:
+    def features(self, obs: Observation) -> Tensor:
         """Return features [B, hidden] of observations [B, ...], before the LSTM."""
         if self.obs_ndim == 1:
             vectors: Tensor = self.encoder(self.normalized(obs))
             return vectors
-        dtype = torch.bfloat16 if self.bf16 else self.critic.weight.dtype
-        images = obs.to(dtype).contiguous(memory_format=torch.channels_last)  # in one step it takes longer
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bf16):
-            features: Tensor = self.encoder(images)
+        inputs = each(self._prepared, self.normalized(obs))
+        with torch.autocast(self.critic.weight.device.type, torch.bfloat16, enabled=self.bf16):
+            features: Tensor = self.encoder(inputs)
         return features.to(self.critic.weight.dtype)
+
+    def _prepared(self, part: Tensor) -> Tensor:
+        """Return images [B, C, H, W] as the encoder computes with them; vectors [B, N] as they are."""
+        if part.ndim == 2:
+            return part
+        dtype = torch.bfloat16 if self.bf16 else self.critic.weight.dtype
+        return part.to(dtype).contiguous(memory_format=torch.channels_last)  # in one step it takes longer
 
     def _unroll(self, features: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
         """Run the LSTM over steps [B, T, hidden], in one call where no episode starts after the first of them."""
@@ -327,3 +271,18 @@ class Policy(nn.Module):
             h, c = h[0], c[0]
             outputs.append(out)
         return torch.cat(outputs, 1), (h, c)
+
+
+def _statistics(obs_shape: Shapes) -> Any:
+    """Return the statistics by which observations are normalised; None where all are images."""
+    if all(len(shape) == 3 for shape in parts(obs_shape)):
+        return None
+    return PartsMeanStd(obs_shape) if isinstance(obs_shape, Mapping) else RunningMeanStd(obs_shape)
+
+
+def _joined(x: Tensor) -> Tensor:
+    return x.flatten(0, 1)
+
+
+def _one_step(x: Tensor) -> Tensor:
+    return x[:, None]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from drqv2.errors import UserError
+from drqv2.nn.observations import Observation
 from drqv2.nn.policies import State
 from drqv2.rollout.actors import AHEAD, SUSPENDED_SECONDS, Actors, ActorSetup, Filled, WatchedActor
 from drqv2.rollout.inference import Inference, ask
@@ -225,7 +226,7 @@ def _fill_rollouts(learner: connection.Connection, task: ActorTask, actor: int, 
     env, policy, own = task.setup.open(actor, restarts)
     steps, slots, versions = task.beats["steps"], deque[int](), list[int]()
 
-    def choose(obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
+    def choose(obs: Observation, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
         steps[actor] += 1
         if task.asked is None:
             return own(obs, state, first)

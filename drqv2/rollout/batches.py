@@ -14,7 +14,7 @@ import torch
 from drqv2.envs.info import Sums, merge
 from drqv2.rollout.actors import Actors, Filled
 from drqv2.rollout.shared import Layout
-from drqv2.rollout.unroll import Unroller
+from drqv2.rollout.unroll import Unroller, with_observations
 
 _CHECK_SECONDS = 0.2  # between two looks at whether the actors have failed, while the learner waits
 
@@ -22,7 +22,7 @@ _CHECK_SECONDS = 0.2  # between two looks at whether the actors have failed, whi
 def stack(rollouts: Sequence[Mapping[str, np.ndarray]], device: torch.device) -> dict[str, Any]:
     """Return the fields of `Segments`, [B, T + 1, ...], from rollouts of [E, T + 1, ...]."""
     joined = {name: np.concatenate([rollout[name] for rollout in rollouts]) for name in rollouts[0]}
-    batch: dict[str, Any] = {name: torch.from_numpy(x).to(device) for name, x in joined.items()}
+    batch = with_observations({name: torch.from_numpy(x).to(device) for name, x in joined.items()})
     state = tuple(batch.pop(name) for name in "hc" if name in batch)
     return batch | {"values": torch.zeros_like(batch["rewards"]), "state": state or None}
 

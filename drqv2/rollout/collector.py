@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from drqv2.envs.vector import VectorEnv, VectorStep
+from drqv2.nn.observations import each
 from drqv2.rollout.totals import EpisodeTotals, by_environment, joined_steps
+from drqv2.rollout.unroll import as_fields, with_observations
 
 State = tuple[Tensor, Tensor]
-Act = Callable[[Tensor, State | None, Tensor], tuple[Tensor, Tensor, Tensor, State | None]]
+Act = Callable[[Any, State | None, Tensor], tuple[Tensor, Tensor, Tensor, State | None]]
 Steps = dict[str, Tensor]  # [K, ...]
 
 
@@ -68,8 +70,8 @@ class Collector(Iterator[dict[str, Any]]):
         """Return a batch of new segments.
 
         Returns:
-            obs, actions, log_probs, values, rewards, terminated, truncated, first, sums (of past rewards, discounted),
-            [S, H, ...] each, and state: the LSTM's before each segment, two [S, hidden] or None.
+            obs (an array or a dict), actions, log_probs, values, rewards, terminated, truncated, first, sums (of past
+            rewards, discounted), [S, H, ...] each, and state: the LSTM's before each segment, two [S, hidden] or None.
 
         Raises:
             NotFiniteError: a reward is NaN or infinite.
@@ -101,15 +103,14 @@ class Collector(Iterator[dict[str, Any]]):
         assert self.current is not None, "start() comes first"
         step, state = self.current, self.state
         with self.spent_on("forward"):
-            observation = np.ascontiguousarray(step.observation)  # some vectors return a transposed view
-            obs, first = (torch.from_numpy(x).to(self.device) for x in (observation, step.first))
+            obs, first = each(self._tensor, step.observation), torch.from_numpy(step.first).to(self.device)
             index = torch.from_numpy(step.env_index)
             before = None if state is None else (state[0][index], state[1][index])
             actions, log_probs, values, after = self.act(obs, before, first)
             chosen = actions.cpu().numpy()
         with self.spent_on("env"):
             self.env.send(chosen)
-            new = {"obs": obs, "actions": actions, "log_probs": log_probs, "values": values}
+            new = as_fields(obs) | {"actions": actions, "log_probs": log_probs, "values": values}
             if state is not None and before is not None and after is not None:
                 new |= zip("hc", before, strict=True)
                 for x, y in zip(state, after, strict=True):
@@ -118,6 +119,9 @@ class Collector(Iterator[dict[str, Any]]):
             self._waiting[step.env_index] += 1
             self.current = self.env.recv()
         return len(step.env_index)
+
+    def _tensor(self, x: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(x)).to(self.device)  # some vectors return a transposed view
 
     def _batch(self) -> dict[str, Any]:
         """Take the oldest whole segments out of the steps that are waiting."""
@@ -131,7 +135,7 @@ class Collector(Iterator[dict[str, Any]]):
         del steps["env_index"]
         where = torch.from_numpy(taken).to(self.device)
         states = tuple(steps.pop(name)[where[:, 0]] for name in "hc" if name in steps)
-        batch: dict[str, Any] = {name: x.to(self.device)[where] for name, x in steps.items()}
+        batch = with_observations({name: x.to(self.device)[where] for name, x in steps.items()})
         return batch | {"state": states or None}
 
     def _take(self) -> Steps:

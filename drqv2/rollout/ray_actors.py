@@ -22,6 +22,7 @@ from ray.exceptions import RayError, RayTaskError
 from torch import Tensor, nn
 
 from drqv2.errors import UserError
+from drqv2.nn.observations import Observation
 from drqv2.nn.policies import State
 from drqv2.rollout.actors import AHEAD, SUSPENDED_SECONDS, Actors, ActorSetup, Filled, WatchedActor
 from drqv2.rollout.shared import Layout
@@ -73,7 +74,7 @@ class RemoteActor:
         os.environ.setdefault("LP_NUM_THREADS", "1")  # of software rendering: it has one core of its node
         env, self.policy, act = self.setup.open(self.actor, self.restarts)
 
-        def choose(obs: Tensor, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
+        def choose(obs: Observation, state: State | None, first: Tensor) -> tuple[Tensor, Tensor, State | None]:
             self.steps += 1
             return act(obs, state, first)
 

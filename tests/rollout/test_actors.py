@@ -89,13 +89,19 @@ def seed(actor: int, restarts: int) -> int:
 
 @contextmanager
 def running(
-    num_actors: int = 2, hang_seconds: float = 30.0, batched: bool = False, lstm: bool = False, **changes: Any
+    num_actors: int = 2,
+    hang_seconds: float = 30.0,
+    batched: bool = False,
+    lstm: bool = False,
+    of: Any = cartpole,
+    **changes: Any,
 ) -> Iterator[ActorProcesses]:
-    policy = cartpole.policy(lstm)
-    layout = rollout_layout(cartpole.vector(ENVS), policy.initial_state(ENVS), LENGTH)
+    """Start actors in environments of a module like `tests.rollout.cartpole`."""
+    policy = of.policy(lstm)
+    layout = rollout_layout(of.vector(ENVS), policy.initial_state(ENVS), LENGTH)
     parts: dict[str, Any] = {
-        "make_env": partial(cartpole.vector, ENVS),
-        "make_policy": partial(cartpole.policy_for, lstm),
+        "make_env": partial(of.vector, ENVS),
+        "make_policy": partial(of.policy_for, lstm),
         "seed": seed,
     }
     parts["buffers"] = SharedArrays({name: ((BUFFERS, *shape), dtype) for name, (shape, dtype) in layout.items()})
@@ -105,7 +111,7 @@ def running(
     inference = None
     if batched:
         parts["asked"] = SharedArrays(asking_layout(layout, num_actors))
-        inference = Inference(cartpole.policy(lstm), parts["weights"], parts["asked"], 0)
+        inference = Inference(of.policy(lstm), parts["weights"], parts["asked"], 0)
     actors = ActorProcesses(ActorTask(**parts), num_actors, BUFFERS, hang_seconds, inference)
     try:
         actors.start()

@@ -24,9 +24,10 @@ from drqv2.envs.vector import VectorEnv, VectorStep
 from drqv2.errors import NotFiniteError, ProcessError, UserError
 from drqv2.nn.policies import Policy
 from drqv2.rollout.actors import ActorSetup, Filled
+from drqv2.rollout.batches import stack
 from drqv2.rollout.unroll import rollout_layout
 from tests.patience import PATIENCE
-from tests.rollout import cartpole
+from tests.rollout import cartpole, parts
 from tests.short_run import ROOT
 
 ray = pytest.importorskip("ray")
@@ -121,8 +122,9 @@ def running(
     hang_seconds: float = 30.0,
     module: Policy | None = None,
     make_policy: Callable[..., Policy] = policy,
+    env: VectorEnv | None = None,
 ) -> Iterator[RayActors]:
-    layout = rollout_layout(cartpole.vector(ENVS), None, LENGTH)
+    layout = rollout_layout(env or cartpole.vector(ENVS), None, LENGTH)
     actors = RayActors(ActorSetup(make_env, make_policy, seed), layout, num_actors, BUFFERS, hang_seconds)
     actors.publish(module or make_policy())
     try:
@@ -172,6 +174,17 @@ def place(folder: Path, actor: int, restarts: int) -> tuple[int, str]:
     """Return process and node of an actor."""
     pid, node = (folder / f"{actor} {restarts}").read_text().split()
     return int(pid), node
+
+
+def test_rollouts_have_the_parts_of_observations_that_are_dicts(cluster: Cluster) -> None:
+    env, make_policy = parts.vector(ENVS), partial(parts.policy_for, False)
+    with running(partial(parts.vector, ENVS), module=parts.policy(), make_policy=make_policy, env=env) as actors:
+        batch = stack([actors.rollout(take(actors))], torch.device("cpu"))
+    env.reset()
+    for _ in range(LENGTH):
+        env.step(np.zeros(ENVS, np.int64))
+    for name, part in batch["obs"].items():
+        assert torch.equal(part, parts.of(env.returned, name))
 
 
 def test_actors_take_new_weights(cluster: Cluster, tmp_path: Path) -> None:
