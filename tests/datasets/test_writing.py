@@ -263,7 +263,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     [
         ({"discount": np.full((5, 1), 0.5, np.float32)}, "row 1: discount 0.5"),
         ({"task": np.ones((5, 1), np.int64)}, "comes from a multi-task run"),
-        ({"frame": None, "frame.a": np.zeros((5, 3, 16, 16), np.uint8)}, "its observations are frame.a uint8 [3, 16"),
+        ({"frame": None, "observation.a": np.zeros((5, 3), np.int16)}, "its observations are observation.a int16 [3]"),
         ({"observation": np.zeros((5, 2), np.float32)}, "its observations are frame uint8 [3, 16, 16], observation"),
         ({"frame": np.zeros((5, 20, 18, 16), np.uint8)}, "would be read as others"),
     ],
