@@ -173,6 +173,28 @@ class Camera(Kind):
         return value
 
 
+class Several(Kind):
+    """A list of different values of another kind; one value alone is a list of one.
+
+    Args:
+        kind: of each.
+        allowed: the allowed lists, in words.
+    """
+
+    is_text = True
+
+    def __init__(self, kind: Kind, allowed: str) -> None:
+        self.kind, self.allowed = kind, allowed
+
+    def check(self, value: Any) -> list[Any]:
+        given = value if isinstance(value, list) else [value]
+        _require(bool(given))
+        found = [self.kind.check(item) for item in given]
+        repeated = [item for i, item in enumerate(found) if item in found[:i]]
+        _require(not repeated, f"{', '.join(map(show, repeated))} is listed more than once; list each once")
+        return found
+
+
 class Tasks(Kind):
     """A list of different tasks and groups of them, or the name of a group.
 

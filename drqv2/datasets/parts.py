@@ -67,7 +67,7 @@ def choose(
         images = []
     elif key is not None:
         images = [key]
-    elif PIXELS in images and (kind == "pixels" or (kind == "auto" and not vectors)):
+    elif PIXELS in images and wanted is None and (kind == "pixels" or (kind == "auto" and not vectors)):
         images = [PIXELS]
     if images and kind == "pixels":
         vectors = []
