@@ -238,8 +238,9 @@ class TrainVideoRecorder(VideoRecorder):
         super().init(obs, enabled)
 
     def record(self, obs: Any) -> None:
-        """Add the newest frame of `obs`, uint8 [frame_stack * C, H, W], newest frame last, or the newest ones of a dict
-        of such; or what the camera sees.
+        """Add the newest frame of `obs`, uint8 [frame_stack * C, H, W], newest frame last; or what the camera sees.
+
+        Of a dict with such images, the newest frame of each is added.
         """
         super().record(obs)
 
