@@ -1,4 +1,4 @@
-"""The dot of `dot_env`, seen by two cameras and two sensors, in no order: an environment whose observation is a dict."""
+"""The dot of `dot_env`, seen by two cameras and two sensors, in no order: its observation is a dict."""
 
 from __future__ import annotations
 

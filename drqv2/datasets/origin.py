@@ -200,7 +200,7 @@ def _of_task(task: str, told: Mapping[str, Any], episode: Episode) -> Any:
 
 
 def _seen(episode: Episode) -> dict[str, Any] | None:
-    """Return the arguments with which a task of dm_control's shows what an episode holds; None where it shows no such."""
+    """Return the arguments with which a task of dm_control's shows what an episode holds; None where none do."""
     observed = stored_in(episode.arrays)
     images = {stored.key: episode.arrays[stored.tensor].shape[1:] for stored in observed if stored.stacked}
     names = [stored.key for stored in observed if stored.key is not None]
