@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import imageio.v3 as iio
 import numpy as np
 import pytest
 import torch
@@ -19,9 +20,12 @@ from drqv2.evaluation import export as exporting
 from drqv2.evaluation.card import model_card
 from drqv2.evaluation.export import export
 from drqv2.evaluation.world import world_of
+from drqv2.play import __main__ as program
 from drqv2.play.policy import Policy
 from drqv2.play.world import World
+from drqv2.run.environments import make_envs
 from drqv2.run.stats import EpisodeResult
+from drqv2.utils import EVAL_ENV
 from train import compose
 
 SHAPES: dict[str, tuple[int, ...]] = {"pixels": (9, 16, 16), "wrist.rgb": (3, 16, 16), "arm": (4,), "goal": (2,)}
@@ -237,6 +241,31 @@ def test_damaged_parts(policy: Path) -> None:
     for damaged in every:
         with pytest.raises(UserError, match=r"its metadata are damaged \(observation: "):
             World.read(told | {"observation": json.dumps(damaged)})
+
+
+@pytest.mark.slow
+def test_a_file_plays_in_its_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two cameras and some of the numbers of a task, from the file alone."""
+    pytest.importorskip("onnxruntime")
+    more: dict[str, Any] = {"cameras": [0, "cam1"], "observation_parts": ["pixels_0", "pixels_cam1", "velocity"]}
+    cfg = compose(task="cup_catch", obs_type="pixels+state", image_size=32, device="cpu", overlap=False, **more)
+    cfg.max_episode_steps = 4
+    (env,) = make_envs(cfg, EVAL_ENV)
+    steps = [env.call("begin", 0, 0), *(env.call("step", np.ones(2, np.float32)) for _ in range(3))]
+    actions = {"it": env.call("own_action_spec")}
+    made = world_of(cfg, None, 0, steps[0].observation, env.action_spec(), actions, [EpisodeResult(1.0, 4)])
+    env.close()
+    torch.manual_seed(0)
+    agent: Any = Agent(Listed(more["observation_parts"], False))
+    export(agent, tmp_path / "policy.onnx", steps, (2,), made.metadata())
+    program.main([str(tmp_path / "policy.onnx"), f"out={tmp_path}/film.mp4", "render_size=64"])
+    assert "episode 0: return 0.0, 4 steps" in capsys.readouterr().out
+    assert iio.imread(tmp_path / "film.mp4").shape == (5, 64, 64, 3)
+    world = Policy(tmp_path / "policy.onnx").world
+    less = gymnasium.make(world.environment, **world.arguments | {"observation_parts": more["observation_parts"][1:]})
+    with pytest.raises(UserError, match="another world than the policy's: observation_parts is "):
+        world.require(less)
+    less.close()
 
 
 @pytest.mark.parametrize("end", ENDS)
