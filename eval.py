@@ -4,6 +4,7 @@ python eval.py RUN_DIR                                # ten episodes with the ru
 python eval.py RUN_DIR episodes=20 film=best          # video of the best of twenty episodes
 python eval.py RUN_DIR snapshot=weights_500000.pt     # the weights of a milestone
 python eval.py RUN_DIR task=walker_run camera=1 render_size=480 fps=30
+python eval.py RUN_DIR film=0 cameras=[0,1]           # several cameras side by side
 python eval.py RUN_DIR episodes=50                    # a run of several tasks: a row and a picture for each of them
 python eval.py policy.safetensors                     # weights written by python -m drqv2.snapshot export
 python eval.py RUN_DIR export=policy.onnx             # the policy for other programs, and a model card
@@ -117,14 +118,19 @@ def _environments(subject: Subject, args: SimpleNamespace, number: int) -> Itera
     made = make_envs(cfg, utils.EVAL_ENV, patience, "stop this program and start it with max_episode_steps=N")
     try:
         own = [made[t * number :][:number] for t in subject.tasks]
-        if args.camera is not None:
-            for first, *_ in own:
-                first.call("begin", _EVALUATION, 0)
-                first.call("render", 16, 16, args.camera)
+        for first, *_ in own if any(camera is not None for camera in _cameras(args)) else ():
+            first.call("begin", _EVALUATION, 0)
+            for camera in _cameras(args):
+                first.call("render", 16, 16, camera)
         yield own
     finally:
         for env in made:
             env.close()
+
+
+def _cameras(args: SimpleNamespace) -> list[int | str | None]:
+    """Return the cameras of the video; None for that of the run."""
+    return args.cameras or [args.camera]
 
 
 def _require_sense(args: SimpleNamespace, chosen: Sequence[int] | None) -> None:
@@ -133,6 +139,8 @@ def _require_sense(args: SimpleNamespace, chosen: Sequence[int] | None) -> None:
         raise UserError("live=true film=none: nothing to show; choose episodes, say film=0,1, or omit live=true")
     if args.live:
         screen.require_display()
+    if args.camera is not None and args.cameras:
+        raise UserError("camera and cameras: give only one of them")
     if not args.store and (args.noise or args.random_share):
         raise UserError("noise and random_share apply only to store=DIR; evaluations do not explore")
     if args.store and (args.export or args.live or args.film or args.out):
@@ -147,7 +155,7 @@ def _record(pictures: Sequence[Picture], act: Policy, args: SimpleNamespace, sub
     fps = 1 / seconds if seconds else 20.0
     every = max(1, round(fps / _GRID_FPS)) if several else 1
     size = overlay.cell_size(args.render_size, len(pictures)) if several else args.render_size
-    frames = side_by_side(pictures, _EVALUATION, act, size, args.camera, every, titles=several)
+    frames = side_by_side(pictures, _EVALUATION, act, size, _cameras(args), every, titles=several)
     if args.live:
         screen.show(frames, args.fps or fps / every)
     else:

@@ -7,15 +7,21 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import imageio.v2 as imageio
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from dm_env import specs
+from omegaconf import OmegaConf
 
 from drqv2.errors import UserError
+from drqv2.run.factory import train_film_settings
 from video import TrainVideoRecorder, VideoRecorder
 
+IMAGE, GREY = (specs.BoundedArray((n, 16, 16), np.uint8, 0, 255) for n in (9, 3))
+VECTOR = specs.Array((5,), np.float32)
 RED, GREEN, BLUE, ORANGE = (220, 30, 20), (20, 200, 40), (30, 40, 210), (200, 100, 30)
 
 
@@ -161,6 +167,37 @@ def test_of_more_channels_the_first_three_are_shown(tmp_path, more):
     assert len(shown) == 2
     for one in shown:
         np.testing.assert_allclose(corners(one), [RED, GREEN, BLUE, ORANGE], atol=12)
+
+
+def test_images_of_a_dict_side_by_side(tmp_path):
+    recorder = TrainVideoRecorder(tmp_path, render_size=128, frame_channels={"pixels": 3, "depth": 1})
+    black, depth = np.zeros((84, 84, 3), np.uint8), np.full((3, 42, 84), 180, np.uint8)
+    recorder.init({"pixels": stack(black, picture(84, 84)), "state": np.zeros(4, np.float32), "depth": depth})
+    recorder.record({"pixels": stack(picture(84, 84), black), "state": np.zeros(4, np.float32), "depth": depth})
+    recorder.save("7.mp4")
+    first, second = frames(tmp_path / "train_video" / "7.mp4")
+    assert first.shape == (128, 256, 3)
+    np.testing.assert_allclose(corners(first[:, :128]), [RED, GREEN, BLUE, ORANGE], atol=12)
+    grey = corners(first[:, 128:])
+    np.testing.assert_allclose(grey[:2], 180, atol=8)
+    np.testing.assert_allclose(grey[2:], 0, atol=8)  # it is half as high
+    assert second[8:-8, 8:120].max() < 25
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        (IMAGE, {"frame_channels": 3}),
+        (VECTOR, {"env": None}),
+        ({"pixels": IMAGE, "depth": GREY, "state": VECTOR}, {"frame_channels": {"pixels": 3, "depth": 1}}),
+        ({"position": VECTOR, "state": VECTOR}, {"env": None}),
+    ],
+)
+def test_training_videos_show_the_images_of_observations(spec, shown):
+    env = SimpleNamespace(observation_spec=lambda: spec, step_seconds=0.1)
+    settings = train_film_settings(OmegaConf.create({"render_size": 64, "frame_stack": 3}), env)
+    wanted = {"env": env} if "env" in shown else shown
+    assert settings == {"render_size": 64, "fps": 10.0} | wanted
 
 
 def test_a_new_video_discards_an_unsaved_one(tmp_path):

@@ -25,10 +25,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from drqv2.config.formatting import counted
-from drqv2.config.kinds import Bool, Choice, Float, Int, Key, Text
+from drqv2.config.kinds import Bool, Choice, Float, Int, Key, Several, Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 
+PARTS = Several(Text(), "a list of different names ([pixels,position])")
 KEYS = {
     Key("min_return", Float(-1e9), "Of filter: least return of an episode.", null="no bound"): None,
     Key("max_return", Float(-1e9), "Of filter: greatest return of an episode.", null="no bound"): None,
@@ -36,8 +37,9 @@ KEYS = {
     Key("share", Float(0, 1, above=True), "Of split: share of the episodes that the first gets."): 0.9,
     Key("seed", Int(0, 2**32 - 1), "Of split: seed of the choice."): 0,
     Key("clip_actions", Bool(), "Clip actions to [-1, 1] instead of refusing others."): False,
-    Key("obs_type", Choice("auto", "pixels", "state"), "Of Minari: which parts of a Dict are read."): "auto",
-    Key("image_key", Text(), "Of Minari: which part of a Dict is the image.", null="pixels, or the only image"): None,
+    Key("obs_type", Choice("auto", "pixels", "state", "pixels+state"), "Which parts of a dict are read."): "auto",
+    Key("observation_parts", PARTS, "The only parts of a dict that are read.", null="all"): None,
+    Key("image_key", Text(), "Which part of a dict is the image.", null="pixels, or the only image"): None,
     Key("channels", Choice("auto", "first", "last"), "Of Minari and D4RL: axis of the images' channels."): "auto",
     Key("frame_stack", Int(1), "Of npz:DIR: images in a row.", null="single images, as V-D4RL's"): None,
     Key("skip_bad", Bool(), "Leave out what cannot be used instead of stopping."): False,

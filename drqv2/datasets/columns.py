@@ -5,7 +5,7 @@ Images are stored one a row, uint8, channels first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
 
     Attributes:
         where: see `Episode`.
-        observed: images in any layout that `to_frames` takes, or vectors, or numbers.
+        observed: images in any layout that `to_frames` takes, or vectors, or numbers; or a dict of these.
         action: of the step that led to the row: floats, or integers, which are discrete. Row 0 is not used.
         reward: of the same step; [T + 1] or [T + 1, 1]. Row 0 is not used.
         discount: as `reward`; 0 after a terminal state.
@@ -44,7 +44,7 @@ class Columns(NamedTuple):
     """
 
     where: str
-    observed: np.ndarray
+    observed: np.ndarray | Mapping[str, np.ndarray]
     action: np.ndarray
     reward: np.ndarray
     discount: np.ndarray
@@ -63,8 +63,13 @@ def to_episode(columns: Columns, announce: Announce) -> Episode:
         Unusable: the numbers cannot be what they stand for, or columns differ in length.
     """
     where, observed, action, reward, discount, first_rows, layout = columns
-    require_same_length({"observation": observed, "action": action, "reward": reward, "discount": discount})
-    arrays = dict(_observation(observed, announce, first_rows[0], layout))
+    parts = {f".{key}": part for key, part in observed.items()} if isinstance(observed, Mapping) else {"": observed}
+    rows = {f"observation{key}": part for key, part in parts.items()}
+    require_same_length(rows | {"action": action, "reward": reward, "discount": discount})
+    arrays = {}
+    for key, part in parts.items():
+        kind, array = _observation(part, announce, first_rows[0], layout)
+        arrays[f"{kind}{key}"] = array
     arrays["action"] = _action(action)
     arrays["reward"], arrays["discount"] = _numbers("reward", reward), _numbers("discount", discount)
     for name in ("action", "reward"):
@@ -88,15 +93,12 @@ def left_out(names: Iterable[str], known: Iterable[str], announce: Announce) -> 
         announce(f"left out: {', '.join(unknown)}")
 
 
-def _observation(
-    observed: np.ndarray, announce: Announce, first_row: int, layout: Layout
-) -> Iterator[tuple[str, np.ndarray]]:
+def _observation(observed: np.ndarray, announce: Announce, first_row: int, layout: Layout) -> tuple[str, np.ndarray]:
     if 3 <= observed.ndim <= 5:
-        yield "frame", to_frames(observed, announce, first_row, layout)
-        return
+        return "frame", to_frames(observed, announce, first_row, layout)
     if observed.ndim > 5 or observed.dtype.kind not in "fiub":
         raise Unusable(f"observation is {observed.dtype} {list(observed.shape)}: must be images or vectors of numbers")
-    yield "observation", _float32(observed.reshape(len(observed), -1))
+    return "observation", _float32(observed.reshape(len(observed), -1))
 
 
 def _action(action: np.ndarray) -> np.ndarray:

@@ -25,8 +25,9 @@ class Episode(NamedTuple):
 
     Attributes:
         where: its file, and its rows there if the file holds several episodes.
-        arrays: as in an episode file of this project, [T + 1, ...] each: `frame` uint8 [C, H, W] or `observation`;
-            `action` in [-1, 1], `reward` and `discount` [1] of the step that led to the row; row 0 is the reset.
+        arrays: as in an episode file of this project, [T + 1, ...] each: `frame` uint8 [C, H, W] or `observation`, or
+            several of `frame.NAME` and `observation.NAME` where the observation is a dict; `action`
+            in [-1, 1], `reward` and `discount` [1] of the step that led to the row; row 0 is the reset.
         first_rows: numbers in the file of the first observation, and of the action, reward and discount beside it.
         as_stored: whether these are the arrays of a file in this project's format, unchanged.
     """
@@ -120,7 +121,7 @@ def _odd_form(name: str, array: np.ndarray) -> str:
         return f"{found}: must be float32 [rows, 1]"
     if name.partition(".")[0] == "frame" and (array.dtype != np.uint8 or array.ndim != 4):
         return f"{found}: must be uint8 [rows, channels, height, width]"
-    if name in ("action", "observation") and array.dtype == np.float64:
+    if name.partition(".")[0] in ("action", "observation") and array.dtype == np.float64:
         return f"{found}: must be float32"
     return ""
 
@@ -161,8 +162,10 @@ class Summary:
         if not self.returns:
             return "no episode"
         returns = np.array(self.returns)
+        parts = [name.partition(".")[2] for name in sorted(self.shapes) if is_observed(name) and "." in name]
+        of_parts = f" of {' + '.join(parts)}" if parts else ""
         return (
-            f"{counted(len(returns), 'episode')}, {counted(sum(self.lengths), 'transition')}, "
+            f"{counted(len(returns), 'episode')}, {counted(sum(self.lengths), 'transition')}{of_parts}, "
             f"return {returns.mean():.1f} ({returns.min():.1f} to {returns.max():.1f}), "
             f"{self.nbytes / 1e6:,.1f} MB in memory"
         )

@@ -18,6 +18,7 @@ from drqv2.datasets.columns import Announce, Columns, to_episode
 from drqv2.datasets.episodes import Episode, Unusable, problems
 from drqv2.datasets.minari import MINARI, minari_episodes
 from drqv2.datasets.options import DEFAULTS, ReadOptions
+from drqv2.datasets.parts import of_file
 from drqv2.errors import UserError, not_installed
 
 Report = Callable[[str], None]  # called with a line about an episode that cannot be used: file, row, reason
@@ -44,7 +45,8 @@ def read(place: str, report: Report, options: ReadOptions = DEFAULTS, announce: 
     def say(line: str) -> None:
         announce(f"{place}: {line}")
 
-    if place.startswith(MINARI):
+    of_minari = place.startswith(MINARI)
+    if of_minari:
         found = _each(place, minari_episodes(place, options, say), report)
     else:
         found = _files(Path(place), options, report, say)
@@ -54,6 +56,8 @@ def read(place: str, report: Report, options: ReadOptions = DEFAULTS, announce: 
         except Unusable as error:
             report(f"{raw.where}: {error}")
             continue
+        if not of_minari:
+            episode = of_file(episode, place, options, say)
         if options.clip_actions:
             episode = _clipped(episode, say)
         wrong = list(problems(episode.arrays, episode.first_rows))

@@ -15,8 +15,10 @@ import numpy as np
 from drqv2.datasets.columns import Announce, Columns, Layout, left_out, require_same_length
 from drqv2.datasets.episodes import Episode, Unusable, rows_with
 from drqv2.datasets.options import ReadOptions
-from drqv2.datasets.storable import ends, observed, require_readable
+from drqv2.datasets.parts import each
+from drqv2.datasets.storable import ends, nbytes, observed, require_readable
 
+_OBSERVED = ("observation", "observations", "next_observations")  # what may be a group with the parts of a dict
 _STEP_TYPES = {0: "first", 1: "mid", 2: "last"}
 _SPARE = 2**24  # bytes: what the library may hold back
 _IMAGES = {"chunks": 16, "compression": "gzip", "compression_opts": 1}  # rows of images that are compressed together
@@ -52,13 +54,33 @@ def _columns(file: Any, names: tuple[str, ...], optional: str = "", advice: str 
     import h5py
 
     columns = {name: file[name] for name in (*names, optional) if name in file}
+    flat = dict(columns)
     for name, column in columns.items():
-        if not isinstance(column, h5py.Dataset):
+        if isinstance(column, h5py.Dataset):
+            continue
+        if name not in _OBSERVED or not (parts := _parts("", column)):
             raise Unusable(f"{name} is a group ({', '.join(column) or 'empty'}): must be one array")
+        del flat[name]
+        flat |= {f"{name}/{key}": part for key, part in parts.items()}
+        columns[name] = parts
     if missing := [name for name in names if name not in columns]:
         raise Unusable(f"{' and '.join(missing)} missing; it has {', '.join(file)}{advice}")
-    require_same_length(columns)
+    require_same_length(flat)
     return columns
+
+
+def _names(column: Any) -> str:
+    """Return the names of the parts of observations."""
+    return ", ".join(column) if isinstance(column, dict) else "none"
+
+
+def _parts(name: str, group: Any) -> dict[str, Any]:
+    """Return the arrays in a group and in those within it, by their paths."""
+    found: dict[str, Any] = {}
+    for key, item in group.items():
+        path = f"{name}/{key}" if name else key
+        found |= {path: item} if hasattr(item, "dtype") else _parts(path, item)
+    return found
 
 
 def _vd4rl(path: Path, file: Any, report: Callable[[str], None], announce: Announce) -> Iterator[Columns]:
@@ -77,7 +99,8 @@ def _vd4rl(path: Path, file: Any, report: Callable[[str], None], announce: Annou
         if len(last := np.flatnonzero(kinds[start : end - 1] == 2)):
             report(f"{where}: row {start + last[0]}: step_type 2 (last) within the episode")
             continue
-        observed, action, reward, discount = (columns[name][start:end] for name in names)
+        observed = each(lambda column, rows=slice(start, end): column[rows], columns["observation"])
+        action, reward, discount = (columns[name][start:end] for name in names[1:])
         yield Columns(where, observed, action, reward, discount, (start, start), Layout(unclear="first", stacked=True))
 
 
@@ -95,26 +118,30 @@ def _d4rl(
     columns = _columns(file, needed, more, advice if "timeouts" not in file else "")
     left_out(file, columns, announce)
     observations, later = columns["observations"], columns.get(more)
-    terminal = np.zeros(len(observations), bool)
+    if later is not None and _names(later) != _names(observations):
+        raise Unusable(f"observations have the parts {_names(observations)}, {more} {_names(later)}: must be the same")
+    terminal = np.zeros(len(columns["terminals"]), bool)
     terminal[rows_with(columns["terminals"][:].astype(bool))] = True
     ends = {0, *(np.flatnonzero(terminal) + 1), *(rows_with(columns["timeouts"][:].astype(bool)) + 1), len(terminal)}
     for start, end in itertools.pairwise(sorted(ends)):
         where = f"{path}, rows {start} to {end - 1}"
-        observed = observations[start:end]
+        observed = each(lambda column, rows=slice(start, end): column[rows], observations)
+        steps = slice(start, end)
         if later is not None:
-            following = later[start:end]
-            if len(gaps := _gaps(observed, following)):
+            following = each(lambda column, rows=steps: column[rows], later)
+            gaps = each(_gaps, observed, following)
+            if len(gaps := np.sort(np.concatenate(list(gaps.values()))) if isinstance(gaps, dict) else gaps):
                 report(f"{where}: row {start + gaps[0]}: next_observations is not the observation of the next row")
                 continue
-            observed = np.concatenate([observed, following[-1:]])
+            observed = each(lambda before, after: np.concatenate([before, after[-1:]]), observed, following)
         elif terminal[end - 1]:
-            observed = np.concatenate([observed, observed[-1:]])
+            observed = each(lambda column: np.concatenate([column, column[-1:]]), observed)
         else:
             announce(f"has no {more}: the last action before a timeout or the end of a file is left out")
-        steps = slice(start, start + len(observed) - 1)
+            steps = slice(start, end - 1)
         if steps.stop == start:
             continue  # its only action is left out
-        taken, rewards = columns["actions"][steps], columns["rewards"][steps].reshape(len(observed) - 1, -1)
+        taken, rewards = columns["actions"][steps], columns["rewards"][steps].reshape(steps.stop - start, -1)
         yield Columns(
             where,
             observed,
@@ -143,7 +170,7 @@ def write_d4rl(episodes: Iterable[Episode], path: Path, about: Mapping[str, Any]
     file. Images are compressed.
 
     Args:
-        episodes: of one image or one vector each.
+        episodes: of images and vectors.
         path: of the new file.
         about: numbers and texts, which become attributes of the file.
 
@@ -157,11 +184,12 @@ def write_d4rl(episodes: Iterable[Episode], path: Path, about: Mapping[str, Any]
         file.attrs.update(about)
         for episode in episodes:
             rows = observed(episode, "D4RL's .hdf5")
-            require_room(path.parent, 2 * rows.nbytes)
-            if rows.ndim == 4:
-                require_readable(episode, rows, Layout())
+            require_room(path.parent, 2 * nbytes(rows))
+            each(lambda part, of=episode: require_readable(of, part, part, Layout()), rows)
             terminal, cut = ends(episode, "D4RL's .hdf5")
-            columns = {"observations": rows[:-1], "next_observations": rows[1:]}
+            parts = {f"/{key}": part for key, part in rows.items()} if isinstance(rows, dict) else {"": rows}
+            columns = {f"observations{key}": part[:-1] for key, part in parts.items()}
+            columns |= {f"next_observations{key}": part[1:] for key, part in parts.items()}
             columns |= {"actions": episode.arrays["action"][1:], "rewards": episode.arrays["reward"][1:, 0]}
             for name, column in (columns | {"terminals": terminal, "timeouts": cut}).items():
                 _append(file, name, column)

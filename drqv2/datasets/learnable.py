@@ -43,7 +43,10 @@ class Findings:
         for lines, advice in (
             (self.damage, f"python -m drqv2.datasets convert {data} NEW skip_bad=true makes a data set without them."),
             (self.unfit, f"python -m drqv2.datasets check {data} lists all of it."),
-            (self.misfits, "Set obs_type, image_size, frame_stack or the task as the data has them."),
+            (
+                self.misfits,
+                "Set obs_type, observation_parts, image_size, frame_stack or the task as the data has them.",
+            ),
         ):
             if lines:
                 more = f"\nand {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
@@ -119,15 +122,16 @@ def _unfit(episode: Episode) -> Iterator[str]:
     if np.issubdtype(learnt["action"].dtype, np.integer):
         yield f"{episode.where}: its actions are discrete, and regime=offline needs actions in [-1, 1]"
         return
-    if len(learnt) > 2 or not learnt.keys() & {"frame", "observation"}:
-        names = ", ".join(sorted(learnt.keys() - {"action"}))
-        yield f"{episode.where}: its observations are {names}: regime=offline learns from one image or one vector"
+    names = sorted(learnt.keys() - {"action"})
+    if len(names) > 1 and not all("." in name for name in names):
+        yield f"{episode.where}: its observations are {', '.join(names)}: several must be named, such as frame.pixels"
         return
     for name, array in learnt.items():
-        if name == "frame" and min(array.shape[2:]) < SMALLEST_IMAGE:
+        image = name.partition(".")[0] == "frame"
+        if image and min(array.shape[2:]) < SMALLEST_IMAGE:
             least = f"images need sides of at least {SMALLEST_IMAGE} pixels"
             yield f"{episode.where}: {name} {_sizes(array.shape[1:])}: {least}"
-        if name != "frame" and (array.dtype != np.float32 or array.ndim != 2):
+        if not image and (array.dtype != np.float32 or array.ndim != 2):
             yield f"{episode.where}: {name} is {array.dtype} {list(array.shape)}: must be float32 [rows, numbers]"
 
 
@@ -140,6 +144,9 @@ def _misfits(episode: Episode, wanted: Shapes, of: str) -> Iterator[str]:
             yield f"{episode.where}: has no {name}, which {of} has; it has {found}"
         elif array.shape[1:] != shape:
             yield f"{episode.where}: {name} {_sizes(array.shape[1:])}: that of {of} is {_sizes(shape)}"
+    if wanted:
+        for name in sorted(_learnt(episode).keys() - wanted.keys()):
+            yield f"{episode.where}: has {name}, which {of} has not; observation_parts=[...] can leave it out"
 
 
 def _sizes(shape: tuple[int, ...]) -> str:

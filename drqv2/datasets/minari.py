@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from drqv2.datasets.columns import Announce, Columns, Layout
 from drqv2.datasets.episodes import Episode
 from drqv2.datasets.hdf5 import require_room
 from drqv2.datasets.options import ReadOptions
-from drqv2.datasets.storable import ends, observed, require_readable
+from drqv2.datasets.parts import choose, each, tell_left_out
+from drqv2.datasets.storable import ends, nbytes, observed, require_readable
 from drqv2.envs.images import PIXELS, is_image
 from drqv2.errors import UserError, not_installed
 
@@ -86,41 +87,40 @@ class _Part(NamedTuple):
         return self.is_box and 3 <= len(self.space.shape) <= 4
 
 
-def _observed(place: str, space: Any, values: Any, options: ReadOptions, announce: Announce) -> np.ndarray:
-    """Return the images or vectors of an episode.
+def _observed(place: str, space: Any, values: Any, options: ReadOptions, announce: Announce) -> Any:
+    """Return the images or vectors of an episode, or a dict of them.
 
-    Of a Dict the image is `image_key`, `pixels`, or the only image; without images its Boxes are joined to vectors.
+    Without images, the Boxes of a Dict are joined to vectors, unless options say otherwise.
     """
     if not isinstance(values, dict):
         if not (part := _Part("", space, values)).is_box:
             raise UserError(f"{place}: observations {space}: must be a Box or a Dict with one")
         return _flat(part) if len(space.shape) == 2 and not part.is_image else np.asarray(values)
-    parts = list(_parts("", space, values))
-    image = [] if options.obs_type == "state" else _image(place, parts, options.image_key)
-    used = image or [part for part in parts if part.is_box and not part.is_image]
-    if not used:
+    parts = {part.name: part for part in _parts("", space, values)}
+    images = [] if options.obs_type == "state" else _images(place, parts, options.image_key)
+    vectors = [name for name, part in parts.items() if part.is_box and not part.is_image and name not in images]
+    chosen = choose(place, images, vectors, options, [name for name in parts if name not in (*images, *vectors)])
+    if not chosen.names:
         raise UserError(f"{place}: observations {space}: must have a Box, with obs_type=state one that is no image")
-    names = [part.name for part in used]
-    if others := [part.name for part in parts if part.name not in names]:
-        announce(f"observations are {', '.join(names)}; left out: {', '.join(others)}")
-    return np.asarray(image[0].values) if image else np.concatenate([_flat(part) for part in used], axis=1)
+    tell_left_out(chosen.names, list(parts), announce)
+    read = {name: np.asarray(parts[name].values) for name in chosen.images}
+    read |= {name: _flat(parts[name]) for name in chosen.vectors}
+    if chosen.apart:
+        return read
+    return read[chosen.images[0]] if chosen.images else np.concatenate(list(read.values()), axis=1)
 
 
-def _image(place: str, parts: Sequence[_Part], image_key: str | None) -> list[_Part]:
-    """Return the part of a Dict that is the image, if there is one."""
-    names = [part.name for part in parts]
-    if image_key is not None and image_key not in names:
-        raise UserError(f"image_key={image_key}: the observations of {place} are {', '.join(names)}")
-    images = [part for part in parts if part.is_image] or [part for part in parts if part.may_be_image]
-    if key := image_key or (PIXELS if PIXELS in names else None):
-        (image,) = (part for part in parts if part.name == key)
-        if not image.is_image and not image.may_be_image:
-            raise UserError(f"{place}: {key} is {image.space}: must be uint8, or floats between bounds of 0 and 1")
-        return [image]
-    if len(images) > 1:
-        raise UserError(
-            f"{place}: has several images, {', '.join(part.name for part in images)}; choose one with image_key=NAME"
-        )
+def _images(place: str, parts: Mapping[str, _Part], image_key: str | None) -> list[str]:
+    """Return the names of the parts of a Dict that are images; `image_key` and `pixels` must be."""
+    images = [name for name, part in parts.items() if part.is_image]
+    images = images or [name for name, part in parts.items() if part.may_be_image]
+    for name in (image_key, PIXELS):
+        if name is not None and name in parts and name not in images:
+            if not parts[name].may_be_image:
+                raise UserError(
+                    f"{place}: {name} is {parts[name].space}: must be uint8, or floats between bounds of 0 and 1"
+                )
+            images.append(name)
     return images
 
 
@@ -197,7 +197,7 @@ def write_minari(
     """Write episodes as a data set of Minari's, with the spaces of what they hold.
 
     Args:
-        episodes: of one image or one vector each, with actions in [-1, 1].
+        episodes: of images and vectors, with actions in [-1, 1].
         folder: is made.
         place: minari:NAME.
         about: numbers and texts on the episodes' origin, which become part of the metadata.
@@ -208,16 +208,16 @@ def write_minari(
         OSError: the disk is full.
     """
     import minari
-    from gymnasium.spaces import Box
+    from gymnasium.spaces import Box, Dict
     from minari.dataset.minari_storage import MinariStorage
 
     first = next(episodes)
-    row, actions = observed(first, "Minari")[0], first.arrays["action"].shape[1:]
-    images = row.ndim == 3
+    actions = first.arrays["action"].shape[1:]
+    spaces = each(lambda rows: _space(rows[0]), observed(first, "Minari"))
     folder.mkdir()
     storage = MinariStorage.new(
         folder / "data",
-        observation_space=Box(0, 255, row.shape, np.uint8) if images else Box(-np.inf, np.inf, row.shape, np.float32),
+        observation_space=Dict(spaces) if isinstance(spaces, dict) else spaces,
         action_space=Box(-1.0, 1.0, actions, np.float32),
         env_spec=env_spec_of(first),
         jpeg_encoding=False,  # it loses information
@@ -227,14 +227,20 @@ def write_minari(
     storage.update_episodes(_buffer(episode, folder) for episode in itertools.chain([first], episodes))
 
 
+def _space(row: np.ndarray) -> Any:
+    from gymnasium.spaces import Box
+
+    image = row.ndim == 3
+    return Box(0, 255, row.shape, np.uint8) if image else Box(-np.inf, np.inf, row.shape, np.float32)
+
+
 def _buffer(episode: Episode, folder: Path) -> Any:
     """Return an episode in Minari's form, if there is room for it."""
     from minari.data_collector import EpisodeBuffer
 
     rows, arrays = observed(episode, "Minari"), episode.arrays
-    require_room(folder, rows.nbytes)
-    if rows.ndim == 4:
-        require_readable(episode, rows, Layout())
+    require_room(folder, nbytes(rows))
+    each(lambda part: require_readable(episode, part, part, Layout()), rows)
     if not np.issubdtype(arrays["action"].dtype, np.floating):
         raise UserError(
             f"{episode.where}: its actions are discrete, and Minari's are read with actions in [-1, 1] alone"

@@ -23,7 +23,8 @@ def episode_of(
 ) -> Iterator[Columns]:
     """Yield the episode of a file.
 
-    It is the public DrQ-v2's, with stacked images in `observation`; or V-D4RL's, with single ones in `image`.
+    It is the public DrQ-v2's, with stacked images in `observation`; or V-D4RL's, with single ones in `image`. A dict of
+    observations is in `observation.NAME`, with single images in `image.NAME`.
 
     Args:
         path: the file.
@@ -41,9 +42,11 @@ def episode_of(
         if "pickle" not in str(error):
             raise
         raise ValueError("no .npz file, or one of pickled objects, which could run code and are not read") from error
+    parts = {name.partition(".")[2]: name for name in arrays if name.startswith(("image.", "observation."))}
     image = "image" if "image" in arrays else "observation"
+    seen = list(parts.values()) if parts and image not in arrays else [image]
     ends = [name for name in ("discount", "is_terminal") if name in arrays]
-    needed = (image, "action", "reward", ends[0] if ends else "discount")
+    needed = (*seen, "action", "reward", ends[0] if ends else "discount")
     if missing := [name for name in needed if name not in arrays]:
         raise Unusable(f"{' and '.join(missing)} missing; it has {', '.join(sorted(arrays))}")
     used = {name: arrays[name] for name in (*needed, *_FLAGS) if name in arrays}
@@ -56,19 +59,21 @@ def episode_of(
     discount = used["discount"] if "discount" in used else 1.0 - terminal.astype(np.float32)
     if terminal[-1:].any() and discount[-1:].any():
         raise Unusable(f"row {len(discount) - 1}: is_terminal, and discount {discount[-1]} instead of 0")
-    yield Columns(str(path), used[image], used["action"], used["reward"], discount, layout=_layout(image))
+    observed: Any = used[image] if image in used else {key: used[name] for key, name in parts.items()}
+    single = any(name.startswith("image") for name in seen)
+    yield Columns(str(path), observed, used["action"], used["reward"], discount, layout=_layout(single))
 
 
-def _layout(name: str) -> Layout:
-    """Return the layout of the images in a column of that name."""
-    return Layout(unclear="last" if name == "image" else "first", stacked=True)
+def _layout(single: bool) -> Layout:
+    """Return the layout of single images, or of stacks."""
+    return Layout(unclear="last" if single else "first", stacked=True)
 
 
 def write_npz(episodes: Iterable[Episode], folder: Path, frame_stack: int | None) -> None:
     """Write episodes to a new directory, a file each; the names keep their order and say their lengths.
 
     Args:
-        episodes: of one image or one vector each.
+        episodes: of images and vectors.
         folder: is made.
         frame_stack: images in a row of the public DrQ-v2's layout; None writes V-D4RL's, with one. A vector is stored
             alike in both.
@@ -78,20 +83,30 @@ def write_npz(episodes: Iterable[Episode], folder: Path, frame_stack: int | None
     """
     folder.mkdir()
     for number, episode in enumerate(episodes):
-        rows, name = observed(episode, "npz:DIR"), "observation"
-        if rows.ndim == 4:
-            name = "image" if frame_stack is None else name
-            rows = rows.transpose(0, 2, 3, 1) if frame_stack is None else _stacks(rows, frame_stack)
-            require_readable(episode, rows, _layout(name))
-        columns: dict[str, Any] = {name: rows, "action": episode.arrays["action"]}
-        if name == "image":
+        seen = observed(episode, "npz:DIR")
+        parts = {f".{key}": part for key, part in seen.items()} if isinstance(seen, dict) else {"": seen}
+        single = frame_stack is None and any(part.ndim == 4 for part in parts.values())
+        columns: dict[str, Any] = {}
+        for key, rows in parts.items():
+            name = "image" if single and rows.ndim == 4 else "observation"
+            columns[f"{name}{key}"] = laid_out = _laid_out(rows, frame_stack)
+            require_readable(episode, rows, laid_out, _layout(single))
+        columns["action"] = episode.arrays["action"]
+        if single:
             columns |= {key: episode.arrays[key][:, 0] for key in ("reward", "discount")} | _flags(episode)
         else:
             columns |= {key: episode.arrays[key] for key in ("reward", "discount")}
         # The public DrQ-v2 takes number and length from between underscores, V-D4RL the length from after a hyphen.
-        between = "-" if name == "image" else "_"
+        between = "-" if single else "_"
         with files.replacing(folder / between.join(("episode", f"{number:08d}", f"{episode.length}.npz"))) as file:
             np.savez_compressed(file, **columns)
+
+
+def _laid_out(rows: np.ndarray, frame_stack: int | None) -> np.ndarray:
+    """Return images channels last, or stacks of them; vectors as they are."""
+    if rows.ndim != 4:
+        return rows
+    return rows.transpose(0, 2, 3, 1) if frame_stack is None else _stacks(rows, frame_stack)
 
 
 def _stacks(frames: np.ndarray, number: int) -> np.ndarray:

@@ -19,11 +19,14 @@ from drqv2.config.formatting import counted
 from drqv2.datasets import hdf5, minari
 from drqv2.datasets.episodes import Episode
 from drqv2.datasets.formats import files_of
+from drqv2.envs.images import PIXELS
 from drqv2.errors import UserError
+from drqv2.replay.observations import stored_in
 
 ABOUT = "dataset.json"  # in a data set that was written here: where its episodes are from
 DM_CONTROL = "dm_control"  # as `env`: the task is one of its own
 GYMNASIUM = "gymnasium:"  # before the name of an environment of Gymnasium's
+_CAMERA = "pixels_"  # before a camera, in the name of the image that it gives
 _OWN_TASKS = "drqv2/"  # before a task's name, in that of its Gymnasium environment, see `drqv2.envs.as_gymnasium`
 _KINDS = {"task": str, "env": str, "action_repeat": int}
 
@@ -188,12 +191,30 @@ def _of_task(task: str, told: Mapping[str, Any], episode: Episode) -> Any:
 
     import drqv2.envs.as_gymnasium  # noqa: F401 (it registers the tasks)
 
-    seen: dict[str, Any] = {"obs_type": "state"}
-    if "frame" in episode.arrays:
-        channels, height, width = episode.arrays["frame"].shape[1:]
-        if channels != 3 or height != width:
-            return None
-        seen = {"obs_type": "pixels", "image_size": height, "frame_stack": 1}
+    seen = _seen(episode)
+    if seen is None:
+        return None
     repeat = {"action_repeat": told["action_repeat"]} if "action_repeat" in told else {}
     spec = gymnasium.spec(f"drqv2/{task}-v0")
     return dataclasses.replace(spec, kwargs={**spec.kwargs, **seen, **repeat})
+
+
+def _seen(episode: Episode) -> dict[str, Any] | None:
+    """Return the arguments with which a task of dm_control's shows what an episode holds; None where none do."""
+    observed = stored_in(episode.arrays)
+    images = {stored.key: episode.arrays[stored.tensor].shape[1:] for stored in observed if stored.stacked}
+    names = [stored.key for stored in observed if stored.key is not None]
+    cameras = [_number_or_name(key.removeprefix(_CAMERA)) for key in images if key and key.startswith(_CAMERA)]
+    several: dict[str, Any] = {"observation_parts": names} if names else {}
+    several |= {"cameras": cameras} if cameras else {}
+    if not images:
+        return {"obs_type": "pixels+state" if names else "state"} | several
+    (channels, height, width), *others = set(images.values())
+    if channels != 3 or height != width or others or not (cameras or images.keys() <= {None, PIXELS}):
+        return None
+    both = len(names) > len(images) or len(names) == 1
+    return {"obs_type": "pixels+state" if both else "pixels", "image_size": height, "frame_stack": 1} | several
+
+
+def _number_or_name(camera: str) -> int | str:
+    return int(camera) if camera.isdigit() else camera

@@ -1,6 +1,8 @@
-"""Which episodes other formats can hold without loss: one image or one vector, floats, ordinary ends."""
+"""Which episodes other formats can hold without loss: images, vectors of floats, or dicts of both; ordinary ends."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -9,8 +11,8 @@ from drqv2.datasets.episodes import Episode, Unusable, is_observed
 from drqv2.errors import UserError
 
 
-def observed(episode: Episode, target: str) -> np.ndarray:
-    """Return what is observed in an episode: images uint8 [T + 1, C, H, W], or vectors float32 [T + 1, N].
+def observed(episode: Episode, target: str) -> np.ndarray | dict[str, np.ndarray]:
+    """Return what is observed in an episode: images uint8 [T + 1, C, H, W], vectors float32 [T + 1, N], or a dict.
 
     Args:
         episode: of a data set.
@@ -25,32 +27,44 @@ def observed(episode: Episode, target: str) -> np.ndarray:
             "task N, from 0"
         )
     names = sorted(filter(is_observed, episode.arrays))
-    array = episode.arrays[names[0]]
-    plain = array.dtype == np.float32 and array.ndim == 2 if names == ["observation"] else names == ["frame"]
-    if not plain:
+    parts = {name.partition(".")[2]: episode.arrays[name] for name in names}
+    if ("" in parts and len(names) > 1) or len(parts) < len(names) or not all(_plain(episode, name) for name in names):
         held = ", ".join(
             f"{name} {episode.arrays[name].dtype} {list(episode.arrays[name].shape[1:])}" for name in names
         )
         raise UserError(
-            f"{episode.where}: its observations are {held}: {target} holds one image or one vector of float32; convert "
+            f"{episode.where}: its observations are {held}: {target} holds images and vectors of float32; convert "
             "to a directory, which holds all of this"
         )
-    return array
+    return parts.get("", parts)
 
 
-def require_readable(episode: Episode, images: np.ndarray, layout: Layout) -> None:
+def _plain(episode: Episode, name: str) -> bool:
+    array = episode.arrays[name]
+    return name.startswith("frame") or (array.dtype == np.float32 and array.ndim == 2)
+
+
+def nbytes(rows: np.ndarray | Mapping[str, np.ndarray]) -> int:
+    """Return the bytes of what `observed` returns."""
+    return sum(part.nbytes for part in rows.values()) if isinstance(rows, Mapping) else rows.nbytes
+
+
+def require_readable(episode: Episode, frames: np.ndarray, images: np.ndarray, layout: Layout) -> None:
     """Check that images in a format's layout are read back as they were.
 
     Args:
-        episode: with the images as `frame`.
+        episode: which one it is, for the message.
+        frames: uint8 [T + 1, C, H, W]; of vectors nothing is checked.
         images: the same as the format has them, a row each.
         layout: as its reader takes it.
 
     Raises:
         UserError: they are read as other images, since their shape or contents do not tell the layout.
     """
+    if frames.ndim != 4:
+        return
     try:
-        if np.array_equal(to_frames(images, lambda line: None, 0, layout), episode.arrays["frame"]):
+        if np.array_equal(to_frames(images, lambda line: None, 0, layout), frames):
             return
     except Unusable:  # it is not clear which axis holds the channels
         pass

@@ -79,7 +79,7 @@ def model_card(
         "algorithm": f"regime={cfg.regime}, {cfg.agent._target_}",
         "trained for": f"{world.training['frames']:,} environment frames, seed {cfg.seed}",
         "action repeat": f"{cfg.action_repeat}: frames for which each action is held",
-        "observation": _observed(cfg, inputs["obs"].shape[1:]),
+        "observation": _observed(cfg, world),
         "action": _acted(next(iter(actions.values()))) if len(actions) == 1 else "by task, see below",
         "environment": f"`{_made(world)}`" if world.environment else "cannot be rebuilt by an id",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
@@ -92,10 +92,8 @@ def model_card(
     if curve := _curve(run_dir):
         lines += ["", "## Training", "", "Mean return of the evaluations during training.", "", *curve]
     lines += ["", "## How to run it", "", "```python", *_example(path, inputs, actions).splitlines(), "```", ""]
-    axes = ", ".join(world.observation["axes"])
-    lines += [
-        f"- `{name}`: {array.dtype} {_shape(array)}" + f" ({axes})" * (name == "obs") for name, array in inputs.items()
-    ]
+    axes = {name: f" ({', '.join(part['axes'])})" for name, part in world.parts.items()}
+    lines += [f"- `{name}`: {array.dtype} {_shape(array)}{axes.get(name, '')}" for name, array in inputs.items()]
     lines += ["", "The first axis is a batch of any size. `h` and `c` are zeros where an episode starts."] * (
         "h" in inputs
     )
@@ -114,9 +112,17 @@ def _made(world: World) -> str:
     return f"gymnasium.make({', '.join([repr(world.environment), *arguments])})".replace("'", '"')
 
 
-def _observed(cfg: DictConfig, shape: Sequence[int]) -> str:
-    if cfg.obs_type == "state":
-        return f"a state vector of {shape[0]} numbers, as in training"
+def _observed(cfg: DictConfig, world: World) -> str:
+    """Return a description of the observations, of dicts one of each part."""
+    if "parts" not in world.observation:
+        return _seen(cfg, world.observation["shape"])
+    return "; ".join(f"`{name}`: {_seen(cfg, part['shape'])}" for name, part in world.parts.items())
+
+
+def _seen(cfg: DictConfig, shape: Sequence[int]) -> str:
+    if len(shape) == 1:
+        kind = "a state vector" if cfg.obs_type == "state" else "a vector"
+        return f"{kind} of {shape[0]} numbers, as in training"
     number, (channels, height, width) = cfg.frame_stack, shape
     camera = "" if cfg.get("render", "exact") == "exact" else f"; render={cfg.render}"
     own = cfg.env._target_ is not None or cfg.env_id is not None or any(":" in name for name in task_names(cfg))

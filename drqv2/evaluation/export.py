@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import inspect
 import itertools
 import logging
 import os
@@ -22,6 +23,7 @@ from drqv2.errors import UserError, not_installed
 FORMATS = {".onnx": "ONNX", ".pt2": "torch.export"}
 TOLERANCE = 1e-4  # between an action of the file and the agent's
 Arrays = dict[str, np.ndarray]
+_OTHERS = {"obs", "task", "h", "c", "action", "next_h", "next_c"}  # inputs and outputs that are no parts
 
 
 def require_format(path: Path) -> None:
@@ -62,9 +64,9 @@ def export(
 ) -> tuple[float, Arrays]:
     """Write an agent's policy without exploration, and compare its actions with the agent's.
 
-    Inputs are `obs` (uint8 [B, C, H, W] or float32 [B, N]), with several tasks `task` (int64 [B]), with an LSTM its
-    state `h` and `c` (float32 [B, hidden]; zeros where an episode starts). Outputs are `action` and the next `h` and
-    `c`. The number B is free.
+    Inputs are `obs` (uint8 [B, C, H, W] or float32 [B, N]) or, of observations that are dicts, each part by its name;
+    with several tasks `task` (int64 [B]), with an LSTM its state `h` and `c` (float32 [B, hidden]; zeros where an
+    episode starts). Outputs are `action` and the next `h` and `c`. The number B is free.
 
     Args:
         agent: a trained agent; its own method `deterministic_policy` returns the module.
@@ -109,15 +111,45 @@ def export(
 
 
 def inputs_of(policy: torch.nn.Module, time_steps: Sequence[Any]) -> Arrays:
-    """Return the inputs of a policy by name, for a batch of time steps that start their episodes."""
+    """Return the inputs of a policy by name, for a batch of time steps that start their episodes.
+
+    Raises:
+        UserError: the policy does not take what is observed.
+    """
     names = policy.inputs if isinstance(policy, NamesInputs) else ("obs",)
-    made: Arrays = {"obs": np.stack([time_step.observation for time_step in time_steps])}
+    made = _observed([step.observation for step in time_steps], names)
     if "task" in names:
         made["task"] = np.array([time_step.task for time_step in time_steps], np.int64)
     if "h" in names:
-        hidden: Any = policy.net.lstm.hidden_size  # type: ignore[union-attr]
+        hidden = next(module.hidden_size for module in policy.modules() if isinstance(module, torch.nn.RNNBase))
         made |= {name: np.zeros((len(time_steps), hidden), np.float32) for name in ("h", "c")}
     return made
+
+
+def _observed(observations: Sequence[Any], names: Sequence[str]) -> Arrays:
+    """Return a batch of observations by the names of their parts, which must be among those of a policy's inputs."""
+    if not isinstance(observations[0], Mapping):
+        return {"obs": np.stack(observations)}
+    parts = list(observations[0])
+    if taken := sorted(_OTHERS & set(parts)):
+        raise UserError(
+            f"export: a part of the observations is called {taken[0]}, as another input; give it another name"
+        )
+    wanted = [name for name in names if name not in _OTHERS]
+    if sorted(wanted) != sorted(parts):
+        raise UserError(
+            f"export: the observations are dicts of {', '.join(parts)}: the policy must take these as arguments, and "
+            f"name them in `inputs`; they are {', '.join(names)}"
+        )
+    return {name: np.stack([seen[name] for seen in observations]) for name in wanted}
+
+
+def _by_argument(policy: torch.nn.Module, inputs: Arrays, of_each: Any) -> tuple[Any, ...]:
+    """Return something of each input as torch.export takes it: those of `*args` are one tuple."""
+    kinds = [argument.kind for argument in inspect.signature(policy.forward).parameters.values()]
+    fixed = kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else None
+    every = tuple(of_each for _ in inputs)
+    return every if fixed is None else (*every[:fixed], every[fixed:])
 
 
 def _write(policy: torch.nn.Module, inputs: Arrays, path: Path, metadata: Mapping[str, str]) -> None:
@@ -128,19 +160,25 @@ def _write(policy: torch.nn.Module, inputs: Arrays, path: Path, metadata: Mappin
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporters' own parts; what they write is checked
         batch = torch.export.Dim("batch")
-        program = torch.export.export(policy, tensors, dynamic_shapes=tuple({0: batch} for _ in tensors))
+        shapes = _by_argument(policy, inputs, {0: batch})
+        program = torch.export.export(policy, tensors, dynamic_shapes=shapes)
         if path.suffix == ".pt2":
             torch.export.save(program, path)
         else:
-            _write_onnx(program, inputs, path, metadata)
+            _write_onnx(program, inputs, _by_argument(policy, inputs, {0: "batch"}), path, metadata)
 
 
-def _write_onnx(program: torch.export.ExportedProgram, inputs: Arrays, path: Path, metadata: Mapping[str, str]) -> None:
+def _write_onnx(
+    program: torch.export.ExportedProgram,
+    inputs: Arrays,
+    batch: tuple[Any, ...],
+    path: Path,
+    metadata: Mapping[str, str],
+) -> None:
     import onnx
 
     outputs = ["action", "next_h", "next_c"] if "h" in inputs else ["action"]
-    batch = tuple({0: "batch"} for _ in inputs)  # only here does the axis get its name
-    exported: Any = torch.onnx.export(
+    exported: Any = torch.onnx.export(  # only here does the axis get its name
         program, input_names=list(inputs), output_names=outputs, dynamic_shapes=batch, verbose=False
     )
     model = exported.model_proto

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from drqv2.config.kinds import Bool, Camera, Device, EvenInt, Float, Folder, Int, Key, Text
+from drqv2.config.kinds import Bool, Camera, Device, EvenInt, Float, Folder, Int, Key, Several, Text
 from drqv2.errors import UserError
 
+CAMERAS = Several(Camera(), "a list of different cameras ([0,wrist])")
 KEYS = {
     Key("episodes", Int(1, 100_000), "Number of episodes, of each task.", "episodes"): 10,
     Key("snapshot", Text(), "File in the run's directory, or a path.", null="the newest snapshot"): None,
@@ -21,6 +22,7 @@ KEYS = {
     ): None,
     Key("render_size", EvenInt(16, 2048), "Height and width of each episode's frames.", "pixels"): 256,
     Key("camera", Camera(), "Camera of the video; the agent sees what it saw in training.", null="the run's"): None,
+    Key("cameras", CAMERAS, "Several of them instead, side by side.", null="one camera"): None,
     Key("fps", Float(0.1, 1000), "Frames per second of the video.", null="real time"): None,
     Key("live", Bool(), "Show the recorded episodes in a window instead of writing a video."): False,
     Key("num_envs", Int(1, 256), "Number of parallel environments, of each task.", "environments"): 1,

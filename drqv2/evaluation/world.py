@@ -23,7 +23,7 @@ def world_of(
     cfg: DictConfig,
     run_dir: Path | None,
     frame: int,
-    observation: np.ndarray,
+    observation: np.ndarray | Mapping[str, np.ndarray],
     action: Any,
     actions: Mapping[str, specs.BoundedArray],
     results: Sequence[EpisodeResult],
@@ -48,7 +48,7 @@ def world_of(
     return World(
         environment,
         arguments,
-        {**_spec(observation), "axes": _IMAGE if observation.ndim == 3 else _VECTOR},
+        _observed(observation),
         {**_bounded(action), "axes": _VECTOR[: 1 + len(action.shape)], "own": list(map(_bounded, actions.values()))},
         versions("drqv2-workspace", "gymnasium", *_packages(name)),
         training | {"commit": commits(run_dir)} | versions("torch"),
@@ -74,13 +74,20 @@ def _rebuilt(cfg: DictConfig, task: str) -> tuple[str, dict[str, Any]]:
     if cfg.env._target_ is not None and not library:
         return "", {}
     arguments: dict[str, Any] = {"obs_type": cfg.obs_type, "action_repeat": setting(cfg, task, "action_repeat")}
-    if cfg.obs_type == "pixels":
+    if cfg.obs_type != "state":
         arguments |= {"frame_stack": cfg.frame_stack, "image_size": cfg.image_size, "render": cfg.render}
         arguments |= {"image_key": cfg.image_key, "channels": cfg.channels}
+    arguments |= {name: list(cfg[name]) for name in ("cameras", "observation_parts") if cfg.get(name)}
     arguments |= {"camera": setting(cfg, task, "camera"), "episode_steps": cfg.max_episode_steps}
     arguments["options"] = env_options(cfg, task if library else None) or None
     arguments = {key: value for key, value in arguments.items() if value not in (None, "auto")}
     return (f"{ENVIRONMENTS}env-v0", {"task": task} | arguments) if library else (f"{ENVIRONMENTS}{task}-v0", arguments)
+
+
+def _observed(observation: np.ndarray | Mapping[str, np.ndarray]) -> dict[str, Any]:
+    if isinstance(observation, Mapping):
+        return {"parts": {name: _observed(part) for name, part in observation.items()}}
+    return {**_spec(observation), "axes": _IMAGE if observation.ndim == 3 else _VECTOR}
 
 
 def _spec(array: Any) -> dict[str, Any]:

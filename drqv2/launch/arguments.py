@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from drqv2 import programs
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.help import key_text
-from drqv2.config.kinds import Key, Kind
+from drqv2.config.kinds import Key, Kind, Several
 from drqv2.errors import UserError
 from drqv2.launch.exits import clean_exit
 from drqv2.system.machine import limit_openmp_spinning
@@ -79,6 +79,8 @@ def value_of(text: str, kind: Kind) -> Any:
     """Return the value that a text on the command line stands for, whether or not the kind allows it."""
     if text == "null":
         return None
+    if isinstance(kind, Several):
+        return [part.strip() for part in text.removeprefix("[").removesuffix("]").split(",")]
     if kind.is_text:
         return text
     if text in ("true", "false"):

@@ -114,7 +114,7 @@ def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
 def _explain_agent(error: Exception, cfg: DictConfig, work_dir: Path) -> UserError | None:
     """Return the message for an error in the user's agent files; None if it is elsewhere."""
     size, published = cfg.image_size, PUBLISHED_SIZE
-    misfit = size != published and cfg.obs_type == "pixels" and any(words in str(error) for words in MISFITS)
+    misfit = size != published and cfg.obs_type != "state" and any(words in str(error) for words in MISFITS)
     if cfg.get("agent_dir") and misfit:
         where = [f"{frame.filename}, line {frame.lineno}" for frame in agent_frames(error)[-1:]]
         written = f"If its encoder is written for {published}x{published} images, it cannot take {size}x{size}"

@@ -67,8 +67,19 @@ def cell_size(render_size: int, number: int) -> int:
     return min(render_size, max(64, 2 * render_size // columns) // 2 * 2)
 
 
+def alike(frames: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return frames, uint8 [H, W, 3] or [H, W, 1], of one shape: below and beside smaller ones, black; grey as RGB."""
+    height, width, channels = (max(frame.shape[axis] for frame in frames) for axis in range(3))
+    made = []
+    for frame in frames:
+        picture = np.zeros((height, width, channels), np.uint8)
+        picture[: frame.shape[0], : frame.shape[1]] = frame  # one channel for all
+        made.append(picture)
+    return made
+
+
 def grid(frames: Sequence[np.ndarray]) -> np.ndarray:
-    """Tile frames, uint8 [H, W, 3] each, into a nearly square grid; empty cells are black."""
+    """Tile frames of one shape, uint8 [H, W, C], into a nearly square grid; empty cells are black."""
     columns = math.ceil(math.sqrt(len(frames)))
     rows = math.ceil(len(frames) / columns)
     cells = [*frames, *[np.zeros_like(frames[0])] * (rows * columns - len(frames))]

@@ -10,13 +10,14 @@ import logging
 import os
 import subprocess
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 
+from drqv2.logging import overlay
 from drqv2.system.files import sync_folder
 
 _log = logging.getLogger(__name__)
@@ -211,9 +212,10 @@ class TrainVideoRecorder(VideoRecorder):
 
     Args:
         root_dir: run directory; None disables recording.
-        render_size: longer side of the frames in pixels.
+        render_size: longer side of each image in pixels.
         fps: as in `VideoRecorder`.
         frame_channels: channels of one frame; three or more: the first three are shown as RGB; else the first as grey.
+            Of observations that are dicts, those of each image by its name; images are shown side by side.
         env: record this environment through its camera instead of the observations.
     """
 
@@ -224,11 +226,11 @@ class TrainVideoRecorder(VideoRecorder):
         root_dir: str | Path | None,
         render_size: int = 256,
         fps: float = 20,
-        frame_channels: int = 3,
+        frame_channels: int | Mapping[str, int] = 3,
         env: Any = None,
     ) -> None:
         super().__init__(root_dir, render_size, fps)
-        self._channels, self._shown = frame_channels, 3 if frame_channels >= 3 else 1
+        self._channels = frame_channels
         self._env = env
 
     def init(self, obs: Any, enabled: bool = True) -> None:
@@ -236,16 +238,26 @@ class TrainVideoRecorder(VideoRecorder):
         super().init(obs, enabled)
 
     def record(self, obs: Any) -> None:
-        """Add the newest frame of `obs`, uint8 [frame_stack * C, H, W], newest frame last; or what the camera sees."""
+        """Add the newest frame of `obs`, uint8 [frame_stack * C, H, W], newest frame last; or what the camera sees.
+
+        Of a dict with such images, the newest frame of each is added.
+        """
         super().record(obs)
 
     def _frame(self, obs: Any) -> Any:
         if self._env is not None:
             return super()._frame(self._env)
-        newest = obs[-self._channels :][: self._shown]
+        if isinstance(self._channels, int):
+            return self._enlarged(obs, self._channels)
+        return overlay.grid(overlay.alike([self._enlarged(obs[name], n) for name, n in self._channels.items()]))
+
+    def _enlarged(self, image: np.ndarray, channels: int) -> np.ndarray:
+        """Return the newest frame of an image, uint8 [H, W, 3] or [H, W, 1]."""
+        shown = 3 if channels >= 3 else 1
+        newest = image[-channels:][:shown]
         frame = np.ascontiguousarray(newest.transpose(1, 2, 0))  # [H, W, C]
         height, width, _ = frame.shape
         scale = self.render_size / max(height, width)
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         frame = cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC)
-        return frame.reshape(size[1], size[0], self._shown)  # cv2 drops a single channel
+        return frame.reshape(size[1], size[0], shown)  # cv2 drops a single channel

@@ -76,8 +76,8 @@ class PartsEncoder(nn.Module):
         vector: Callable[[int], nn.Module],
     ) -> None:
         super().__init__()
-        self.images = [name for name, shape in shapes.items() if len(shape) == 3]
-        self.vectors = [name for name, shape in shapes.items() if len(shape) == 1]
+        self.images = sorted(name for name, shape in shapes.items() if len(shape) == 3)  # stored data have no order
+        self.vectors = sorted(name for name, shape in shapes.items() if len(shape) == 1)
         self.of_image = nn.ModuleDict({_attribute(name): image(shapes[name]) for name in self.images})
         size = sum(shapes[name][0] for name in self.vectors)
         self.of_vectors = vector(size) if self.vectors else None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from drqv2.errors import UserError, not_installed
-from drqv2.play.world import World
+from drqv2.play.world import World, named, parts_of
 
 
 class Played(NamedTuple):
@@ -48,8 +48,10 @@ class Policy:
         inputs = {one.name: one.shape for one in self._session.get_inputs()}
         if "task" in inputs:
             raise UserError(f"{path}: has several tasks; play them by eval.py RUN_DIR")
-        if inputs["obs"][1:] != self.world.observation["shape"]:
-            raise UserError(f"{path}: its metadata are those of another policy: obs is {inputs['obs']}")
+        for name, part in self.world.parts.items():
+            if name not in inputs or inputs[name][1:] != part["shape"]:
+                shown = inputs.get(name, "missing")
+                raise UserError(f"{path}: its metadata are those of another policy: {name} is {shown}")
         self._zeros = {name: np.zeros((1, inputs[name][1]), np.float32) for name in ("h", "c") if name in inputs}
         self._state = self._zeros
 
@@ -57,17 +59,25 @@ class Policy:
         """Begin an episode: an LSTM forgets the last one."""
         self._state = self._zeros
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        """Return the action for one observation of the world, neither with the axis of a batch.
+    def act(self, obs: np.ndarray | Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the action for one observation of the world, an array or a dict, neither with the axis of a batch.
 
         Raises:
             UserError: the observation is of another world.
         """
-        wanted = self.world.observation
-        if list(obs.shape) != wanted["shape"] or str(obs.dtype) != wanted["dtype"]:
-            shown = f"{obs.dtype} {list(obs.shape)}; the policy's are {wanted['dtype']} {wanted['shape']}"
+        parts = parts_of(obs)
+        if parts.keys() != self.world.parts.keys():
+            shown = f"its parts are {named(parts)}; the policy's are {named(self.world.parts)}"
             raise UserError(f"{self._path}: observation from a different environment: {shown}")
-        action, *state = self._session.run(None, {"obs": obs[None], **self._state})
+        batch = {}
+        for name, part in parts.items():
+            wanted = self.world.parts[name]
+            if list(part.shape) != wanted["shape"] or str(part.dtype) != wanted["dtype"]:
+                shown = f"{part.dtype} {list(part.shape)}; the policy's are {wanted['dtype']} {wanted['shape']}"
+                which = "" if name == "obs" else f"{name} "
+                raise UserError(f"{self._path}: observation from a different environment: {which}{shown}")
+            batch[name] = part[None]
+        action, *state = self._session.run(None, batch | self._state)
         self._state = dict(zip(self._state, state, strict=True))
         chosen: np.ndarray = action[0]
         return chosen

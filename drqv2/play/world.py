@@ -18,6 +18,7 @@ import numpy as np
 
 from drqv2.errors import UserError, not_installed
 
+_ANOTHER = "another world than the policy's"
 ENVIRONMENTS = "drqv2.envs.as_gymnasium:drqv2/"  # how the ids begin of all environments that can be rebuilt
 
 
@@ -37,7 +38,7 @@ class World:
     Attributes:
         environment: its id for `gymnasium.make`; empty if it cannot be rebuilt.
         arguments: of `gymnasium.make`.
-        observation: shape, dtype and names of the axes of a batch.
+        observation: shape, dtype and names of the axes of a batch; of a dict, `parts` with these of each, by name.
         action: the same of the policy's actions, with minimum and maximum; `own` are those of the environment itself.
         versions: of the packages on which its episodes depend, where the policy was exported.
         training: task, regime, agent, seed, frames, commit, and torch's version.
@@ -51,6 +52,12 @@ class World:
     versions: dict[str, str]
     training: dict[str, Any]
     returns: dict[str, Any]
+
+    @property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """Shape, dtype and axes of each part of an observation; of one that is no dict, of `obs`."""
+        found: dict[str, dict[str, Any]] = self.observation.get("parts", {"obs": self.observation})
+        return found
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata of an ONNX file."""
@@ -71,12 +78,16 @@ class World:
             parts = {name: json.loads(given[name]) for name in names[1:]}
         except ValueError as error:
             raise UserError(f"its metadata are damaged ({error})") from error
-        needed = {"observation": {"shape", "dtype"}, "action": {"shape", "dtype", "minimum", "maximum"}}
+        needed = {"action": {"shape", "dtype", "minimum", "maximum"}}
         needed |= {"training": {"task"}, "returns": {"mean", "episodes"}}
         for name, part in parts.items():
             if not isinstance(part, dict) or not needed.get(name, set()) <= part.keys():
                 raise UserError(f"its metadata are damaged ({name}: {given[name][:80]})")
-        return cls(given[names[0]], **parts)
+        world = cls(given[names[0]], **parts)
+        described = world.parts.values() if isinstance(world.parts, dict) else ()
+        if not described or not all(isinstance(part, dict) and {"shape", "dtype"} <= part.keys() for part in described):
+            raise UserError(f"its metadata are damaged (observation: {given['observation'][:80]})")
+        return world
 
     def make(self, **more: Any) -> Any:
         """Return the environment, a gymnasium.Env; warn if it is another version's.
@@ -129,12 +140,27 @@ class World:
             wanted["task"] = self.environment.removeprefix(ENVIRONMENTS).rpartition("-v")[0]
             _require_equal("", wanted | self.arguments, made)
         observed, acted = env.observation_space, env.action_space
-        _require_equal(
-            "observation's ", self.observation, {"shape": list(observed.shape), "dtype": str(observed.dtype)}
-        )
+        parts = parts_of(observed)
+        if parts.keys() != self.parts.keys():
+            shown = f"{named(parts)}; the policy's are {named(self.parts)}"
+            raise UserError(f"{_ANOTHER}: observation's parts are {shown}")
+        for name, space in parts.items():
+            what = "observation's " if name == "obs" else f"observation {name}'s "
+            _require_equal(what, self.parts[name], {"shape": list(space.shape), "dtype": str(space.dtype)})
         low, high = bounds(acted)
-        shown = {"shape": list(acted.shape), "dtype": str(acted.dtype), "minimum": low, "maximum": high}
-        _require_equal("action's ", self.action, shown)
+        own = {"shape": list(acted.shape), "dtype": str(acted.dtype), "minimum": low, "maximum": high}
+        _require_equal("action's ", self.action, own)
+
+
+def parts_of(observed: Any) -> dict[str, Any]:
+    """Return the parts of an observation or of its space by name; one that is no dict is `obs`."""
+    parts = getattr(observed, "spaces", observed)
+    return dict(parts) if isinstance(parts, Mapping) else {"obs": observed}
+
+
+def named(parts: Mapping[str, Any]) -> str:
+    """Return the names of an observation's parts, in words."""
+    return "one array" if list(parts) == ["obs"] else ", ".join(parts)
 
 
 def bounds(space: Any) -> tuple[Any, Any]:
@@ -157,4 +183,4 @@ def plain(bound: Any) -> Any:
 def _require_equal(what: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     for name, value in found.items():
         if value != wanted[name]:
-            raise UserError(f"another world than the policy's: {what}{name} is {value}; the policy's is {wanted[name]}")
+            raise UserError(f"{_ANOTHER}: {what}{name} is {value}; the policy's is {wanted[name]}")

@@ -22,6 +22,7 @@ from drqv2.errors import UserError
 from drqv2.logging.diagnostics import diagnose
 from drqv2.logging.video import VideoRecorder
 from drqv2.replay.loader import make_replay_loader
+from drqv2.replay.observations import OBSERVATION, StoredArray, stored_arrays, stored_in
 from drqv2.replay.storage import ReplayBufferStorage
 from drqv2.run import factory
 from drqv2.run.environments import make_envs
@@ -86,14 +87,18 @@ class OfflineWorkspace(BaseWorkspace):
             UserError: image_size is another, or the data's images are not square and so not those of an environment.
         """
         cfg = self.cfg
-        frame = None if cfg.obs_type == "state" else self.first_episode(cfg.data).get("frame")
-        if frame is None:
+        arrays = {} if cfg.obs_type == "state" else self.first_episode(cfg.data)
+        seen = (array for name, array in sorted(arrays.items()) if name.partition(".")[0] == "frame")
+        sizes = dict.fromkeys(array.shape[2:] for array in seen)
+        if not sizes:
             cfg.image_size = _UNSEEN if cfg.image_size == "auto" else cfg.image_size
             return
-        height, width = frame.shape[2:]
-        if height != width and (cfg.eval_every_frames is not None or cfg.then is not None):
+        (height, width), *others = sizes
+        if (height != width or others) and (cfg.eval_every_frames is not None or cfg.then is not None):
+            shown = " and ".join(f"{height}x{width}" for height, width in sizes)
+            those = "of one size" if others else "square"
             raise UserError(
-                f"data={cfg.data}: its images are {height}x{width}, those of environments are square; set "
+                f"data={cfg.data}: its images are {shown}, those of environments are {those}; set "
                 "eval_every_frames=null, without then"
             )
         if cfg.image_size not in ("auto", height):
@@ -237,15 +242,11 @@ class DataSpecs:
     def __init__(self, arrays: Arrays, frame_stack: int) -> None:
         action = arrays["action"]
         self._action = specs.BoundedArray(action.shape[1:], np.float32, -1.0, 1.0, "action")
-        self._observation: Any
-        if "frame" in arrays:
-            channels, *size = arrays["frame"].shape[1:]
-            self._observation = specs.BoundedArray((frame_stack * channels, *size), np.uint8, 0, 255, "observation")
-        else:
-            self._observation = specs.Array(arrays["observation"].shape[1:], np.float32, "observation")
+        seen = {stored.key: _spec(stored, arrays[stored.tensor], frame_stack) for stored in stored_in(arrays)}
+        self._observation: Any = seen.get(None, seen)
 
     def observation_spec(self) -> Any:
-        """Return the spec of a stack of images, or of a vector."""
+        """Return the spec of a stack of images, or of a vector; or a dict of them, images first."""
         return self._observation
 
     def action_spec(self) -> Any:
@@ -253,10 +254,18 @@ class DataSpecs:
         return self._action
 
 
+def _spec(stored: StoredArray, array: np.ndarray, frame_stack: int) -> Any:
+    name = stored.key or OBSERVATION
+    if not stored.stacked:
+        return specs.Array(array.shape[1:], np.float32, name)
+    channels, *size = array.shape[1:]
+    return specs.BoundedArray((frame_stack * channels, *size), np.uint8, 0, 255, name)
+
+
 def _stored_shapes(env: Any, frame_stack: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a row of an episode that fits an environment, by the names of its arrays."""
-    observation, action = env.observation_spec(), env.action_spec()
-    if len(observation.shape) != 3:
-        return {"observation": tuple(observation.shape), "action": tuple(action.shape)}
-    channels, *size = observation.shape
-    return {"frame": (channels // frame_stack, *size), "action": tuple(action.shape)}
+    shapes = {"action": tuple(env.action_spec().shape)}
+    for stored, spec in stored_arrays(env.observation_spec(), frame_stack).items():
+        channels, *size = spec.shape
+        shapes[stored.tensor] = (channels // frame_stack, *size) if stored.stacked else tuple(spec.shape)
+    return shapes

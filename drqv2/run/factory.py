@@ -141,8 +141,10 @@ def film_settings(cfg: DictConfig, env: Any) -> dict[str, Any]:
 
 def train_film_settings(cfg: DictConfig, env: Any) -> dict[str, Any]:
     """Return the settings of training films, which show what the agent sees or, without images, the environment."""
-    shape: tuple[int, ...] = getattr(env.observation_spec(), "shape", ())  # a dict has none
-    own = {"frame_channels": shape[0] // cfg.frame_stack} if len(shape) == 3 else {"env": env}
+    spec = env.observation_spec()
+    parts = spec if isinstance(spec, Mapping) else {"": spec}
+    images = {name: part.shape[0] // cfg.frame_stack for name, part in parts.items() if len(part.shape) == 3}
+    own = {"frame_channels": images.get("", images)} if images else {"env": env}
     return {"render_size": cfg.render_size, "fps": _fps(env), **own}
 
 

@@ -98,7 +98,7 @@ def side_by_side(
     evaluation: int,
     act: Callable[[Any, int], np.ndarray],
     size: int,
-    camera: int | str | None,
+    cameras: Sequence[int | str | None] = (None,),
     every: int = 1,
     titles: bool = False,
 ) -> Iterator[np.ndarray]:
@@ -109,7 +109,7 @@ def side_by_side(
         evaluation: index of the evaluation, which seeds them.
         act: maps a time step and the index of its picture to an action.
         size: height and width of a picture.
-        camera: the camera, None for the task's own.
+        cameras: the cameras, each of which draws a picture of every episode; None for the task's own.
         every: steps from one grid to the next.
         titles: whether pictures show task and return; otherwise they show episode, step, return and action.
     """
@@ -118,7 +118,7 @@ def side_by_side(
 
     def draw(i: int) -> np.ndarray:
         env, episode, task = pictures[i]
-        picture = env.call("render", size, size, camera)
+        picture = overlay.grid([env.call("render", size, size, camera) for camera in cameras])
         if titles:
             return overlay.caption(picture, task, totals[i])
         return overlay.label(picture, episode, totals[i], counts[i], time_steps[i].action)

@@ -70,7 +70,7 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
 def _too_large_for_cpu(cfg: DictConfig) -> bool:
     """Return whether this is a long run from pixels on a CPU with about the paper's sizes."""
     regime = regime_of(cfg)
-    if cfg.device != "cpu" or cfg.obs_type != "pixels" or not (regime.collects and regime.whole_episodes):
+    if cfg.device != "cpu" or cfg.obs_type == "state" or not (regime.collects and regime.whole_episodes):
         return False
     sizes = cfg.batch_size * cfg.agent.get("hidden_dim", 0)
     return bool(sizes >= 128 * 512 and cfg.num_train_frames >= 50_000)

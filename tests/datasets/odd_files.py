@@ -441,13 +441,24 @@ def d4rl_stacks_of_four_axes(folder: Path) -> Expected:
     return [{"frame": stacks(images(4, rows=N), 3)[[*range(N), N - 1]].reshape(N + 1, 12, SIDE, SIDE)}]
 
 
-@odd("all.hdf5: observations is a group (image, state): must be one array")
+@odd("it is not clear which axis holds the channels")
 def d4rl_of_several_observations(folder: Path) -> None:
     found = {"observations/image": cubes(), "observations/state": states()}
     hdf5(folder, **d4rl(states()) | {"observations": None} | found)
 
 
-@odd("all.hdf5: next_observations is a group (state): must be one array")
+@odd("all.hdf5: actions is a group (arm): must be one array")
+def d4rl_of_several_actions(folder: Path) -> None:
+    hdf5(folder, **d4rl(states()) | {"actions": None, "actions/arm": states()})
+
+
+@odd("all.hdf5: rows differ in number: actions 11, observations/goal 10, observations/state 11")
+def d4rl_of_a_part_a_row_shorter(folder: Path) -> None:
+    found = {"observations/goal": states()[:-1], "observations/state": states()}
+    hdf5(folder, **d4rl(states()) | {"observations": None} | found)
+
+
+@odd("all.hdf5: observations have the parts none, next_observations state: must be the same")
 def d4rl_of_several_next_observations(folder: Path) -> None:
     hdf5(folder, **d4rl(states(), **{"next_observations/state": states()}))
 
@@ -536,7 +547,7 @@ def minari_pixels(folder: Path) -> Expected:
     return minari_expected(frame=images(4))
 
 
-@odd(said=["observations are pixels; left out: depth, goal, state"])
+@odd(said=["observations are pixels; left out: depth, goal, state"], obs_type="pixels")
 def minari_pixels_beside_others(folder: Path) -> Expected:
     shapes: Any = {"state": (3,), "pixels": (SIDE, SIDE, 4), "depth": (SIDE, SIDE), "goal": (3,)}
     parts = {"pixels": RGBA, "depth": images(1)[:, 0], "state": STATES, "goal": STATES}
@@ -556,19 +567,13 @@ def minari_nothing_but_pixels(folder: Path) -> None:
     minari(folder, spaces(pixels=(SIDE, SIDE, 4)), {"pixels": RGBA})
 
 
-@odd(said=["observations are view; left out: state"])
-def minari_one_grey_image(folder: Path) -> Expected:
-    minari(folder, spaces(view=(SIDE, SIDE), state=(3,)), {"view": images(1)[:, 0], "state": STATES})
-    return minari_expected(frame=images(1))
+@odd("observation_parts=middle: the observations of minari:odd/", observation_parts=["middle"])
+def minari_no_such_part(folder: Path) -> None:
+    two_images(folder)
 
 
 def two_images(folder: Path) -> None:
     minari(folder, spaces(left=(SIDE, SIDE, 3), right=(SIDE, SIDE, 4)), {"left": RGBA[..., :3], "right": RGBA})
-
-
-@odd("has several images, left, right; choose one with image_key=NAME")
-def minari_two_images(folder: Path) -> None:
-    two_images(folder)
 
 
 @odd(said=["observations are right; left out: left"], image_key="right")
@@ -577,7 +582,7 @@ def minari_a_chosen_image(folder: Path) -> Expected:
     return minari_expected(frame=images(4))
 
 
-@odd(said=["images of float32 in [0, 1] are converted", "observations are rgb; left out: speed"])
+@odd(said=["images of float32 in [0, 1] are converted", "observations are rgb; left out: speed"], obs_type="pixels")
 def minari_floats(folder: Path) -> Expected:
     from gymnasium.spaces import Box, Dict
 
@@ -642,9 +647,36 @@ def own(folder: Path, **arrays: np.ndarray) -> None:
     save_file(kept, folder / f"episode_{len(list(folder.iterdir())):08d}.safetensors")
 
 
-@odd("its observations are frame, observation.speed: regime=offline learns from one image or one vector")
+@odd("its observations are frame, observation.speed: several must be named, such as frame.pixels")
 def an_image_and_a_state(folder: Path) -> None:
     own(folder, frame=images(), **{"observation.speed": np.zeros((T + 1, 1), np.float32)})
+
+
+def parts() -> dict[str, np.ndarray]:
+    """An image and two vectors."""
+    return {"frame.pixels": images(), "observation.a": STATES, "observation.b": STATES[:, :1].copy()}
+
+
+@odd(said=["observations are pixels; left out: a, b"], obs_type="pixels")
+def the_image_of_a_dict(folder: Path) -> Expected:
+    own(folder, **parts())
+    return [{"frame": images()}]
+
+
+@odd(said=["observations are a; left out: pixels, b"], obs_type="state", observation_parts=["a"])
+def a_vector_of_a_dict(folder: Path) -> Expected:
+    own(folder, **parts())
+    return [{"observation": STATES}]
+
+
+@odd("hold a, b, and not their order in one vector", obs_type="state")
+def vectors_without_an_order(folder: Path) -> None:
+    own(folder, **parts())
+
+
+@odd("image_key=a: is not among the images of ", image_key="a")
+def a_vector_as_the_image(folder: Path) -> None:
+    own(folder, **parts())
 
 
 @odd("observation is float32 [7, 16, 16, 3]: must be float32 [rows, numbers]")

@@ -74,8 +74,11 @@ def test_an_odd_data_set(written: Written, short_run: Any, tmp_path: Path, capsy
 
 def check(place: str, keys: Mapping[str, Any], capsys: pytest.CaptureFixture[str]) -> bool:
     """Return whether `python -m drqv2.datasets check` refuses a data set."""
+    values = {
+        key: f"[{','.join(value)}]" if isinstance(value, list) else str(value).lower() for key, value in keys.items()
+    }
     try:
-        tool.main(["check", place, *(f"{key}={str(value).lower()}" for key, value in keys.items())])
+        tool.main(["check", place, *(f"{key}={value}" for key, value in values.items())])
     except SystemExit as leaving:
         code = leaving.code
     else:

@@ -176,6 +176,33 @@ def test_the_columns_of_d4rl(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of environments
+@pytest.mark.parametrize(
+    ("parts", "missing"),
+    [
+        ({"frame.pixels": (3, 24, 24), "observation.position": (8,)}, "velocity"),
+        ({"frame.pixels_0": (3, 24, 24), "frame.pixels_side": (3, 24, 24), "observation.velocity": (9,)}, "position"),
+        ({"frame.pixels_0": (3, 24, 24), "frame.pixels_side": (3, 24, 24)}, "position"),
+    ],
+    ids=["one camera", "two cameras", "images alone"],
+)
+def test_minari_makes_the_environment_of_a_dict_again(parts: Any, missing: str, tmp_path: Path) -> None:
+    one = arrays(0, False) | {"action": np.zeros((7, 6), np.float32)}
+    del one["observation"]
+    for name, shape in parts.items():
+        one[name] = np.zeros((7, *shape), np.uint8 if len(shape) == 3 else np.float32)
+    tool.main(["convert", str(own(tmp_path / "data", [one], TASK)), "minari:cheetah/random-v0"])
+    dataset = minari.load_dataset("cheetah/random-v0")
+    assert dataset.spec.env_spec.id == "drqv2/cheetah_run-v0"
+    env = dataset.recover_environment()
+    try:
+        assert env.observation_space == dataset.observation_space
+        assert missing not in env.observation_space.spaces
+        assert env.reset(seed=1)[0].keys() == {name.partition(".")[2] for name in parts}
+    finally:
+        env.close()
+
+
+@pytest.mark.filterwarnings("ignore")  # of environments
 @pytest.mark.parametrize("pixels", [True, False], ids=["pixels", "states"])
 def test_minari_makes_the_environment_again(pixels: bool, tmp_path: Path) -> None:
     from minari.namespace import list_local_namespaces
@@ -263,7 +290,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     [
         ({"discount": np.full((5, 1), 0.5, np.float32)}, "row 1: discount 0.5"),
         ({"task": np.ones((5, 1), np.int64)}, "comes from a multi-task run"),
-        ({"frame": None, "frame.a": np.zeros((5, 3, 16, 16), np.uint8)}, "its observations are frame.a uint8 [3, 16"),
+        ({"frame": None, "observation.a": np.zeros((5, 3), np.int16)}, "its observations are observation.a int16 [3]"),
         ({"observation": np.zeros((5, 2), np.float32)}, "its observations are frame uint8 [3, 16, 16], observation"),
         ({"frame": np.zeros((5, 20, 18, 16), np.uint8)}, "would be read as others"),
     ],

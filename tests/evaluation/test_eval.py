@@ -339,6 +339,9 @@ def test_label_and_grid() -> None:
         (["RUN", "live=true", "film=none"], "nothing to show"),
         (["RUN", "out=RUN/train.csv"], "cannot be written"),
         (["RUN", "camera=9"], "camera=9"),
+        (["RUN", "cameras=[0,9]"], "camera=9"),
+        (["RUN", "cameras=[1,0,1]"], "cameras=['1','0','1']: 1 is listed more than once"),
+        (["RUN", "cameras=[0,1]", "camera=0"], "camera and cameras: give only one of them"),
         (["RUN", "camera=²"], "camera='²'"),
         (["RUN", "camera=--1"], "camera='--1'"),
     ],
@@ -357,6 +360,21 @@ def test_user_errors(
     places = {"RUN": str(trained), "EMPTY": str(tmp_path), "EPISODE": episode}
     words = [re.sub("[A-Z]+", lambda word: places[word[0]], word) for word in words]
     assert told in refusal(capsys, *words)
+
+
+def test_several_cameras(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each episode's pictures are side by side, under one line of text."""
+    common = (trained, "episodes=1", "render_size=64", f"out={tmp_path}", "film=0")
+    videos = {}
+    for camera in ("camera=0", "camera=1", "cameras=[0,lookatcart]"):
+        said(capsys, *common, camera)
+        (path,) = tmp_path.glob("*.mp4")
+        videos[camera] = iio.imread(path, plugin="FFMPEG").astype(int)
+    assert videos["cameras=[0,lookatcart]"].shape == (len(videos["camera=0"]), 64, 128, 3)
+    for place, (same, other) in enumerate((("camera=0", "camera=1"), ("camera=1", "camera=0"))):
+        shown = videos["cameras=[0,lookatcart]"][:, 24:48, 64 * place :][:, :, 8:56]  # without text and bars
+        near, far = (np.abs(shown - videos[camera][:, 24:48, 8:56]).mean() for camera in (same, other))
+        assert near < far / 2
 
 
 @pytest.mark.slow

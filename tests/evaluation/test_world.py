@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dm_env import specs
+from omegaconf import OmegaConf
 
 from drqv2.config.checks import validate
 from drqv2.evaluation.world import world_of
@@ -45,6 +46,30 @@ def test_a_task_from_pixels() -> None:
     assert made.versions.keys() == {"drqv2-workspace", "gymnasium", "mujoco", "dm-control"}
     assert made.returns == {"mean": 15.25, "minimum": 10.0, "maximum": 20.5, "episodes": 2}
     assert made.training["task"] == "walker_walk"
+
+
+def test_a_dict_of_parts() -> None:
+    cfg = compose(device="cpu")
+    for key, value in {
+        "obs_type": "pixels+state",
+        "cameras": [0, "side"],
+        "observation_parts": ["pixels_0", "z"],
+    }.items():
+        OmegaConf.update(cfg, key, value, force_add=True)
+    seen: dict[str, Any] = {"pixels_0": np.zeros((9, 84, 84), np.uint8), "z": np.zeros(1, np.float32)}
+    made = world_of(cfg, None, 0, seen, ACTION, {cfg.task_name: ACTION}, [EpisodeResult(1.0, 1)])
+    assert made.arguments == {
+        "obs_type": "pixels+state",
+        "action_repeat": 2,
+        "frame_stack": 3,
+        "image_size": 84,
+        "render": "exact",
+        "cameras": [0, "side"],
+        "observation_parts": ["pixels_0", "z"],
+    }
+    again = World.read(made.metadata())
+    assert again == made
+    assert {name: part["shape"] for name, part in again.parts.items()} == {"pixels_0": [9, 84, 84], "z": [1]}
 
 
 def test_options_of_a_task_and_of_another_library() -> None:
