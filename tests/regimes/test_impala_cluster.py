@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import report
 from tests.patience import PATIENCE
 from tests.short_run import ROOT
 
