@@ -25,20 +25,18 @@ from drqv2 import utils
 from drqv2.agents import fast_paths
 from drqv2.agents.protocol import Agent, ValueNetworks
 from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Int, Schedule, Shape, fixed, free, key
-from drqv2.errors import UserError
 from drqv2.nn import pixels
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.nn.deterministic import MeanAction, of_parts
 from drqv2.nn.networks import (
-    ENCODERS,
     TRUNK_GAINS,
     Actor,
     Critic,
     Encoder,
     StateEncoder,
     check_shapes,
-    encoder_of_parts,
+    make_encoder,
 )
 from drqv2.nn.observations import Observation, PartsEncoder, Shapes, batched, each, has_images, names, to_device
 
@@ -103,8 +101,6 @@ class DrQV2Agent(Agent):
         ] = False,
     ) -> None:
         check_shapes("DrQ-v2", obs_shape, action_shape)
-        if encoder not in ENCODERS:
-            raise UserError(f"agent.encoder={encoder} must be {' or '.join(ENCODERS)}")
         self.device = device
         self.critic_target_tau = critic_target_tau
         self.update_every_steps = update_every_steps
@@ -117,12 +113,9 @@ class DrQV2Agent(Agent):
         self.obs_parts = names(obs_shape)
         self.encoder: Encoder | StateEncoder | PartsEncoder
         self.aug: Any
-        if isinstance(obs_shape, Mapping):
-            self.encoder, self.aug = encoder_of_parts(obs_shape, encoder).to(device), RandomShiftsAug(pad=4)
-        elif len(obs_shape) == 3:
-            self.encoder, self.aug = Encoder(obs_shape, ENCODERS[encoder]).to(device), RandomShiftsAug(pad=4)
-        else:
-            self.encoder, self.aug = StateEncoder(obs_shape).to(device), torch.nn.Identity()
+        self.encoder = make_encoder(obs_shape, encoder).to(device)
+        own_shifts = isinstance(obs_shape, Mapping) or len(obs_shape) == 3
+        self.aug = RandomShiftsAug(pad=4) if own_shifts else torch.nn.Identity()
         trunk_gain = TRUNK_GAINS[encoder] if has_images(obs_shape) else 1.0
         sizes = (int(self.encoder.repr_dim), action_shape, feature_dim, hidden_dim, trunk_gain)
         self.actor, self.critic, self.critic_target = (

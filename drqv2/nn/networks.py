@@ -84,20 +84,25 @@ class StateEncoder(nn.Module):
         return features
 
 
-def encoder_of_parts(shapes: Mapping[str, Sequence[int]], name: str) -> PartsEncoder:
-    """Return an encoder of dicts: an `Encoder` for each image, a `StateEncoder` for the joined vectors.
+def make_encoder(obs_shape: Shapes, name: str, key: str = "agent.encoder") -> Any:
+    """Return an `Encoder` of images, a `StateEncoder` of vectors; of dicts, one for each image and the joined vectors.
 
     Args:
-        shapes: of the parts.
+        obs_shape: (C, H, W), (N,), or a dict of these.
         name: a key of `ENCODERS`.
+        key: of the configuration that has chosen `name`, for messages.
 
     Raises:
-        UserError: an image is too small.
+        UserError: there is no such encoder, or an image of a dict is too small.
     """
-    for shape in shapes.values():
+    if name not in ENCODERS:
+        raise UserError(f"{key}={name} must be {' or '.join(ENCODERS)}")
+    if not isinstance(obs_shape, Mapping):
+        return Encoder(obs_shape, ENCODERS[name]) if len(obs_shape) == 3 else StateEncoder(obs_shape)
+    for shape in obs_shape.values():
         if len(shape) == 3:
-            check_side(shape, ENCODERS[name], f"agent.encoder={name}")
-    return PartsEncoder(shapes, lambda shape: Encoder(shape, ENCODERS[name]), lambda size: StateEncoder((size,)))
+            check_side(shape, ENCODERS[name], f"{key}={name}")
+    return PartsEncoder(obs_shape, lambda shape: Encoder(shape, ENCODERS[name]), lambda size: StateEncoder((size,)))
 
 
 def check_shapes(agent: str, obs_shape: Shapes, action_shape: Sequence[int]) -> None:

@@ -66,6 +66,7 @@ LEARNER = table(
 KEYS = {"Length": LENGTH, "Replay": REPLAY, "Learner": LEARNER, "Records": RECORDS}
 DRQV2 = Agent("drqv2.agents.drqv2.DrQV2Agent", continuous=True)
 SPQ = Agent("drqv2.agents.spq.SPQAgent", compiles=("cuda",), continuous=True)
+DRQ_SAC = Agent("drqv2.agents.drq_sac.DrQSACAgent", compiles=("cuda",), continuous=True)
 OTHER_LENGTH = ("env._target_", "env.time_limit", "max_episode_steps")  # with one of them, episodes have another
 
 
@@ -104,7 +105,7 @@ REGIME = Regime(
     name="drqv2",
     purpose="DrQ-v2, off-policy learning from pixels",
     workspace="train:Workspace",
-    agents={"drqv2": DRQV2, "spq": SPQ},
+    agents={"drqv2": DRQV2, "spq": SPQ, "drq_sac": DRQ_SAC},
     keys=KEYS,
     check=check,
 )
