@@ -122,4 +122,4 @@ class MostProbableActionFrom(nn.Module):
 def most_probable_action(policy: Any) -> nn.Module:
     """Return a policy of regime=ppo or regime=impala without its randomness."""
     chosen = MostProbableAction(policy) if policy.lstm is None else MostProbableActionFrom(policy)
-    return of_parts(chosen, policy.part_names)
+    return of_parts(chosen, policy.obs_parts)

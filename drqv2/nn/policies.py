@@ -118,7 +118,7 @@ class Policy(nn.Module):
         precision: fp32, or bf16 for the products of an encoder of images.
 
     Attributes:
-        part_names: of observations that are dicts; empty where they are one array.
+        obs_parts: of observations that are dicts; empty where they are one array.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Policy(nn.Module):
         super().__init__()
         self.sizes, self.hidden_dim = action_sizes(action_spec), hidden_dim
         self.action_shape, self.obs_ndim = tuple(action_spec.shape), 3 if has_images(obs_shape) else 1
-        self.part_names = tuple(obs_shape) if isinstance(obs_shape, Mapping) else ()
+        self.obs_parts = tuple(obs_shape) if isinstance(obs_shape, Mapping) else ()
         self.bf16 = precision == "bf16" and self.obs_ndim == 3
         self.encoder = make_encoder(encoder, obs_shape, hidden_dim)
         self.lstm = nn.LSTM(hidden_dim, hidden_dim, batch_first=True) if lstm else None
