@@ -55,10 +55,12 @@ def choose(
     kind, wanted = options.obs_type, options.observation_parts
     key = None if kind == "state" else options.image_key
     names = [*images, *vectors, *others]
-    for name in [*(wanted or ()), *([key] if key else [])]:
-        if name not in names:
-            option = "image_key" if name == key else "observation_parts"
-            raise UserError(f"{option}={name}: the observations of {place} are {', '.join(names)}")
+    if key is not None and key not in names:
+        raise UserError(f"image_key={key}: the observations of {place} are {', '.join(names)}")
+    offered = {"pixels": images, "state": vectors}.get(kind) or names
+    if unknown := [name for name in wanted or () if name not in offered]:
+        shown = f"{', '.join(offered)} with obs_type={kind}"
+        raise UserError(f"observation_parts={unknown[0]}: the observations of {place} are {shown}")
     if wanted is not None:
         images, vectors = ([name for name in some if name in wanted] for some in (images, vectors))
     if key is not None and key not in images:

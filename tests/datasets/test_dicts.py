@@ -142,6 +142,8 @@ def test_one_part_alone_is_no_dict(data: Path) -> None:
         read(data, ReadOptions(obs_type="state"))
     with pytest.raises(UserError, match=rf"observation_parts=leg: the observations of {data} are pixels, "):
         read(data, ReadOptions(observation_parts=["arm", "leg"]))
+    with pytest.raises(UserError, match=rf"=arm: the observations of {data} are pixels, wrist with obs_type=pixels"):
+        read(data, ReadOptions(obs_type="pixels", observation_parts=["wrist", "arm"]))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -26,6 +26,7 @@ from drqv2.play.world import World
 from drqv2.run.environments import make_envs
 from drqv2.run.stats import EpisodeResult
 from drqv2.utils import EVAL_ENV
+from tests.evaluation import test_export as agents
 from train import compose
 
 SHAPES: dict[str, tuple[int, ...]] = {"pixels": (9, 16, 16), "wrist.rgb": (3, 16, 16), "arm": (4,), "goal": (2,)}
@@ -96,14 +97,14 @@ class Recurrent(Agent):
         return list(action.detach().numpy()), list(torch.stack([h, c], 1).detach())
 
 
-def observations(names: list[str], number: int = 20, tasks: int = 1) -> list[Any]:
+def observations(names: list[str], number: int = 20, tasks: int = 1, shapes: Any = SHAPES) -> list[Any]:
     rng = np.random.default_rng(0)
 
     def part(shape: tuple[int, ...]) -> np.ndarray:
         return rng.integers(0, 256, shape, np.uint8) if len(shape) == 3 else rng.normal(size=shape).astype(np.float32)
 
     first = [StepType.FIRST if t % 8 == 0 else StepType.MID for t in range(number)]
-    seen = [{name: part(SHAPES[name]) for name in names} for _ in range(number)]
+    seen = [{name: part(shapes[name]) for name in names} for _ in range(number)]
     return [ExtendedTimeStep(first[t], 0.0, 1.0, seen[t], None, task=t % tasks) for t in range(number)]
 
 
@@ -136,6 +137,19 @@ def test_every_part_is_an_input(kind: str, end: str, tmp_path: Path) -> None:
 
         session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
         assert [one.name for one in session.get_inputs()] == KINDS[kind]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", ["DrQ-v2", "SPQ", "several tasks", "PPO, vector", "PPO LSTM, parts", "IMPALA, buttons"]
+)
+def test_every_agents_policy_takes_parts(kind: str, tmp_path: Path) -> None:
+    shapes: Any = {"wrist": (3, 84, 84), "pixels": (9, 84, 84), "zone": (2,), "arm": (4,)}
+    agent, action_shape = agents.agent_of(kind, shapes)
+    seen = observations(list(shapes), 10, 3 if kind == "several tasks" else 1, shapes)
+    worst, inputs = export(agent, tmp_path / "policy.pt2", seen, action_shape, {})
+    assert worst <= 1e-4
+    assert list(inputs)[:4] == list(shapes)
 
 
 def test_what_cannot_be_an_input_is_named(tmp_path: Path) -> None:
