@@ -28,6 +28,8 @@ FULL = (
     "env._target_=tests.short_env.make snapshot_every_seconds=0.5 save_video=true save_train_video=true "
     "train_video_every_frames=120 use_tb=true"
 ).split()
+# With it, observations that are a dict of an image and a vector.
+PARTS = "env._target_=tests.both_env.make image_size=16 obs_type=pixels+state".split()
 # Of regime=offline, with data=stored().
 OFFLINE = (
     "regime=offline preset=debug action_repeat=2 env._target_=tests.dot_env.make render_size=32 "
@@ -67,6 +69,14 @@ def stored() -> Path:
     folder = tempfile.mkdtemp(prefix="drqv2_stored_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return run(Path(folder) / "run", "replay_buffer_size=1000", "eval_every_frames=null")
+
+
+@functools.cache
+def stored_parts() -> Path:
+    """Return the directory of a run like that of `stored`, whose observations are images and vectors."""
+    folder = tempfile.mkdtemp(prefix="drqv2_stored_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return run(Path(folder) / "run", *PARTS, "replay_buffer_size=1000", "eval_every_frames=null")
 
 
 def resume(run_dir: Path, *overrides: str) -> None:

@@ -19,7 +19,7 @@ import psutil
 
 from drqv2.snapshot import file as snapshot
 from drqv2.snapshot.inspection import fingerprint
-from tests.short_run import IMPALA, IN_TURN, OFFLINE, PPO, is_time, stored
+from tests.short_run import IMPALA, IN_TURN, OFFLINE, PARTS, PPO, is_time, stored, stored_parts
 from tests.task_run import ALL, TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +39,7 @@ _DRQV2 = {
     "2 evaluation environments": ["num_eval_envs=2", "num_eval_episodes=3"],
     "bf16": ["precision=bf16", "replay_buffer_num_workers=1", "overlap=true"],
     "compile": ["compile=true"],
+    "parts": "obs_type=pixels+state cameras=[0,1] overlap=true replay_buffer_num_workers=1".split(),
     "all together": "num_envs=3 num_eval_envs=2 num_eval_episodes=3 replay_buffer_num_workers=3 precision=bf16".split(),
 }
 # Episodes of 10, 4 and 7 steps; 400 of 1800 transitions stay in the replay.
@@ -50,6 +51,7 @@ MULTITASK += (
     "agent.critic_heads=task agent.update_every_steps=1 updates_per_step=0.5 task_sampling=proportional"
 ).split()
 SPQ = "agent=spq agent.convolutions=patch agent.embed_dim=8 agent.model_warmup=5 replay_fading=0.99".split()
+BOTH = "tasks=[gymnasium:tests.both_env:Both-v0,gymnasium:tests.both_env:Mirrored-v0]"
 KILLED = "snapshot_every_seconds=0.1 save_video=true render_size=32 use_tb=true".split()
 _OTHERS = {
     "PPO": [*PPO, *KILLED],
@@ -59,6 +61,9 @@ _OTHERS = {
     "offline": [*OFFLINE, *KILLED],
     "SPQ": [*SHORT, *SPQ, "num_envs=2", "overlap=true", "replay_buffer_num_workers=1"],
     "SPQ offline": [*OFFLINE, *SPQ, *KILLED],
+    "PPO of parts": [*PPO, *KILLED, *PARTS, "env_id=null", "+env.discrete=true", "agent.encoder=impala"],
+    "multitask of parts": [*MULTITASK, BOTH, "obs_type=pixels+state", "image_size=16"],
+    "parts offline": [*OFFLINE, *KILLED, *PARTS],
 }
 _OVERRIDES = {mode: [*SHORT, *more] for mode, more in _DRQV2.items()} | _OTHERS
 MODES = [mode for mode in _OVERRIDES if mode != "actors"]  # which give the same bits each time
@@ -79,7 +84,8 @@ def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subpr
     if (run_dir / "config.yaml").exists() and starts.exists() and len(starts.read_text().splitlines()) % 2:
         argv = [f"resume={run_dir}"]
     else:
-        data = [f"data={stored()}"] if mode.endswith("offline") else []
+        made = stored_parts if mode.startswith("parts") else stored
+        data = [f"data={made()}"] if mode.endswith("offline") else []
         argv = [*_OVERRIDES[mode], *data, f"hydra.run.dir={run_dir}"]
     command = [sys.executable, "-m", "tests.faults.driver", boundary, str(count), *argv]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
