@@ -26,8 +26,8 @@ OFF_POLICY = (
 )
 ON_POLICY = (
     "env._target_=tests.both_env.make +env.discrete=true image_size=16 frame_stack=1 action_repeat=1 num_envs=8 "
-    "discount=0.1 eval_at_start=false num_eval_episodes=20 save_video=false use_tb=false console=off save_snapshot=false "
-    "agent.encoder=impala agent.hidden_dim=64"
+    "discount=0.1 eval_at_start=false num_eval_episodes=20 save_video=false use_tb=false console=off "
+    "save_snapshot=false agent.encoder=impala agent.hidden_dim=64"
 )
 TASKS = "tasks=[gymnasium:tests.both_env:Both-v0,gymnasium:tests.both_env:Mirrored-v0]"
 REGIMES = {

@@ -23,6 +23,7 @@ PAGES = [
     "tests/third_party",
     "benchmarks/plans",
     "drqv2/agents/protocol.py",
+    "drqv2/agents/drq_sac.py",
     "drqv2/agents/spq.py",
     "tests/regimes/elsewhere",
 ]

@@ -155,7 +155,7 @@ RUN = table(
         Choice("auto", True, False),
         "On a GPU, replay updates as one CUDA graph; on a CPU, compile the networks, which needs a C++ compiler. "
         "auto: true on a GPU, except with regime=ppo, impala and multitask, which compile nothing there; false on a "
-        "CPU, where it was measured to gain nothing (agent=spq has nothing to compile there).",
+        "CPU, where it was measured to gain nothing (agent=spq and agent=drq_sac have nothing to compile there).",
     ),
     experiment=free(Text(), "A label of your own, stored with the run."),
     objective=free(
