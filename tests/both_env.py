@@ -15,9 +15,10 @@ STEPS = 20  # of an episode
 class Both(gymnasium.Env):
     """The image shows a goal, red or green; the vector where the hand is, left or right of it.
 
-    Towards a green goal, and away from a red one, is right. Which of the four there is, is drawn anew at each step. The
-    reward is the action if right is right, and minus the action otherwise: the best return is `STEPS`, and 0 is the
-    mean of whatever only one of the two says. With `discrete`, the actions are 0 for left and 1 for right.
+    Towards a green goal, and away from a red one, is right: the action 0.5 to the right, -0.5 to the left. Which of the
+    four there is, is drawn anew at each step. The reward is 1 less four times the squared error, so that the best
+    return is `STEPS`, and 0 is the best mean for an agent that sees only one of the two. With `discrete`, the actions are 0 for
+    left and 1 for right, and the reward is 1 or -1.
     """
 
     def __init__(self, discrete: bool = False) -> None:
@@ -32,8 +33,8 @@ class Both(gymnasium.Env):
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        chosen = 2.0 * int(action) - 1.0 if self.discrete else float(np.clip(action[0], -1, 1))
-        reward = chosen * self.green * self.left
+        right = self.green * self.left
+        reward = (2.0 * int(action) - 1.0) * right if self.discrete else 1.0 - 4.0 * (float(action[0]) - 0.5 * right) ** 2
         self.at += 1
         return self._observation(), reward, False, self.at == STEPS, {}
 
