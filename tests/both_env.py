@@ -57,5 +57,5 @@ def make(discrete: bool = False) -> Both:
     return Both(discrete)
 
 
-gymnasium.register("Both-v0", Both)
-gymnasium.register("Mirrored-v0", Mirrored)
+gymnasium.register("Both-v0", f"{__name__}:Both")
+gymnasium.register("Mirrored-v0", f"{__name__}:Mirrored")

@@ -147,7 +147,7 @@ class DrQSACAgent(Agent):
         self.critic_target_tau, self.update_every_steps = critic_target_tau, update_every_steps
         self.num_expl_steps, self.use_tb = num_expl_steps, use_tb
         self.precision, self.compile = precision, compile
-        self.parts, self.images = names(obs_shape), has_images(obs_shape)
+        self.obs_parts, self.images = names(obs_shape), has_images(obs_shape)
         self.target_entropy = -float(action_shape[0])
 
         self.encoder = make_encoder(obs_shape, convolutions, "agent.convolutions").to(self.device)
@@ -197,7 +197,7 @@ class DrQSACAgent(Agent):
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the mean actions, which shares the agent's weights: for export."""
-        return of_parts(MeanAction(self.encoder, self.actor), self.parts)
+        return of_parts(MeanAction(self.encoder, self.actor), self.obs_parts)
 
     def networks_of(self, task: int) -> ValueNetworks:
         """Return the networks that diagnostics call."""

@@ -13,7 +13,7 @@ from drqv2.agents.protocol import Agent
 from drqv2.agents.segments import Segments
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
 from drqv2.nn.deterministic import most_probable_action
-from drqv2.nn.observations import Shapes, each
+from drqv2.nn.observations import Shapes, batched, each
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import vtrace
 
@@ -118,7 +118,7 @@ class ImpalaAgent(Agent):
 
     def act(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Return the action for one observation at the start of an episode; see `act_from`."""
-        return np.asarray(self.act_from([None], each(lambda x: x[None], obs), step, eval_mode)[0][0])
+        return np.asarray(self.act_from([None], batched(obs), step, eval_mode)[0][0])
 
     def act_from(
         self, states: Sequence[State | None], obs: Any, step: int, eval_mode: bool

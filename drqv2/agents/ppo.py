@@ -15,7 +15,7 @@ from drqv2.agents.segments import Segments, shuffled, take_rows
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
 from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.normalization import RunningMeanStd
-from drqv2.nn.observations import Observation, Shapes, each
+from drqv2.nn.observations import Observation, Shapes, batched, each
 from drqv2.nn.optimizers import make_optimizers
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import explained_variance, puff_advantage, standardised
@@ -159,7 +159,7 @@ class PPOAgent(Agent):
 
     def act(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Return the action for one observation at the start of an episode; see `act_from`."""
-        return np.asarray(self.act_from([None], each(lambda x: x[None], obs), step, eval_mode)[0][0])
+        return np.asarray(self.act_from([None], batched(obs), step, eval_mode)[0][0])
 
     def act_from(
         self, states: Sequence[State | None], obs: Any, step: int, eval_mode: bool

@@ -276,7 +276,8 @@ class File(Kind):
 
     def check(self, value: Any) -> str:
         _require(isinstance(value, str) and value != "")
-        _require(self.exists(Path(value)), f"there is no such {self.noun} (relative paths start at {Path.cwd()})")
+        path, missing = Path(value), f"there is no such {self.noun} (relative paths start at {Path.cwd()})"
+        _require(self.exists(path), f"exists, but is no {self.noun}" if path.exists() else missing)
         return str(value)
 
 

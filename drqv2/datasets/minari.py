@@ -14,9 +14,10 @@ from drqv2.datasets.columns import Announce, Columns, Layout
 from drqv2.datasets.episodes import Episode
 from drqv2.datasets.hdf5 import require_room
 from drqv2.datasets.options import ReadOptions
-from drqv2.datasets.parts import choose, each, tell_left_out
+from drqv2.datasets.parts import choose, tell_left_out
 from drqv2.datasets.storable import ends, nbytes, observed, require_readable
 from drqv2.envs.images import PIXELS, is_image
+from drqv2.envs.observed import each
 from drqv2.errors import UserError, not_installed
 
 MINARI = "minari:"

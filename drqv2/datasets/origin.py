@@ -217,4 +217,4 @@ def _seen(episode: Episode) -> dict[str, Any] | None:
 
 
 def _number_or_name(camera: str) -> int | str:
-    return int(camera) if camera.isdigit() else camera
+    return int(camera) if camera.removeprefix("-").isdigit() else camera  # -1 is the free camera

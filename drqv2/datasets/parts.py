@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from drqv2.datasets.episodes import Episode, is_observed
 from drqv2.datasets.options import ReadOptions
@@ -28,13 +28,6 @@ class Chosen(NamedTuple):
     def names(self) -> list[str]:
         """Names of both, images first."""
         return [*self.images, *self.vectors]
-
-
-def each(function: Callable[..., Any], observed: Any, *others: Any) -> Any:
-    """Return what a function makes of observations: of each part, where they are a dict; `others` are like them."""
-    if isinstance(observed, Mapping):
-        return {name: function(part, *(other[name] for other in others)) for name, part in observed.items()}
-    return function(observed, *others)
 
 
 def choose(

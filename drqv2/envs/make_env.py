@@ -146,9 +146,10 @@ def _check_choices(
 
 
 def _check_cameras(env: Any, name: str, cameras: Sequence[int | str]) -> None:
+    if cameras and not hasattr(env, "physics"):
+        shown = f"cameras=[{','.join(map(str, cameras))}]" if len(cameras) > 1 else f"camera={cameras[0]}"
+        raise UserError(f"{shown}: {name} is not a MuJoCo simulation of dm_control's; leave it out")
     for camera in cameras:
-        if not hasattr(env, "physics"):
-            raise UserError(f"camera={camera}: {name} is not a MuJoCo simulation of dm_control's; leave it out")
         check_camera(env.physics, camera, name)
 
 

@@ -92,9 +92,9 @@ class Seen:
         arrays = declared if isinstance(declared, Mapping) else {None: declared}
         drawn = () if choice.obs_type == "state" else drawn
         images, numbers = dict.fromkeys(drawn) or choice.images(declared), choice.numbers(declared)
-        if same := images.keys() & numbers.keys():
+        if drawn and (same := images.keys() & numbers.keys()):
             raise UserError(f"obs_type={BOTH}: {min(same)} is an array of the observation and the image that is drawn")
-        _require_parts(choice, [*images, *numbers])
+        _require_parts(choice, [*images, *numbers], declared)
         self.images = {
             name: None if drawn else Image(arrays[key], key, choice.channels)
             for name, key in choice.kept(images).items()
@@ -226,11 +226,14 @@ def _named(keys: Sequence[Any], whole: str) -> dict[str, Any]:
     return {whole if key is None else str(key): key for key in keys}
 
 
-def _require_parts(choice: Choice, offered: Sequence[str]) -> None:
+def _require_parts(choice: Choice, offered: Sequence[str], declared: Any) -> None:
     """Raise UserError, which lists the parts that there are, if one is chosen that an agent cannot see."""
+    both = Choice(BOTH)
     for part in choice.parts or ():
         if part not in offered:
             near = nearest(part, offered)
             hint = f"; nearest: {', '.join(near)}" if near else ""
             has = f"obs_type={choice.obs_type} has {', '.join(offered) or 'none'}"
+            if part in both.images(declared) | both.numbers(declared):
+                has += f"; obs_type={BOTH} has {part}, too"
             raise UserError(f"observation_parts: there is no part {part!r}{hint}\n{has}")

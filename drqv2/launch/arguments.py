@@ -80,7 +80,8 @@ def value_of(text: str, kind: Kind) -> Any:
     if text == "null":
         return None
     if isinstance(kind, Several):
-        return [part.strip() for part in text.removeprefix("[").removesuffix("]").split(",")]
+        listed = text.removeprefix("[").removesuffix("]")
+        return [part.strip() for part in listed.split(",")] if listed.strip() else []
     if kind.is_text:
         return text
     if text in ("true", "false"):

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from drqv2.errors import UserError
+
 Observation = Tensor | dict[str, Tensor]
 Shapes = Sequence[int] | Mapping[str, Sequence[int]]
 """(C, H, W) of images, (N,) of vectors; of a dict, those of its parts."""
@@ -78,6 +80,8 @@ class PartsEncoder(nn.Module):
         super().__init__()
         self.images = sorted(name for name, shape in shapes.items() if len(shape) == 3)  # stored data have no order
         self.vectors = sorted(name for name, shape in shapes.items() if len(shape) == 1)
+        if len(set(map(_attribute, self.images))) < len(self.images):
+            raise UserError(f"images {', '.join(self.images)}: their names must also differ with _ in place of dots")
         self.of_image = nn.ModuleDict({_attribute(name): image(shapes[name]) for name in self.images})
         size = sum(shapes[name][0] for name in self.vectors)
         self.of_vectors = vector(size) if self.vectors else None

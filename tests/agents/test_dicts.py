@@ -295,6 +295,8 @@ def test_shapes_that_no_network_takes() -> None:
         make(shapes={"pixels": (3, 20, 20), "map": (2, 3)})
     with pytest.raises(UserError, match=r"agent.convolutions=strided: images of 16x17 are too small"):
         SPQAgent(SHAPES | {"pixels": (6, 36, 36)}, (A,), "cpu", frame_stack=3)
+    with pytest.raises(UserError, match=r"images a\.b, a_b: .* with _ in place of dots"):
+        make(shapes={"a.b": (3, 20, 20), "a_b": (3, 20, 20)})
 
 
 def test_a_snapshot_keeps_the_shifts_of_an_agent(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ COMMON: dict[str, Any] = {
     "lr": 0.01,
 }
 OF_PPO = {"update_epochs": 2.0, "minibatch_size": 12, "normalize_observations": False, "normalize_rewards": False}
-VECTORS = {"state": (3,), "goal": (2,)}
+VECTORS = {"goal": (2,), "state": (3,)}  # in the order in which an encoder joins them
 
 
 def make_agent(kind: type, **changes: Any) -> Any:

@@ -144,6 +144,8 @@ def test_parts_that_do_not_exist_are_named_with_those_that_do() -> None:
         made(observation_parts=["fram"])
     with pytest.raises(UserError, match="no part 'map'\nobs_type=state has dials, direction, frame, switches"):
         made(obs_type="state", observation_parts=["map"])
+    with pytest.raises(UserError, match="obs_type=pixels has image, map; obs_type=pixels\\+state has frame, too"):
+        made(obs_type="pixels", observation_parts=["frame"])
 
 
 @pytest.mark.parametrize("handle", [LocalEnv, ProcessEnv])
@@ -366,8 +368,10 @@ def test_cameras_that_do_not_exist_or_see_nothing_are_refused() -> None:
             make("cartpole_balance", 1, 1, 1, cameras=cameras, obs_type=obs_type)
     with pytest.raises(UserError, match="give only one of them"):
         make("cartpole_balance", 1, 1, 1, cameras=[0, 1], camera=0)
-    with pytest.raises(UserError, match="is not a MuJoCo simulation"):
+    with pytest.raises(UserError, match=r"cameras=\[0,1\]: .* is not a MuJoCo simulation"):
         made(cameras=[0, 1], obs_type="pixels")
+    with pytest.raises(UserError, match=r"the observation 'dials' is .*: an image must be uint8"):
+        made(image_key="dials")
 
 
 def test_your_own_simulation_is_seen_by_several_cameras() -> None:

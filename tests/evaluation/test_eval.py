@@ -340,6 +340,7 @@ def test_label_and_grid() -> None:
         (["RUN", "out=RUN/train.csv"], "cannot be written"),
         (["RUN", "camera=9"], "camera=9"),
         (["RUN", "cameras=[0,9]"], "camera=9"),
+        (["RUN", "cameras=[]"], "cameras=[]: must be a list of different cameras"),
         (["RUN", "cameras=[1,0,1]"], "cameras=['1','0','1']: 1 is listed more than once"),
         (["RUN", "cameras=[0,1]", "camera=0"], "camera and cameras: give only one of them"),
         (["RUN", "camera=²"], "camera='²'"),

@@ -20,7 +20,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 DISCRETE = specs.DiscreteArray(4, np.int64, "action")
 VECTOR = specs.BoundedArray((3,), np.float32, -1.0, 1.0, "action")
-SHAPES: Shapes = {"pixels": (4, 40, 40), "pixels_wrist": (3, 36, 36), "state": (5,), "goal": (2,)}
+SHAPES: Shapes = {"pixels": (4, 40, 40), "pixels_wrist": (3, 36, 36), "goal": (2,), "state": (5,)}
 
 
 def observed(*rows: int, shapes: Shapes = SHAPES) -> dict[str, Tensor]:
@@ -62,7 +62,7 @@ def test_features_are_those_of_each_part_joined(encoder: str) -> None:
         alone = seeded(SHAPES[image], DISCRETE, encoder, 8)
         alone.encoder[0].load_state_dict(network.state_dict())  # it has the network of an image alone
         seen.append(alone.encoder[0](obs[image].float()))
-    vectors = [obs[name] for name in ("state", "goal")]
+    vectors = [obs[name] for name in parts.vectors]
     scaled = torch.cat([(x - x.mean(0)) / x.std(0, correction=0) for x in vectors], 1)
     first, _, second, _ = parts.of_vectors
     felt = torch.tanh(second(torch.tanh(first(scaled))))
@@ -73,7 +73,7 @@ def test_features_are_those_of_each_part_joined(encoder: str) -> None:
 @pytest.mark.parametrize("lstm", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_vectors_alone_are_the_joined_vector(normalize: bool, lstm: bool) -> None:
-    shapes = {"state": (5,), "goal": (2,)}
+    shapes = {"goal": (2,), "state": (5,)}
     split, joined = (seeded(shape, VECTOR, "mlp", 8, lstm, normalize) for shape in (shapes, (7,)))
     for ours, theirs in zip(split.parameters(), joined.parameters(), strict=True):
         assert torch.equal(ours, theirs)
