@@ -17,8 +17,8 @@ class Both(gymnasium.Env):
 
     Towards a green goal, and away from a red one, is right: the action 0.5 to the right, -0.5 to the left. Which of the
     four there is, is drawn anew at each step. The reward is 1 less four times the squared error, so that the best
-    return is `STEPS`, and 0 is the best mean for an agent that sees only one of the two. With `discrete`, the actions are 0 for
-    left and 1 for right, and the reward is 1 or -1.
+    return is `STEPS`, and 0 is the best mean for an agent that sees only one of the two. With `discrete`, the actions
+    are 0 for left and 1 for right, and the reward is 1 or -1.
     """
 
     def __init__(self, discrete: bool = False) -> None:
@@ -34,7 +34,9 @@ class Both(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         right = self.green * self.left
-        reward = (2.0 * int(action) - 1.0) * right if self.discrete else 1.0 - 4.0 * (float(action[0]) - 0.5 * right) ** 2
+        reward = (
+            (2.0 * int(action) - 1.0) * right if self.discrete else 1.0 - 4.0 * (float(action[0]) - 0.5 * right) ** 2
+        )
         self.at += 1
         return self._observation(), reward, False, self.at == STEPS, {}
 

@@ -20,7 +20,7 @@ SEEN = {
 }
 OFF_POLICY = (
     "env._target_=tests.both_env.make image_size=16 frame_stack=1 action_repeat=1 num_seed_frames=500 batch_size=64 "
-    "nstep=1 discount=0.1 lr=1e-3 stddev_schedule=0.3 num_train_frames=2000 eval_every_frames=2000 "
+    "nstep=1 discount=0.1 lr=1e-3 stddev_schedule=0.3 num_train_frames=1200 eval_every_frames=1200 "
     "replay_buffer_num_workers=0 overlap=false save_video=false save_train_video=false use_tb=false console=off "
     "eval_at_start=false num_eval_episodes=20 save_snapshot=false agent.hidden_dim=64 agent.num_expl_steps=500"
 )
@@ -34,11 +34,11 @@ REGIMES = {
     "drqv2": f"{OFF_POLICY} agent.update_every_steps=1",
     "drq_sac": f"agent=drq_sac {OFF_POLICY}".replace(" stddev_schedule=0.3", ""),
     "spq": f"agent=spq {OFF_POLICY} image_size=32 agent.model_warmup=50 agent.convolutions=patch",
-    "multitask": f"regime=multitask {OFF_POLICY} {TASKS} num_train_frames=6000 eval_every_frames=6000".replace(
+    "multitask": f"regime=multitask {OFF_POLICY} {TASKS} num_train_frames=3000 eval_every_frames=3000".replace(
         "env._target_=tests.both_env.make ", ""
     ),
-    "ppo": f"regime=ppo {ON_POLICY} total_timesteps=20000 eval_every_frames=20000",
-    "impala": f"regime=impala {ON_POLICY} total_timesteps=40000 eval_every_frames=40000",
+    "ppo": f"regime=ppo {ON_POLICY} total_timesteps=8000 eval_every_frames=8000",
+    "impala": f"regime=impala {ON_POLICY} total_timesteps=20000 eval_every_frames=20000",
 }
 
 
@@ -67,10 +67,10 @@ def test_one_of_them_is_not_enough(tmp_path: Path, regime: str, seen: str) -> No
 @pytest.mark.slow
 def test_from_stored_data(tmp_path: Path) -> None:
     """Of a run that acts at random."""
-    random = "agent.num_expl_steps=5000 num_seed_frames=1990 save_snapshot=true"
+    random = "agent.num_expl_steps=5000 num_seed_frames=1190 save_snapshot=true"
     last_return(tmp_path / "random", f"{REGIMES['drqv2']} {SEEN['pixels+state']} {random}")
     online = ("num_seed_frames", "num_train_frames", "eval_", "save_", "agent.num_expl_steps")
     words = [word for word in OFF_POLICY.split() if not word.startswith(online)]
-    words += "regime=offline agent=drqv2 num_train_frames=3000 eval_every_frames=3000 eval_at_start=false".split()
+    words += "regime=offline agent=drqv2 num_train_frames=800 eval_every_frames=800 eval_at_start=false".split()
     words += ["agent.update_every_steps=1", "save_video=false", SEEN["pixels+state"], f"data={tmp_path / 'random'}"]
     assert last_return(tmp_path / "offline", " ".join(words)) > BEST

@@ -325,7 +325,7 @@ def test_config_and_launch_import_neither_torch_nor_mujoco():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["agent=bc"], "agent=bc: regime=drqv2 has drqv2, spq; agent=bc applies only to regime=offline"),
+        (["agent=bc"], "agent=bc: regime=drqv2 has drqv2, spq, drq_sac; agent=bc applies only to regime=offline"),
         (
             ["regime=multitask", "agent=spq"],
             "regime=multitask has multitask, drqv2; agent=spq applies only to regime=drqv2 or",

@@ -26,7 +26,8 @@ def test_rules_of_the_keys():
     fixed = {name for name, rule in rules.items() if rule == "fixed"}
     of_agent = {f"agent.{name}" for name in "encoder critic_layer_norm convolutions horizon pad hold".split()}
     assert fixed == {
-        *"regime task_name env_id obs_type num_envs action_repeat frame_stack image_size camera".split(),
+        *"regime task_name env_id obs_type num_envs action_repeat frame_stack image_size camera cameras".split(),
+        "observation_parts",
         *"image_key channels".split(),
         *of_agent,
     }
