@@ -215,6 +215,11 @@ def write_minari(
     first = next(episodes)
     actions = first.arrays["action"].shape[1:]
     spaces = each(lambda rows: _space(rows[0]), observed(first, "Minari"))
+    if isinstance(spaces, dict) and (nested := [name for name in spaces if "/" in name]):
+        raise UserError(
+            f"{first.where}: its observations have {nested[0]}, and Minari cannot read names with a slash\n"
+            "Leave such parts out with observation_parts=[...], or convert to a directory."
+        )
     folder.mkdir()
     storage = MinariStorage.new(
         folder / "data",

@@ -127,8 +127,17 @@ def _simulated(
 
 
 def _check_choices(
-    render: str, obs_type: str, channels: str, camera: int | str | None, cameras: Sequence[int | str] | None
+    render: str,
+    obs_type: str,
+    channels: str,
+    camera: int | str | None,
+    cameras: Sequence[int | str] | None,
+    observation_parts: Sequence[str] | None,
 ) -> None:
+    lists: Any = {"cameras": (cameras, "cameras"), "observation_parts": (observation_parts, "names")}
+    for key, (given, what) in lists.items():
+        if given is not None and (isinstance(given, int | str) or not 0 < len(given) == len(set(given))):
+            raise UserError(f"{key}={given!r}: must be a list of one or several different {what}")
     allowed = {
         "render": (render, ("exact", "fast", "rgb_array")),
         "obs_type": (obs_type, OBS_TYPES),
@@ -141,8 +150,6 @@ def _check_choices(
         raise UserError(f"camera={camera!r} and cameras={[*cameras]}: give only one of them")
     if cameras is not None and obs_type == "state":
         raise UserError(f"cameras={[*cameras]}: with obs_type=state nothing is seen; camera=NAME is that of videos")
-    if cameras is not None and not 0 < len(cameras) == len(set(cameras)):
-        raise UserError(f"cameras={[*cameras]}: must be one or several different cameras")
 
 
 def _check_cameras(env: Any, name: str, cameras: Sequence[int | str]) -> None:
@@ -225,7 +232,7 @@ def make(
         UserError: unknown task or camera, or an environment that cannot be used. Where there is no OpenGL, the first
             episode of pixels raises it: a process that has opened OpenGL cannot be forked into others that render.
     """
-    _check_choices(render, obs_type, channels, camera, cameras)
+    _check_choices(render, obs_type, channels, camera, cameras, observation_parts)
     choose_backend()  # in case the program has not
     choice = Choice(obs_type, image_key, channels, observation_parts)
     chosen: Sequence[int | str] = cameras or ([] if camera is None else [camera])

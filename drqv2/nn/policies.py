@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from drqv2.errors import UserError
 from drqv2.nn.normalization import PartsMeanStd, RunningMeanStd
-from drqv2.nn.observations import Observation, Shapes, each, has_images, parts
+from drqv2.nn.observations import Observation, Shapes, each, has_images, names, parts
 from drqv2.nn.policy_encoders import make_encoder, orthogonal
 
 State = tuple[Tensor, Tensor]  # of the LSTM: h and c, [B, hidden] each
@@ -134,7 +134,7 @@ class Policy(nn.Module):
         super().__init__()
         self.sizes, self.hidden_dim = action_sizes(action_spec), hidden_dim
         self.action_shape, self.obs_ndim = tuple(action_spec.shape), 3 if has_images(obs_shape) else 1
-        self.obs_parts = tuple(obs_shape) if isinstance(obs_shape, Mapping) else ()
+        self.obs_parts = names(obs_shape)
         self.bf16 = precision == "bf16" and self.obs_ndim == 3
         self.encoder = make_encoder(encoder, obs_shape, hidden_dim)
         self.lstm = nn.LSTM(hidden_dim, hidden_dim, batch_first=True) if lstm else None

@@ -159,6 +159,23 @@ def test_minari_of_images_and_numbers(data: Path, tmp_path: Path, monkeypatch: p
     )
 
 
+def test_names_that_minari_does_not_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of dm_control's manipulation tasks; other formats keep them."""
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    episode = arrays(0)
+    episode["observation.arm/joints"] = episode.pop("observation.arm")
+    data = own(tmp_path / "data", episode)
+    with pytest.raises(SystemExit):
+        tool.main(["convert", str(data), "minari:made-v0"])
+    assert "its observations have arm/joints, and Minari cannot read" in capsys.readouterr().err
+    for target, place in (("npz:{}/npz", "{}/npz"), ("{}/made.hdf5", "{}/made.hdf5")):
+        tool.main(["convert", str(data), target.format(tmp_path)])
+        same(read(place.format(tmp_path))[0], episode)
+
+
 def changed(**parts: Any) -> Arrays:
     """The second of two episodes, with some of its parts changed; those that are None are missing."""
     named = {name.replace("_", "."): array for name, array in parts.items()}

@@ -368,6 +368,10 @@ def test_cameras_that_do_not_exist_or_see_nothing_are_refused() -> None:
             make("cartpole_balance", 1, 1, 1, cameras=cameras, obs_type=obs_type)
     with pytest.raises(UserError, match="give only one of them"):
         make("cartpole_balance", 1, 1, 1, cameras=[0, 1], camera=0)
+    wrong: list[dict[str, Any]] = [{"cameras": "fixed"}, {"observation_parts": "pixels"}, {"observation_parts": []}]
+    for options in wrong:
+        with pytest.raises(UserError, match=r"=.*: must be a list of one or several different"):
+            make("cartpole_balance", 1, 1, 1, **options)
     with pytest.raises(UserError, match=r"cameras=\[0,1\]: .* is not a MuJoCo simulation"):
         made(cameras=[0, 1], obs_type="pixels")
     with pytest.raises(UserError, match=r"the observation 'dials' is .*: an image must be uint8"):
