@@ -95,7 +95,10 @@ class PartsEncoder(nn.Module):
         """Return features [B, repr_dim] of images [B, C, H, W] and vectors [B, N]."""
         features = [self.of_image[_attribute(name)](obs[name]).flatten(1) for name in self.images]
         if self.of_vectors is not None:
-            features.append(self.gain * self.of_vectors(torch.cat([obs[name] for name in self.vectors], 1)).flatten(1))
+            joined = torch.cat([obs[name] for name in self.vectors], 1)
+            with torch.autocast(joined.device.type, enabled=False):  # in bf16, large numbers would be all the same
+                felt = self.gain * self.of_vectors(joined).flatten(1)
+            features.append(felt.to(features[0].dtype) if features else felt)
         return torch.cat(features, 1)
 
 

@@ -43,15 +43,6 @@ class _Residual(nn.Module):
         return out
 
 
-class _Exact(nn.Sequential):
-    """Layers in the precision of their weights, also where images are encoded in bf16: vectors may be large numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            out: Tensor = super().forward(x)
-        return out
-
-
 def make_encoder(name: str, obs_shape: Shapes, hidden_dim: int) -> nn.Module:
     """Return a network from observations to features [B, hidden_dim].
 
@@ -72,7 +63,8 @@ def make_encoder(name: str, obs_shape: Shapes, hidden_dim: int) -> nn.Module:
         shown = f"observations have shape {each(tuple, obs_shape)}"
         raise UserError(f"agent.encoder={name} applies only to {kind}; {shown}: use {allowed}")
     if isinstance(obs_shape, Mapping):
-        parts = PartsEncoder(obs_shape, partial(_convolutions, name), lambda size: _Exact(*_mlp(size, hidden_dim)))
+        of_image = partial(_convolutions, name)
+        parts = PartsEncoder(obs_shape, of_image, lambda size: nn.Sequential(*_mlp(size, hidden_dim)))
         return nn.Sequential(parts, *_last(parts.repr_dim, hidden_dim)) if images else parts
     if not images:
         return nn.Sequential(*_mlp(obs_shape[0], hidden_dim))

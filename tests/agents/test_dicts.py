@@ -288,6 +288,15 @@ def test_images_from_15_pixels_on(encoder: str, side: int) -> None:
     assert np.isfinite(action).all()
 
 
+def test_the_network_of_vectors_computes_in_fp32_beside_images_in_bf16() -> None:
+    encoder: Any = make().encoder
+    seen: list[torch.dtype] = []
+    encoder.of_vectors.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert encoder({name: torch.zeros(2, *shape) for name, shape in SHAPES.items()}).dtype == torch.bfloat16
+    assert seen == [torch.float32]
+
+
 def test_shapes_that_no_network_takes() -> None:
     with pytest.raises(UserError, match=r"agent.encoder=drqv2: images of 14x20 are too small; set image_size to 15"):
         make(shapes={"pixels": (3, 14, 20), "state": (2,)})
