@@ -1,4 +1,4 @@
-"""DrQ: soft actor-critic on features of randomly shifted images; on state vectors it is SAC.
+"""DrQ: soft actor-critic on features of randomly shifted images; on state vectors, SAC behind DrQ-v2's trunks.
 
 A policy that keeps its entropy, of which the temperature alpha learns how much. With features z = f(o) of shifted
 observations, which learn from the critic's loss alone, the n-step return R of the replay and its factor gamma^n,

@@ -270,9 +270,12 @@ class File(Kind):
     """The path of an existing file."""
 
     noun = "file"
-    exists = staticmethod(Path.is_file)
     allowed = "a file that exists"
     is_text = True
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is such a file."""
+        return path.is_file()
 
     def check(self, value: Any) -> str:
         _require(isinstance(value, str) and value != "")
@@ -281,12 +284,26 @@ class File(Kind):
         return str(value)
 
 
+class Weights(File):
+    """The path of a file, or of a run's directory, which stands for the snapshot in it."""
+
+    noun = "file, nor a run's directory with a snapshot"
+    allowed = "a file, or a run's directory"
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there are weights."""
+        return path.is_file() or (path / "snapshot.pt").is_file()
+
+
 class Folder(File):
     """The path of an existing directory."""
 
     noun = "directory"
-    exists = staticmethod(Path.is_dir)
     allowed = "a directory that exists"
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is such a directory."""
+        return path.is_dir()
 
 
 class Device(Kind):

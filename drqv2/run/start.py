@@ -40,6 +40,8 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
     for name in ("agent_dir", "regime_dir", "init_from"):
         if cfg.get(name):
             cfg[name] = str(Path(cfg[name]).resolve())  # found again when the run is resumed from elsewhere
+    if cfg.init_from and Path(cfg.init_from).is_dir():
+        cfg.init_from = str(Path(cfg.init_from) / files.SNAPSHOTS[0])
     if cfg.init_parts is not None and not cfg.init_from and not files.has_snapshot(work_dir):
         raise UserError(f"init_parts={show(list(cfg.init_parts))}: needs init_from=FILE")
     resolve_obs_type(cfg)

@@ -25,6 +25,7 @@ from drqv2.config.kinds import (
     Several,
     Shape,
     Text,
+    Weights,
 )
 from drqv2.errors import UserError
 from drqv2.launch.arguments import value_of
@@ -41,6 +42,8 @@ TABLE: list[tuple[Kind, list[Any], list[Any], str]] = [
     (Name(), ["module.Class", "a.b.c"], ["Class", "not a name", "a.1", None, 3], "module.name"),
     (File(), [__file__], ["/no/such/file"], "no such file"),
     (File(), [], ["", 3], "a file that exists"),
+    (Weights(), [__file__], ["/no/such/run"], "no such file, nor a run's directory"),
+    (Weights(), [], ["/tmp"], "exists, but is no file, nor a run's directory with a snapshot"),
     (File(), [], ["/tmp"], "exists, but is no file"),
     (Folder(), ["/tmp"], ["/no/such/place"], "no such directory"),
     (Folder(), [], [__file__], "exists, but is no directory"),

@@ -56,7 +56,7 @@ def test_an_encoder_for_other_actions(
 
 
 def test_what_does_not_fit_is_named(straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*SHORTEST, f"init_from={straight / 'snapshot.pt'}"]
+    words = [*SHORTEST, f"init_from={straight}"]
     for more, said in (
         ([], r"actor\.policy\.4\.bias has shape .*\n.*init_parts=\[NAME\]"),
         (["init_parts=[encoder,actor]"], r"actor\.policy\.4\.bias has shape "),

@@ -11,7 +11,6 @@ from drqv2.config.kinds import (
     Device,
     EnvId,
     EvenInt,
-    File,
     Float,
     Folder,
     Int,
@@ -19,6 +18,7 @@ from drqv2.config.kinds import (
     Names,
     Several,
     Text,
+    Weights,
     fixed,
     free,
     key,
@@ -170,8 +170,8 @@ RUN = table(
     ),
     agent_dir=free(Folder(), "Directory of your agent files; agent._target_ is looked up there first.", null="none"),
     init_from=free(
-        File(),
-        "Snapshot, or exported weights, from which a new run takes the weights and nothing else.",
+        Weights(),
+        "Snapshot, exported weights or a run's directory, from which a new run takes the weights and nothing else.",
         null="new weights",
     ),
     init_parts=free(
