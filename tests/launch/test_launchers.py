@@ -106,20 +106,21 @@ def test_ray(tmp_path, undisturbed):
     """The runs of a lost node resume on the other one."""
     from ray.cluster_utils import Cluster
 
-    from tests.rollout.ray_cluster import CONFIG
+    from tests.rollout.ray_cluster import CONFIG, clusters
 
     head = {"num_cpus": 0, "include_dashboard": False, "_system_config": CONFIG}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
-        argv = [f"hydra.launcher.ray.remote.{name}={value}" for name, value in RESOURCES.items()]
-        process = sweep(tmp_path, "hydra/launcher=ray", *argv, RAY_ADDRESS=cluster.address)
-        wait_for_rows(tmp_path, process)
-        cluster.remove_node(nodes[0], allow_graceful=False)
-        output = process.communicate()[0]
-        assert process.returncode == 0, output
-    finally:
-        cluster.shutdown()
+    with clusters():
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
+            argv = [f"hydra.launcher.ray.remote.{name}={value}" for name, value in RESOURCES.items()]
+            process = sweep(tmp_path, "hydra/launcher=ray", *argv, RAY_ADDRESS=cluster.address)
+            wait_for_rows(tmp_path, process)
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            output = process.communicate()[0]
+            assert process.returncode == 0, output
+        finally:
+            cluster.shutdown()
     one, two = run_dirs(tmp_path)
     assert differences(undisturbed, one) == []
     assert sorted((starts(one), starts(two))) == [1, 2]
@@ -127,8 +128,11 @@ def test_ray(tmp_path, undisturbed):
 
 @pytest.mark.slow
 def test_no_cluster(capsys, monkeypatch):
+    from tests.rollout.ray_cluster import clusters
+
     monkeypatch.setenv("RAY_ADDRESS", "")
-    assert "there is no Ray cluster here" in refused(capsys, "-m", "hydra/launcher=ray", "seed=1,2")
+    with clusters(none=True):
+        assert "there is no Ray cluster here" in refused(capsys, "-m", "hydra/launcher=ray", "seed=1,2")
     if not shutil.which("srun"):
         assert "there is no Slurm here" in refused(capsys, "-m", "hydra/launcher=slurm", "seed=1,2")
 

@@ -183,14 +183,17 @@ def test_a_run_that_waits_for_rollouts_stops_with_a_snapshot(tmp_path: Path, mon
 @pytest.mark.slow
 def test_actors_on_a_ray_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ray = pytest.importorskip("ray")
-    try:
-        done = run(tmp_path / "run", "cluster=ray")
-        assert len(rows(done, "train")) == 20
-        with pytest.raises(SystemExit):
-            run(tmp_path / "other", "cluster=ray", "num_envs=3", "num_actors=3", "batch_size=3", "env.colour=red")
-        assert "colour" in capsys.readouterr().err
-    finally:
-        ray.shutdown()
+    from tests.rollout.ray_cluster import clusters
+
+    with clusters():
+        try:
+            done = run(tmp_path / "run", "cluster=ray")
+            assert len(rows(done, "train")) == 20
+            with pytest.raises(SystemExit):
+                run(tmp_path / "other", "cluster=ray", "num_envs=3", "num_actors=3", "batch_size=3", "env.colour=red")
+            assert "colour" in capsys.readouterr().err
+        finally:
+            ray.shutdown()
 
 
 def test_in_turn_the_same_seed_gives_the_same_bits(in_turn: Path, tmp_path: Path) -> None:

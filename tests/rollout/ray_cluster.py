@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ray.cluster_utils import Cluster
@@ -15,6 +18,14 @@ CONFIG = {
     "health_check_failure_threshold": 3,
     "worker_niceness": 0,  # with Ray's 15, actors hardly run beside other tests
 }
+
+
+@contextmanager
+def clusters(none: bool = False) -> Iterator[None]:
+    """Context of a test that starts a cluster, or of one while which no other test may have any: it would find it."""
+    with (Path(tempfile.gettempdir()) / "drqv2_ray_tests.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if none else fcntl.LOCK_SH)
+        yield
 
 
 def add_node(cluster: Cluster) -> Any:
@@ -31,14 +42,15 @@ def ray_cluster() -> Iterator[Cluster]:
     """A cluster of two nodes with room for one actor each, and one for the learner."""
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES, "_system_config": CONFIG}
     before = signal.getsignal(signal.SIGTERM)
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    signal.signal(signal.SIGTERM, before)
-    try:
-        for _ in range(2):
-            add_node(cluster)
-        yield cluster
-    finally:
-        cluster.shutdown()
+    with clusters():
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        signal.signal(signal.SIGTERM, before)
+        try:
+            for _ in range(2):
+                add_node(cluster)
+            yield cluster
+        finally:
+            cluster.shutdown()
 
 
 def kill_raylet(node: Any) -> None:
