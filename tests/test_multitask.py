@@ -100,6 +100,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recorder, 
     return run_dir, Recorder.made[-1], task_envs.MADE[:3]
 
 
+@pytest.mark.slow
 def test_every_transition_of_every_task_is_stored_and_only_terminations_have_no_future(
     recorded: tuple[Path, Recorder, list[task_envs.Scripted]],
 ) -> None:

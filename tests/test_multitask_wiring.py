@@ -50,6 +50,7 @@ def test_a_replay_that_loses_all_of_a_task_says_so(tmp_path: Path, capsys: pytes
 # Cameras
 
 
+@pytest.mark.slow
 def test_cameras_and_arguments_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each task is seen by its own camera, or the one for all; +env.time_limit reaches all of them."""
     seen: dict[str, Any] = {}

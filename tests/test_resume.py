@@ -227,6 +227,7 @@ def test_a_kill_while_the_replay_is_deleted(tmp_path: Path, monkeypatch: pytest.
     assert not (tmp_path / "run" / "buffer").exists()
 
 
+@pytest.mark.slow
 def test_a_lost_replay_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def refused(capsys: pytest.CaptureFixture[str], run_dir: Path, data: Path, *word
     return told
 
 
+@pytest.mark.slow
 def test_training_films_show_all_images(trained: Path) -> None:
     films = sorted((trained / "train_video").glob("*.mp4"))
     assert films

@@ -132,6 +132,7 @@ def test_batches_of_observations_only_for_the_agent_that_acts(kind: type, batche
     assert loading.adapted(object.__new__(kind)).acts_singly is not batched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reward", "environment", "where"),
     [

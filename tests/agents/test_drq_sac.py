@@ -222,6 +222,7 @@ def test_convolutions_that_do_not_exist() -> None:
         DrQSACAgent(STATE, (A,), "cpu", convolutions="deep")
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
     base = [word for word in SHORT if not word.startswith("agent.")]
     base += [

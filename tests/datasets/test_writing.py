@@ -394,6 +394,7 @@ writing.write(slowly(), sys.argv[2], [sys.argv[1]])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "stop"),
     [("minari", signal.SIGKILL), ("hdf5", signal.SIGKILL), ("npz", signal.SIGKILL), ("hdf5", signal.SIGTERM)],

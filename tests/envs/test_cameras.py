@@ -66,6 +66,7 @@ def differ(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float((ours != theirs).any(-1).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tasks())
 def test_pixels_are_dm_controls(name):
     steps = 2 if name in FAST else 30
@@ -177,6 +178,7 @@ def test_who_holds_the_arrays():
     env.close()
 
 
+@pytest.mark.slow
 def test_a_model_that_was_replaced_is_freed():
     pair = Pair("reach_duplo", size=16)
     pair.camera(pair.time_step)

@@ -260,6 +260,7 @@ print([process.exitcode for process in vector.processes])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "dies", "codes"), [(3, 1, [-9, 3, -9]), (1, 0, [3])])
 def test_a_worker_that_dies_ends_the_run(number: int, dies: int, codes: list[int]) -> None:
     command = [sys.executable, "-c", DEATH, str(number), str(dies)]

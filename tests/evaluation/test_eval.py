@@ -363,6 +363,7 @@ def test_user_errors(
     assert told in refusal(capsys, *words)
 
 
+@pytest.mark.slow
 def test_several_cameras(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each episode's pictures are side by side, under one line of text."""
     common = (trained, "episodes=1", "render_size=64", f"out={tmp_path}", "film=0")

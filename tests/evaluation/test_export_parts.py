@@ -206,6 +206,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_world_describes_each_part_and_the_policy_plays_in_it(policy: Path) -> None:
     loaded = Policy(policy)
     image = {"shape": [9, 16, 16], "dtype": "uint8", "axes": ["batch", "channel", "height", "width"]}

@@ -107,6 +107,7 @@ def test_what_cannot_be_is_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_episodes_of_several_tasks_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = run_tasks(tmp_path / "run", RECORDER)
     with pytest.raises(SystemExit):

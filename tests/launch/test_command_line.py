@@ -176,6 +176,7 @@ def toy(tmp_path) -> Iterator[str]:
     schema.every_key.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_regime_from_elsewhere(capsys, toy):
     cfg, work_dir = start("regime=toy", toy, "task=walker_walk", "horizon=32", "agent.width=8")
     assert (cfg.regime, cfg.horizon, cfg.task_name, cfg.eval_every_frames) == ("toy", 32, "walker_walk", 10000)
@@ -327,6 +328,7 @@ def test_a_bug_ends_with_its_own_traceback(capsys):
     assert capsys.readouterr().err == "Error executing job with overrides: ['experiment=bug']\n"
 
 
+@pytest.mark.slow
 def test_how_a_sweep_ends(capsys):
     with pytest.raises(SystemExit) as end:
         start("-m", "seed=1,2", "experiment=bug")

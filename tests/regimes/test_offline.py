@@ -177,6 +177,7 @@ def test_other_layouts_give_the_same_run(layout: str, data: Path, whole: Path, t
     assert rows(done, "train") == rows(whole, "train")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["FILE.hdf5", "npz:DIR", "npz:DIR frame_stack=2", "minari:drqv2/made-v0"])
 def test_data_that_were_written_for_others_give_the_same_run(
     target: str, data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -458,6 +459,7 @@ def test_a_start_that_fails_leaves_no_copies(data: Path, tmp_path: Path, capsys:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = refusal(capsys, tmp_path / "a", data, "image_size=40")
     assert f"image_size=40: the images of data={data} are 32x32; set image_size=32 or leave it out" in told

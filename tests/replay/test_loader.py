@@ -252,6 +252,7 @@ def test_workers_that_die_each_time_are_reported(replay_dir, checked_often, monk
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_a_program_that_closes_nothing_ends(tmp_path):
     code = f"from tests.replay_run import *; run = Run(Path({str(tmp_path)!r}), 2); run.add(100); run.draw(3); exit(3)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE, check=False).returncode == 3

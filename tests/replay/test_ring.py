@@ -83,6 +83,7 @@ def test_a_slot_is_kept_by_any_view_of_its_batch(view):
     assert ring.take() == 0
 
 
+@pytest.mark.slow
 def test_memory_goes_with_the_last_batch():
     before = shared_mappings()
     ring = Ring(LAYOUT, 2)

@@ -89,6 +89,7 @@ def test_an_actor_continues_from_its_state_with_the_same_bits(lstm: bool) -> Non
     assert resumed.totals.episodes == unroller.totals.episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lstm", [False, True])
 @pytest.mark.parametrize("batched", [False, True])
 def test_actors_in_processes(batched: bool, lstm: bool) -> None:

@@ -234,6 +234,7 @@ def test_only_the_runs_own_time_counts(tmp_path: Path) -> None:
             assert (run.timer.total_time(), run.epoch.summary()) == before
 
 
+@pytest.mark.slow
 def test_runs_are_closed_in_any_order_and_signals_work_again(tmp_path: Path) -> None:
     handlers = [signal.getsignal(number) for number in SIGNALS]
     a, b = opened(tmp_path / "a"), opened(tmp_path / "b", "ppo")
@@ -391,6 +392,7 @@ def test_hooks_get_what_they_are_for(tmp_path: Path) -> None:
     assert got["episode"][0] == EpisodeStats(30, 0, float(table[0]["episode_reward"]), 60, None)
 
 
+@pytest.mark.slow
 def test_the_statistics_of_an_epoch(tmp_path: Path) -> None:
     losses: list[float] = []
     with opened(tmp_path / "run") as run:
@@ -445,6 +447,7 @@ def test_what_a_hook_raises_ends_the_run_after_a_snapshot(straight: Path, tmp_pa
         assert rows(folder, "eval") == rows(straight, "eval")
 
 
+@pytest.mark.slow
 def test_transform_reward_changes_what_is_learnt_from_not_what_is_logged(tmp_path: Path) -> None:
     plain = command_line(tmp_path / "plain", *TASKS, tasks(LONG))
     with opened(tmp_path / "run", "multitask", tasks(LONG)) as run:

@@ -38,6 +38,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: object, code: int = 0) -> st
     return err
 
 
+@pytest.mark.slow
 def test_a_whole_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
     text = said(capsys, finished)

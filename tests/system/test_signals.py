@@ -160,6 +160,7 @@ except Stopped as stopped:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), CODES[:3])
 def test_a_signal_to_forked_processes_too_counts_once_and_they_survive_it(number, code):
     process = subprocess.Popen(
