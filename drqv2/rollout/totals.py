@@ -31,14 +31,14 @@ class EpisodeTotals:
 
     Args:
         num_envs: N.
-        discount: of the discounted sums.
+        discount: of the discounted sums; None leaves them at 0.
 
     Attributes:
         episodes: return and length in steps of each episode that ended since they were last taken.
         info: of the numbers in `info`, over the same episodes: sum of the episodes' means, and how many had it.
     """
 
-    def __init__(self, num_envs: int, discount: float) -> None:
+    def __init__(self, num_envs: int, discount: float | None) -> None:
         self.discount = discount
         self.episodes: list[tuple[float, int]] = []
         self.info: Sums = {}
@@ -81,9 +81,10 @@ class EpisodeTotals:
         env, reward, ended, first = env_index[order], reward[order].astype(np.float64), ended[order], first[order]
         begins = np.diff(env, prepend=-1) != 0  # of each environment's steps
         self._add_episodes(env, reward, ended, begins, {key: x[order] for key, x in (info or {}).items()})
-        sums = np.empty(len(env), np.float32)
-        summed = reward if learnt is None else learnt[order].astype(np.float64)
-        sums[order] = self._add_sums(env, summed, first, begins)
+        sums = np.zeros(len(env), np.float32)
+        if self.discount is not None:
+            summed = reward if learnt is None else learnt[order].astype(np.float64)
+            sums[order] = self._add_sums(env, summed, first, begins, self.discount)
         return sums
 
     def _add_episodes(
@@ -121,13 +122,15 @@ class EpisodeTotals:
         self.episodes, self.info = [], {}
         return taken
 
-    def _add_sums(self, env: np.ndarray, reward: np.ndarray, first: np.ndarray, begins: np.ndarray) -> np.ndarray:
+    def _add_sums(
+        self, env: np.ndarray, reward: np.ndarray, first: np.ndarray, begins: np.ndarray, discount: float
+    ) -> np.ndarray:
         """Return s_t = reward_t + discount s_{t-1} along each environment's steps."""
         starts = np.flatnonzero(begins)
         lengths = np.diff(starts, append=len(env))
         t = np.arange(lengths.max())[:, None]
         rows = starts + np.minimum(t, lengths - 1)  # [T, N], whose last ones repeat
-        decays, inputs = np.where(first, 0.0, self.discount)[rows], reward[rows]
+        decays, inputs = np.where(first, 0.0, discount)[rows], reward[rows]
         inputs[0] += decays[0] * self._sums[env[starts]]
         backwards = [torch.from_numpy(x[::-1].copy()) for x in (inputs, decays)]
         sums = reverse_scan(backwards[0], backwards[1], time_first=True).numpy()[::-1]

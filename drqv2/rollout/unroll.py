@@ -95,7 +95,7 @@ class Unroller:
 
     def __init__(self, env: VectorEnv, choose: Choose, state: State | None) -> None:
         self.env, self.choose, self.state = env, choose, state
-        self.totals = EpisodeTotals(env.num_envs, 1.0)
+        self.totals = EpisodeTotals(env.num_envs, None)
         self.current: VectorStep | None = None
 
     def start(self, step: VectorStep) -> None:

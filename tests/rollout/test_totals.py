@@ -46,3 +46,10 @@ def test_a_restored_one_goes_on() -> None:
     sums = [x.add(reward, ended, none, index).tolist() for x in (totals, other)]
     assert sums[0] == sums[1] == pytest.approx([1.5, 1.75, 1.5, 1.75])
     assert other.episodes == totals.episodes == [(3.0, 3), (2.0, 2)]
+
+
+def test_without_a_discount_there_are_no_sums() -> None:
+    ones, none = np.ones(4, np.float32), np.zeros(4, bool)
+    totals = EpisodeTotals(1, None)
+    assert not totals.add(ones, np.array([False, False, False, True]), none, np.zeros(4, np.int64)).any()
+    assert totals.episodes == [(4.0, 3)]
