@@ -68,15 +68,16 @@ def batch_policy(agent: Agent, shape: Sequence[int], step: int) -> Act:
         step: agent steps so far.
     """
     states: dict[int, Any] = {}
+    stateful = agent if isinstance(agent, ActsFromStates) else None
 
     def act(time_steps: Sequence[Any], episodes: Sequence[int]) -> Sequence[np.ndarray]:
         observations = [time_step.observation for time_step in time_steps]
-        if not isinstance(agent, ActsFromStates):
+        if stateful is None:
             tasks = [time_step.task for time_step in time_steps] if agent.takes_task else None
             return choose_actions(agent, observations, shape, step, True, tasks)
         before = [None if time_step.first() else states[i] for time_step, i in zip(time_steps, episodes, strict=True)]
         with as_in_evaluation(agent):
-            actions, after = agent.act_from(before, _batch(observations), step, eval_mode=True)
+            actions, after = stateful.act_from(before, _batch(observations), step, eval_mode=True)
         states.update(zip(episodes, after, strict=True))
         _check(actions, f"{type(agent).__name__}.act_from", shape, step)
         return actions

@@ -203,9 +203,12 @@ class VectorObservations:
         shapes = {part: image.shape for part, image in self.seen.images.items() if image}
         self._shapes = {part: (image_size or h, image_size or w, c) for part, (h, w, c) in shapes.items()}
         self.spec = self.seen.spec(self._shapes)
+        self._is_vector = not self.seen.is_dict and not isinstance(declared, Mapping) and len(declared.shape) == 1
 
     def __call__(self, observation: Any) -> Any:
         """Return what the agent sees of a batch: an array, or a dict of them; they may be the environments' own."""
+        if self._is_vector:
+            return observation.astype(np.float32, copy=False)
         images = {part: self._image(part, image, observation) for part, image in self.seen.images.items() if image}
         return self.seen.shown(images | self.seen.joined_rows(observation))
 

@@ -55,13 +55,14 @@ def require_finite(step: VectorStep, name: str) -> None:
     Raises:
         EnvNotFiniteError: an observation or a reward is NaN or infinite.
     """
-    reward, is_dict = step.reward, isinstance(step.observation, Mapping)
-    parts = {named(key if is_dict else None): part for key, part in parts_of(step.observation).items()}
+    reward, parts = step.reward, parts_of(step.observation)
     # The sum of squares is the fastest test; that of large numbers is infinite, too.
     floats = [part for part in parts.values() if part.dtype.kind == "f"]
     if math.isfinite(np.vdot(reward, reward) + sum(np.vdot(part, part) for part in floats)):
         return
-    for what, values in (*parts.items(), ("the reward", reward)):
+    is_dict = isinstance(step.observation, Mapping)
+    checked = [(named(key if is_dict else None), part) for key, part in parts.items()]
+    for what, values in (*checked, ("the reward", reward)):
         if values.dtype.kind != "f" or (finite := np.isfinite(values)).all():
             continue
         row, *where = (int(i) for i in np.argwhere(~finite)[0])
