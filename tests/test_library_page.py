@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)
 # What makes the page's runs short: an evaluation is an episode of 1,000 frames.
 SHORTER = {
-    'preset="cpu"': 'preset="debug"',
+    'preset="cpu"': 'preset="debug", image_size=48, save_video=False, save_train_video=False',
+    "num_train_frames=2000, eval_every_frames=1000": "num_train_frames=1000, eval_every_frames=1000",
     "num_train_frames=6000, eval_every_frames=3000": "num_train_frames=2000, eval_every_frames=1000",
 }
 SHORT = (

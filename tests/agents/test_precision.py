@@ -222,7 +222,7 @@ def test_losses_of_bf16_follow_those_of_fp32(replay: Path) -> None:
     """Over 60 updates on real transitions, smoothed over 20, the critic's loss stays within 15 %, Q within 5 %."""
     curves = {}
     for precision in ("fp32", "bf16"):
-        loader = make_replay_loader(replay, None, 32, 0, False, 3, 0.99)
+        loader = make_replay_loader(replay, None, 16, 0, False, 3, 0.99)
         agent = small_agent(precision=precision)
         metrics = [agent.update(loader, step) for step in range(60)]
         loader.close()

@@ -385,7 +385,8 @@ def test_another_task_and_camera(tmp_path: Path, capsys: pytest.CaptureFixture[s
     import train
     from drqv2.launch.command_line import launch
 
-    small = "preset=debug num_train_frames=1000 num_seed_frames=2000 eval_every_frames=1000 save_video=false".split()
+    small = "preset=debug num_train_frames=200 num_seed_frames=400 eval_every_frames=200 save_video=false".split()
+    small.append("+env.time_limit=2")  # seconds: episodes of 200 frames
     launch(train.main, "cfgs", argv=[*small, f"hydra.run.dir={tmp_path / 'run'}", "action_repeat=8", "camera=1"])
     capsys.readouterr()
     common = (tmp_path / "run", "episodes=1", "render_size=64", f"out={tmp_path}")
@@ -394,7 +395,7 @@ def test_another_task_and_camera(tmp_path: Path, capsys: pytest.CaptureFixture[s
     videos = {}
     for camera in ("null", "0", "fixed", "lookatcart"):
         said(capsys, *common, "film=0", f"camera={camera}")
-        videos[camera] = iio.imread(tmp_path / "snapshot_1000_cartpole_balance_sparse.mp4", plugin="FFMPEG")
+        videos[camera] = iio.imread(tmp_path / "snapshot_200_cartpole_balance_sparse.mp4", plugin="FFMPEG")
     assert np.array_equal(videos["0"], videos["fixed"])
     assert not np.array_equal(videos["0"], videos["lookatcart"])
     assert np.array_equal(videos["null"], videos["lookatcart"]), "the run's own"
