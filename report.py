@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from drqv2.config.formatting import counted
-from drqv2.config.kinds import Bool, Choice, File, Float, Int, Key, Names, Text
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Bool, Choice, File, Float, Int, Names, Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 from drqv2.report.page import write

@@ -36,7 +36,8 @@ from benchmarks import screen_plan, screen_report
 from benchmarks.gpu.child import end_with_parent
 from benchmarks.screen_plan import OUTPUT, ROOT, STATES, Entry, Found, Plan
 from drqv2.config.formatting import counted
-from drqv2.config.kinds import Bool, Int, Key, Text
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Bool, Int, Text
 from drqv2.errors import Stopped, UserError
 from drqv2.launch.arguments import run_tool
 from drqv2.logging.provenance import git_commit

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from drqv2.config.kinds import Key, Kind, Text
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Kind, Text
 
 
 class Name(Text):

@@ -20,7 +20,8 @@ from yaml import YAMLError
 from benchmarks import screen_known
 from benchmarks.screen_kinds import OVERRIDES, Arms, List, Name
 from drqv2.config.formatting import did_you_mean, show
-from drqv2.config.kinds import Int, Key, Text
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Int, Text
 from drqv2.errors import UserError
 from drqv2.launch.compose import compose
 from drqv2.report import runs

@@ -28,13 +28,15 @@ from torch import Tensor, nn
 from drqv2 import utils
 from drqv2.agents.fast_paths import is_hooked
 from drqv2.agents.protocol import Agent, ValueNetworks
-from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Int, Shape, fixed, free, key
+from drqv2.config.keys import fixed, free, key
+from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Int, Shape
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.nn.deterministic import of_parts
 from drqv2.nn.networks import TRUNK_GAINS, Actor, Critic, check_shapes, make_encoder
-from drqv2.nn.observations import Shapes, batched, each, has_images, names, to_device
+from drqv2.nn.observations import Shapes, has_images, to_device
 from drqv2.nn.optimizers import minimise
+from drqv2.parts import batched, each, names
 
 Metrics = dict[str, Tensor]
 LOG_STD = -10.0, 2.0  # bounds of the policy's log standard deviation

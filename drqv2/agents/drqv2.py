@@ -24,7 +24,8 @@ from torch import Tensor
 from drqv2 import utils
 from drqv2.agents import fast_paths
 from drqv2.agents.protocol import Agent, ValueNetworks
-from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Int, Schedule, Shape, fixed, free, key
+from drqv2.config.keys import fixed, free, key
+from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Int, Schedule, Shape
 from drqv2.nn import pixels
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
@@ -38,7 +39,8 @@ from drqv2.nn.networks import (
     check_shapes,
     make_encoder,
 )
-from drqv2.nn.observations import Observation, PartsEncoder, Shapes, batched, each, has_images, names, to_device
+from drqv2.nn.observations import Observation, PartsEncoder, Shapes, has_images, to_device
+from drqv2.parts import batched, each, names
 
 Metrics = dict[str, Tensor]
 

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from drqv2.agents.protocol import Agent
 from drqv2.agents.segments import Segments
-from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
+from drqv2.config.keys import fixed, key
+from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int
 from drqv2.nn.deterministic import most_probable_action
-from drqv2.nn.observations import Shapes, batched, each
+from drqv2.nn.observations import Shapes
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import vtrace
+from drqv2.parts import batched, each
 
 
 class ImpalaAgent(Agent):

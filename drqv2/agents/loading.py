@@ -32,7 +32,7 @@ from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.agents.protocol import Agent, EstimatesValues, ValueNetworks, attributes_of
 from drqv2.config.checks import check_agent
 from drqv2.config.formatting import did_you_mean
-from drqv2.config.kinds import NO_LEGACY
+from drqv2.config.keys import NO_LEGACY
 from drqv2.config.signatures import agent_keys
 from drqv2.errors import UserError
 

@@ -26,12 +26,14 @@ from drqv2 import utils
 from drqv2.agents import fast_paths
 from drqv2.agents.drqv2 import DrQV2Agent, Metrics
 from drqv2.agents.protocol import ValueNetworks
-from drqv2.config.kinds import POSITIVE, Bool, Choice, Int, fixed
+from drqv2.config.keys import fixed
+from drqv2.config.kinds import POSITIVE, Bool, Choice, Int
 from drqv2.errors import UserError
 from drqv2.nn import categorical
 from drqv2.nn.deterministic import MeanActionOfTask, of_parts
-from drqv2.nn.observations import batched, rows, to_device
+from drqv2.nn.observations import to_device
 from drqv2.nn.task_networks import TaskActor, TaskCritic, TaskEmbedding
+from drqv2.parts import batched, rows
 from drqv2.utils import extends
 
 _TARGETS = {"two_hot": categorical.two_hot, "hl_gauss": categorical.hl_gauss}

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from drqv2.agents.drqv2 import DrQV2Agent, Metrics
 from drqv2.agents.protocol import ValueNetworks
-from drqv2.config.kinds import Float, Int, key
+from drqv2.config.keys import key
+from drqv2.config.kinds import Float, Int
 from drqv2.utils import extends
 
 

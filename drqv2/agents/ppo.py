@@ -12,13 +12,15 @@ from torch import Tensor, nn
 
 from drqv2.agents.protocol import Agent
 from drqv2.agents.segments import Segments, shuffled, take_rows
-from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int, fixed, key
+from drqv2.config.keys import fixed, key
+from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int
 from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.normalization import RunningMeanStd
-from drqv2.nn.observations import Observation, Shapes, batched, each
+from drqv2.nn.observations import Observation, Shapes
 from drqv2.nn.optimizers import make_optimizers
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import explained_variance, puff_advantage, standardised
+from drqv2.parts import batched, each
 
 Minibatch = tuple[dict[str, Any], Tensor, Tensor]  # steps of a batch, its rows, their weights
 METRICS = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "clipfrac", "importance", "approx_kl")

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drqv2.nn.observations import each
 from drqv2.nn.policies import State
+from drqv2.parts import each
 
 
 class Segments(NamedTuple):

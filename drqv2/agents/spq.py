@@ -32,7 +32,8 @@ from torch import Tensor, nn
 from drqv2 import utils
 from drqv2.agents.fast_paths import is_hooked
 from drqv2.agents.protocol import Agent, ValueNetworks
-from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Float, Int, Schedule, Shape, fixed, free, key
+from drqv2.config.keys import fixed, free, key
+from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Float, Int, Schedule, Shape
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
 from drqv2.nn.convolutions import check_name, pixel_convolutions
@@ -40,9 +41,10 @@ from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, gr
 from drqv2.nn.deterministic import MeanAction, of_parts
 from drqv2.nn.networks import Actor, Critic, check_shapes
 from drqv2.nn.noise import HeldNoise
-from drqv2.nn.observations import PartsEncoder, Shapes, batched, each, has_images, names, to_device
+from drqv2.nn.observations import PartsEncoder, Shapes, has_images, to_device
 from drqv2.nn.optimizers import minimise
 from drqv2.nn.returns import segment_returns
+from drqv2.parts import batched, each, names
 
 Metrics = dict[str, Tensor]
 

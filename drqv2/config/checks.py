@@ -17,7 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 from drqv2.config.cfgs import CFGS
 from drqv2.config.dm_control import every_task, unknown_task
 from drqv2.config.formatting import did_you_mean, show
-from drqv2.config.kinds import NO_LEGACY, Device, Key, Schedule
+from drqv2.config.keys import NO_LEGACY, Key
+from drqv2.config.kinds import Device, Schedule
 from drqv2.config.messages import explain
 from drqv2.config.regime import Regime
 from drqv2.config.regimes.multitask import TASK_GROUPS

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from drqv2.config.cfgs import CFGS, leaves, load, presets, tasks
 from drqv2.config.dm_control import MANIPULATION, other_tasks
 from drqv2.config.formatting import show
-from drqv2.config.kinds import Key
+from drqv2.config.keys import Key
 from drqv2.config.regime import Regime
 from drqv2.config.schema import FIRST, REGIMES, defaults, find
 

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from drqv2.config.cfgs import CHOSEN
 from drqv2.config.dm_control import unknown_task
 from drqv2.config.formatting import did_you_mean, synonym, unknown
-from drqv2.config.kinds import Key, not_set
+from drqv2.config.keys import Key, not_set
 from drqv2.config.schema import FIRST, REGIMES, every_key
 
 

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from drqv2 import EXPORTS, programs
-from drqv2.config.kinds import Key, Name
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Name
 from drqv2.config.regimes import shared
 from drqv2.config.signatures import agent_keys
 

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from drqv2.config import dm_control
 from drqv2.config.cfgs import CFGS, leaves, load, with_bases
 from drqv2.config.formatting import show, unknown
-from drqv2.config.kinds import NO_LEGACY, Key
+from drqv2.config.keys import NO_LEGACY, Key
 from drqv2.config.regime import Agent, Regime
 from drqv2.config.regimes import drqv2, impala, multitask, offline, ppo
 from drqv2.config.signatures import agent_node

@@ -17,12 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from drqv2.config import kinds
-from drqv2.config.kinds import Key
+from drqv2.config import keys, kinds
+from drqv2.config.keys import Key
 from drqv2.errors import UserError
 
 _LIBRARY = Path(__file__).resolve().parents[2]  # the directory of drqv2/
-_WORDS = {name: value for name, value in vars(kinds).items() if not name.startswith("_")}
+_WORDS = {name: value for name, value in (vars(kinds) | vars(keys)).items() if not name.startswith("_")}
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _key(arg: ast.arg, file: str) -> Key | None:
 
 
 def _value(node: ast.expr) -> Any:
-    """Return what an expression of the names in `kinds` stands for; nothing else is run."""
+    """Return what an expression of the names in `keys` and `kinds` stands for; nothing else is run."""
     if isinstance(node, ast.Name):
         return _WORDS[node.id]
     if isinstance(node, ast.Attribute):

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from drqv2.config.formatting import counted
-from drqv2.config.kinds import Bool, Choice, Float, Int, Key, Several, Text
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Bool, Choice, Float, Int, Several, Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 

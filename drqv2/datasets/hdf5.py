@@ -16,7 +16,7 @@ from drqv2.datasets.columns import Announce, Columns, Layout, left_out, require_
 from drqv2.datasets.episodes import Episode, Unusable, rows_with
 from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.storable import ends, nbytes, observed, require_readable
-from drqv2.envs.observed import each
+from drqv2.parts import each
 
 _OBSERVED = ("observation", "observations", "next_observations")  # what may be a group with the parts of a dict
 _STEP_TYPES = {0: "first", 1: "mid", 2: "last"}

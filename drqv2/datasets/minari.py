@@ -17,8 +17,8 @@ from drqv2.datasets.options import ReadOptions
 from drqv2.datasets.parts import choose, tell_left_out
 from drqv2.datasets.storable import ends, nbytes, observed, require_readable
 from drqv2.envs.images import PIXELS, is_image
-from drqv2.envs.observed import each
 from drqv2.errors import UserError, not_installed
+from drqv2.parts import each
 
 MINARI = "minari:"
 OWN = "drqv2"  # entry of the metadata of data sets written here: the episodes' origin, see `drqv2.datasets.origin`

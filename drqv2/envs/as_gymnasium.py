@@ -23,8 +23,8 @@ from gymnasium import spaces
 from drqv2.config.dm_control import every_task
 from drqv2.envs import libraries
 from drqv2.envs.make_env import make
-from drqv2.envs.observed import each
 from drqv2.errors import UserError
+from drqv2.parts import each
 
 Info = dict[str, Any]
 

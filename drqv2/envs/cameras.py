@@ -128,13 +128,20 @@ class RenderCamera:
         return within(_rgb(self._env.picture()), height, width)
 
 
-def check_camera(physics: Any, camera: int | str, task: str = "") -> None:
-    """Raise UserError, which lists the cameras, if a simulation of dm_control's has no such camera."""
+def check_camera(physics: Any, camera: int | str, task: str = "") -> int:
+    """Return the number of a camera.
+
+    Raises:
+        UserError: a simulation of dm_control's has no such camera; the message lists them.
+    """
     names = [physics.model.id2name(i, "camera") for i in range(physics.model.ncam)]
-    if camera not in names and not (isinstance(camera, int) and -1 <= camera < len(names)):
-        raise UserError(
-            f"camera={camera!r}: must be -1 (free), 0 to {len(names) - 1} or one of {names}{task and f' of {task}'}"
-        )
+    if camera in names:
+        return names.index(camera)
+    if isinstance(camera, int) and -1 <= camera < len(names):
+        return camera
+    raise UserError(
+        f"camera={camera!r}: must be -1 (free), 0 to {len(names) - 1} or one of {names}{task and f' of {task}'}"
+    )
 
 
 def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:

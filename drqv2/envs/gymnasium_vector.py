@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from drqv2.envs.checks import explained, is_within_unit, name_of_factory, offered_arguments, require_held, shown
 from drqv2.envs.gymnasium import GymnasiumEnvironment
 from drqv2.envs.images import NUMERIC, named
-from drqv2.envs.observed import Choice, VectorObservations, each
+from drqv2.envs.observed import Choice, VectorObservations
 from drqv2.envs.spaces import ObservationSpace, action_spec, is_discrete
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
 from drqv2.envs.vector_returns import (
@@ -37,6 +37,7 @@ from drqv2.envs.vector_returns import (
     vector_numbers,
 )
 from drqv2.errors import EnvError, UserError
+from drqv2.parts import each
 
 
 def make_vector_env(factory: Callable[..., Any], num_envs: int, **offered: Any) -> Any:

@@ -156,8 +156,13 @@ def _check_cameras(env: Any, name: str, cameras: Sequence[int | str]) -> None:
     if cameras and not hasattr(env, "physics"):
         shown = f"cameras=[{','.join(map(str, cameras))}]" if len(cameras) > 1 else f"camera={cameras[0]}"
         raise UserError(f"{shown}: {name} is not a MuJoCo simulation of dm_control's; leave it out")
+    numbers: dict[int, int | str] = {}
     for camera in cameras:
-        check_camera(env.physics, camera, name)
+        number = check_camera(env.physics, camera, name)
+        if number in numbers:
+            shown = ",".join(map(str, cameras))
+            raise UserError(f"cameras=[{shown}]: {numbers[number]} and {camera} are one camera of {name}; list it once")
+        numbers[number] = camera
 
 
 def _check_no_image_chosen(name: str, render: str, image_key: str | None, channels: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,6 @@ from drqv2.errors import UserError, nearest
 BOTH = "pixels+state"
 OBS_TYPES = ("pixels", "state", BOTH)
 _STATE, _WHOLE = "state", "observation"
-
-
-def each(function: Callable[..., Any], observation: Any, *others: Any) -> Any:
-    """Return what a function makes of an observation: of each part, where it is a dict; `others` are like it."""
-    if isinstance(observation, Mapping):
-        return {name: function(part, *(other[name] for other in others)) for name, part in observation.items()}
-    return function(observation, *others)
 
 
 def parts_of(observation: Any) -> dict[str, Any]:

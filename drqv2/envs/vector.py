@@ -18,8 +18,9 @@ from drqv2.envs.handles import EnvHandle
 from drqv2.envs.images import named
 from drqv2.envs.info import stacked
 from drqv2.envs.notices import notice
-from drqv2.envs.observed import each, parts_of
+from drqv2.envs.observed import parts_of
 from drqv2.errors import EnvNotFiniteError
+from drqv2.parts import each
 
 
 class VectorStep(NamedTuple):

@@ -17,8 +17,8 @@ from drqv2.envs.env_process import MEMORY
 from drqv2.envs.images import NUMERIC
 from drqv2.envs.info import is_kept, numbers
 from drqv2.envs.notices import notice
-from drqv2.envs.observed import each
 from drqv2.errors import EnvError, UserError
+from drqv2.parts import each
 
 
 @contextmanager

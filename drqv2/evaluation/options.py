@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from drqv2.config.kinds import Bool, Camera, Device, EvenInt, Float, Folder, Int, Key, Several, Text
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Bool, Camera, Device, EvenInt, Float, Folder, Int, Several, Text
 from drqv2.errors import UserError
 
 CAMERAS = Several(Camera(), "a list of different cameras ([0,wrist])")

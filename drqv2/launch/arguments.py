@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 from drqv2 import programs
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.help import key_text
-from drqv2.config.kinds import Key, Kind, Several
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Kind, Several
 from drqv2.errors import UserError
 from drqv2.launch.exits import clean_exit
 from drqv2.system.machine import limit_openmp_spinning

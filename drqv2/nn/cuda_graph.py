@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drqv2.nn.observations import Observation, each, parts, rows
+from drqv2.nn.observations import Observation
+from drqv2.parts import each, parts, rows
 
 GraphedUpdate = Callable[..., dict[str, Tensor]]  # of (batch, stddev)
 GraphedPolicy = Callable[[Observation], Tensor]

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from drqv2.errors import UserError
 from drqv2.nn.conv_relu import conv_relu
 from drqv2.nn.convolutions import check_side
-from drqv2.nn.observations import PartsEncoder, Shapes, parts
+from drqv2.nn.observations import PartsEncoder, Shapes
+from drqv2.parts import parts
 from drqv2.utils import TruncatedNormal, weight_init
 
 # (kernel size, stride) of each convolution, by the name of the encoder. The strided one multiplies an eighth as often

@@ -4,45 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from drqv2.errors import UserError
+from drqv2.parts import each, parts
 
 Observation = Tensor | dict[str, Tensor]
 Shapes = Sequence[int] | Mapping[str, Sequence[int]]
 """(C, H, W) of images, (N,) of vectors; of a dict, those of its parts."""
-
-T = TypeVar("T")
-
-
-def each(function: Callable[..., Any], obs: Any, *others: Any) -> Any:
-    """Return what a function makes of an observation: of each part, where it is a dict; `others` are like `obs`."""
-    if isinstance(obs, Mapping):
-        return {name: function(part, *(other[name] for other in others)) for name, part in obs.items()}
-    return function(obs, *others)
-
-
-def parts(obs: Mapping[str, T] | T) -> list[T]:
-    """Return the parts of an observation, or of its shapes or specs: a list of one, where it is no dict."""
-    return list(obs.values()) if isinstance(obs, Mapping) else [obs]
-
-
-def rows(obs: Any) -> int:
-    """Return how many observations there are in a batch."""
-    return len(parts(obs)[0])
-
-
-def names(shapes: Shapes) -> tuple[str, ...]:
-    """Return the names of the parts of an observation by its shapes; none where it is no dict."""
-    return tuple(shapes) if isinstance(shapes, Mapping) else ()
-
-
-def batched(obs: Any) -> Any:
-    """Return a batch of one observation."""
-    return each(lambda part: part[None], obs)
 
 
 def to_device(obs: Any, device: torch.device | str) -> Any:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from drqv2.errors import UserError
 from drqv2.nn.normalization import PartsMeanStd, RunningMeanStd
-from drqv2.nn.observations import Observation, Shapes, each, has_images, names, parts
+from drqv2.nn.observations import Observation, Shapes, has_images
 from drqv2.nn.policy_encoders import make_encoder, orthogonal
+from drqv2.parts import each, names, parts
 
 State = tuple[Tensor, Tensor]  # of the LSTM: h and c, [B, hidden] each
 

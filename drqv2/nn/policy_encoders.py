@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from drqv2.errors import UserError
 from drqv2.nn.convolutions import PixelConv2d, check_side
-from drqv2.nn.observations import PartsEncoder, Shapes, each, has_images
+from drqv2.nn.observations import PartsEncoder, Shapes, has_images
+from drqv2.parts import each
 
 # (channels, kernel size, stride) of each convolution.
 CONVOLUTIONS = {

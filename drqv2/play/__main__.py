@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from drqv2.config.formatting import counted
-from drqv2.config.kinds import EvenInt, Int, Key, Text
+from drqv2.config.keys import Key
+from drqv2.config.kinds import EvenInt, Int, Text
 from drqv2.errors import UserError, not_installed
 from drqv2.evaluation import screen
 from drqv2.launch.arguments import run_tool

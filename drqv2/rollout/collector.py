@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drqv2.envs.vector import VectorEnv, VectorStep
-from drqv2.nn.observations import each
+from drqv2.parts import each
 from drqv2.rollout.totals import EpisodeTotals, by_environment, joined_steps
 from drqv2.rollout.unroll import as_fields, with_observations
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from drqv2.envs.info import Sums
 from drqv2.envs.vector import VectorEnv, VectorStep
-from drqv2.nn.observations import Observation, each
+from drqv2.nn.observations import Observation
 from drqv2.nn.policies import Policy, State
+from drqv2.parts import each
 from drqv2.rollout.shared import Layout
 from drqv2.rollout.totals import EpisodeTotals, joined_steps
 

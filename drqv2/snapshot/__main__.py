@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from drqv2.config.kinds import Key, Text
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Text
 from drqv2.errors import UserError
 from drqv2.launch.arguments import run_tool
 

@@ -21,7 +21,8 @@ from drqv2.agents.drq_sac import DrQSACAgent, SquashedNormal
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.nn.augmentation import RandomShiftsAug
-from drqv2.nn.observations import Shapes, each, parts
+from drqv2.nn.observations import Shapes
+from drqv2.parts import each, parts
 from tests.short_run import SHORT, assert_same, resume, rows
 
 B, A, GAMMA = 5, 2, 0.9

@@ -17,7 +17,7 @@ from drqv2.agents import ppo_mlp
 from drqv2.agents.impala import ImpalaAgent
 from drqv2.agents.ppo import PPOAgent
 from drqv2.agents.segments import Segments
-from drqv2.nn.observations import each
+from drqv2.parts import each
 from drqv2.rollout.batches import BatchesInTurn
 from drqv2.rollout.collector import Collector
 from drqv2.rollout.unroll import Unroller, acts_with, rollout_layout

@@ -17,8 +17,9 @@ from drqv2.agents.spq import SPQAgent
 from drqv2.errors import UserError
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.noise import HeldNoise
-from drqv2.nn.observations import Shapes, each
+from drqv2.nn.observations import Shapes
 from drqv2.nn.returns import segment_returns
+from drqv2.parts import each
 from drqv2.snapshot import agent_state
 from drqv2.snapshot.agent_weights import apply
 from tests.compare import assert_equal

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from drqv2.config.formatting import counted, show
+from drqv2.config.keys import Key
 from drqv2.config.kinds import (
     Bool,
     Choice,
@@ -18,7 +19,6 @@ from drqv2.config.kinds import (
     Float,
     Folder,
     Int,
-    Key,
     Kind,
     Name,
     Schedule,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drqv2.config import schema
-from drqv2.config.kinds import Key
+from drqv2.config.keys import Key
 from drqv2.config.schema import REGIMES, stored
 from drqv2.config.signatures import agent_keys, agent_node, parameters
 from drqv2.errors import UserError
@@ -56,7 +56,8 @@ def test_what_an_agent_follows_are_keys_of_its_regimes() -> None:
 OWN = """
 import drqv2
 from typing import Annotated
-from drqv2.config.kinds import Float, key
+from drqv2.config.keys import key
+from drqv2.config.kinds import Float
 class Own(drqv2.DrQV2Agent):
     def __init__(self, *args, weight: Annotated[float, key(Float(0, 1), "A weight.")] = 0.5, plain=3, **kwargs): ...
 def make(obs_shape, weight: Annotated[float, key(Float(0, low=1), "A weight.")]): ...
@@ -68,7 +69,7 @@ def test_agents_from_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN.replace("class Broken(Own:", ""))
     assert agent_node("own.Own", str(tmp_path)) == {"_target_": "own.Own", "weight": 0.5}
     assert [*parameters("own.Own", str(tmp_path))] == ["weight", "plain"]
-    with pytest.raises(UserError, match=r"own.py, line 7: the key weight cannot be read"):
+    with pytest.raises(UserError, match=r"own.py, line 8: the key weight cannot be read"):
         agent_keys("own.make", str(tmp_path))
     assert parameters("own.Nothing", str(tmp_path)) == parameters("nowhere.Own", str(tmp_path)) == {}
     (tmp_path / "own.py").write_text(OWN)  # no Python: its import says so

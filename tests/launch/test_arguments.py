@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from drqv2.config.kinds import Bool, Int, Key, Text
+from drqv2.config.keys import Key
+from drqv2.config.kinds import Bool, Int, Text
 from drqv2.launch.arguments import run_tool
 
 KEYS = {Key("out", Text(), "File.", null="none"): None, Key("watch", Bool(), "On."): False, Key("n", Int(1), "N."): 1}

@@ -150,7 +150,8 @@ def test_mistakes(capsys, tmp_path, argv, said):
 
 TOY = """
 from typing import Annotated
-from drqv2.config.kinds import Int, fixed, key, table
+from drqv2.config.keys import fixed, key, table
+from drqv2.config.kinds import Int
 from drqv2.config.regime import Agent, Regime
 class ToyAgent:
     def __init__(self, width: Annotated[int, key(Int(1), "Width.", "units")] = 4): ...

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from drqv2.errors import UserError
 from drqv2.nn.deterministic import most_probable_action
-from drqv2.nn.observations import each
 from drqv2.nn.policies import Policy
+from drqv2.parts import each
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from drqv2.config.dm_control import episode_frames
-from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Int, Schedule, free, key, table
+from drqv2.config.keys import free, key, table
+from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Int, Schedule
 from drqv2.config.regime import Agent, Regime
 from drqv2.errors import UserError
 

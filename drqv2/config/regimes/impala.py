@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drqv2.config.kinds import Bool, Choice, Float, Int, Text, fixed, free, key, table
+from drqv2.config.keys import fixed, free, key, table
+from drqv2.config.kinds import Bool, Choice, Float, Int, Text
 from drqv2.config.regime import Agent, Regime
 from drqv2.config.regimes.ppo import LENGTH
 from drqv2.errors import UserError

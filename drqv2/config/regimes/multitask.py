@@ -8,7 +8,8 @@ from typing import Any
 
 from drqv2.config.dm_control import episode_frames, every_task
 from drqv2.config.formatting import did_you_mean, show
-from drqv2.config.kinds import FRACTION, Camera, Choice, Int, Settings, Tasks, fixed, free, key, table
+from drqv2.config.keys import fixed, free, key, table
+from drqv2.config.kinds import FRACTION, Camera, Choice, Int, Settings, Tasks
 from drqv2.config.regime import Agent, Regime
 from drqv2.config.regimes import drqv2
 from drqv2.errors import UserError

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from drqv2.config.formatting import show
-from drqv2.config.kinds import Auto, Bool, Choice, Int, Text, fixed, free, key, table
+from drqv2.config.keys import fixed, free, key, table
+from drqv2.config.kinds import Auto, Bool, Choice, Int, Text
 from drqv2.config.regime import Agent, Regime
 from drqv2.config.regimes import drqv2
 from drqv2.config.regimes.shared import LARGEST_RENDER, SMALLEST_IMAGE

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drqv2.config.kinds import POSITIVE, Choice, Float, Int, fixed, free, key, table
+from drqv2.config.keys import fixed, free, key, table
+from drqv2.config.kinds import POSITIVE, Choice, Float, Int
 from drqv2.config.regime import Agent, Regime
 from drqv2.errors import UserError
 

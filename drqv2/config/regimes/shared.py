@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drqv2.config.keys import fixed, free, key, table
 from drqv2.config.kinds import (
     FRACTION,
     POSITIVE,
@@ -19,10 +20,6 @@ from drqv2.config.kinds import (
     Several,
     Text,
     Weights,
-    fixed,
-    free,
-    key,
-    table,
 )
 
 LARGEST_RENDER = 2048  # pixels: OpenGL drivers can be relied on to draw this much off-screen

@@ -12,7 +12,8 @@ import torch
 
 from drqv2 import utils
 from drqv2.agents.acting import choose_actions
-from drqv2.config.kinds import POSITIVE, Int, free, key, table
+from drqv2.config.keys import free, key, table
+from drqv2.config.kinds import POSITIVE, Int
 from drqv2.config.regime import Agent, Regime
 from drqv2.errors import UserError
 from drqv2.logging.video import VideoRecorder

@@ -1,0 +1,35 @@
+"""Observations of one part or of several, a dict: what holds for arrays, tensors, specs and shapes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def each(function: Callable[..., Any], obs: Any, *others: Any) -> Any:
+    """Return what a function makes of an observation: of each part, where it is a dict; `others` are like `obs`."""
+    if isinstance(obs, Mapping):
+        return {name: function(part, *(other[name] for other in others)) for name, part in obs.items()}
+    return function(obs, *others)
+
+
+def parts(obs: Mapping[str, T] | T) -> list[T]:
+    """Return the parts of an observation: a list of one, where it is no dict."""
+    return list(obs.values()) if isinstance(obs, Mapping) else [obs]
+
+
+def names(obs: Any) -> tuple[str, ...]:
+    """Return the names of the parts of an observation; none where it is no dict."""
+    return tuple(obs) if isinstance(obs, Mapping) else ()
+
+
+def rows(obs: Any) -> int:
+    """Return how many observations there are in a batch."""
+    return len(parts(obs)[0])
+
+
+def batched(obs: Any) -> Any:
+    """Return a batch of one observation."""
+    return each(lambda part: part[None], obs)
