@@ -14,6 +14,7 @@ from dm_env import TimeStep, specs
 
 from drqv2.envs.ids import LIBRARIES, env_id, split, unknown
 from drqv2.envs.images import image_keys
+from drqv2.envs.metaworld import plain_models
 from drqv2.envs.observed import Choice, VectorObservations
 from drqv2.envs.spaces import ObservationSpace, action_spec, is_discrete
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
@@ -26,7 +27,8 @@ _OPENGL = ("libEGL.so.1", "libGL.so.1")  # MuJoCo within EnvPool ends the proces
 def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Return a pool, its space of observations and its space of actions.
 
-    Meta-World's observations have the goal, as in its multi-task benchmarks, unless the options hide it.
+    Meta-World's observations have the goal, as in its multi-task benchmarks, unless the options hide it; its option
+    `shadows` is this project's, see `plain_models`.
 
     Raises:
         UserError: EnvPool is not installed, the name is unknown, or it does not take the options.
@@ -42,7 +44,12 @@ def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tu
     if name not in known:
         raise unknown(wanted, [each for each in map(env_id, known) if each.startswith(f"{library}:")])
     if library == "metaworld":
-        options = {"partially_observable": False, **options}
+        shadows, options = options.get("shadows", True), {"partially_observable": False, **options}
+        options.pop("shadows", None)
+        if not isinstance(shadows, bool):
+            raise UserError(f"+env.shadows={shadows}: must be true or false")
+        if not shadows:
+            options["base_path"] = plain_models(envpool.make_spec(name).config.base_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's, that bounds are float64
         try:  # it takes seeds of 31 bits

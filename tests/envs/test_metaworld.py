@@ -52,6 +52,27 @@ def test_the_state_has_the_goal_in_its_last_three_numbers() -> None:
     env.close()
 
 
+def test_pictures_without_shadows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = []
+    for options in ({}, {"shadows": True}, {"shadows": False}, {"shadows": False}):  # the last one finds the models
+        env = make("metaworld:button-press-topdown-v3", **options, render_camera_id=2)
+        found.append(([time_step.observation for time_step in played(env, 4)], env.render(84, 84).astype(int)))
+        env.close()
+    (usual, picture), (_, same), (states, plain), (_, again) = found
+    assert np.array_equal(usual, states), "the same physics"
+    assert np.array_equal(picture, same)
+    assert np.array_equal(plain, again)
+    assert 0 < np.abs(picture - plain).mean() < 10
+    assert [path.name.split("_")[0] for path in (tmp_path / "drqv2").iterdir()] == ["metaworld"]
+    with pytest.raises(UserError, match=r"\+env.shadows=no: must be true or false"):
+        make(shadows="no")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"no models can be written to .*\nSet XDG_CACHE_HOME"):
+        make(shadows=False)
+
+
 def test_the_goal_can_be_hidden() -> None:
     env = make(partially_observable=True)
     assert env.reset().observation[-3:].tolist() == [0.0, 0.0, 0.0]
