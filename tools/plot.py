@@ -1,7 +1,7 @@
 """Plot runs for the pages in results/: `python tools/plot.py COMMAND ...`.
 
 run RUN_DIR --out DIR            a learning curve beside others; with --videos frames of its evaluation videos
-seeds RUN... --out DIR           runs of one task: returns over frames and over seconds of training
+seeds RUN... --out DIR           runs of one task: returns over frames and, but for --frames, over seconds of training
 tasks NAME=RUN... --out DIR      runs of several tasks: success, or return, of each task and of their mean
 offline RUN... --out DIR         agents that have learnt from stored data, compared with the data
 learning TABLE IMAGE             learning runs of `make gpu` over the published range
@@ -153,33 +153,37 @@ def draw_frames(folder: Path, evaluations: Rows, task: str, path: Path) -> None:
 
 def draw_seeds(args: argparse.Namespace) -> None:
     """Copy the evaluations, draw them to curves.png, print a row of a table for each run."""
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
+    axis = {"frame": "environment frames"} | ({} if args.frames else {"total_time": "seconds of training"})
+    size = (4.5 * len(axis) + 1, 3.4)
+    figure, grid = plt.subplots(1, len(axis), figsize=size, sharey=True, layout="constrained", squeeze=False)
+    panels = dict(zip(axis, grid[0], strict=True))
     seeds = []
     for run in args.runs:
         is_csv = run.suffix == ".csv"
         path = run if is_csv else run / "eval.csv"
         seeds.append(int(run.stem if is_csv else OmegaConf.load(run / "config.yaml").seed))
         rows = read(path)
-        _over_frames_and_seconds(panels, rows, marker=".", label=f"seed {seeds[-1]}")
+        _draw_over(panels, rows, marker=".", label=f"seed {seeds[-1]}")
         keep(path, args.out / f"{seeds[-1]}.csv")
         print(solved(seeds[-1], rows, args.solved))
     for path in args.peers:
         side, _, seed = path.stem.partition("_")
         style = {"color": GREY, "linestyle": PEERS.get(side, "-."), "label": f"{side}, seed {seed}"}
-        _over_frames_and_seconds(panels, read(path), **style)
+        _draw_over(panels, read(path), **style)
         keep(path, args.out / path.name)
-    for axes, label in zip(panels, ("environment frames", "seconds of training"), strict=True):
+    for name, axes in panels.items():
         axes.axhline(args.solved, color=EDGE, linewidth=0.8, linestyle="--")
-        axes.set_xlabel(label)
-    panels[0].xaxis.set_major_formatter(figures.thousands)
-    panels[0].set_ylabel("mean return of an evaluation")
-    panels[0].set_title(f"{args.title or args.out.resolve().name}, {figures.seeds(seeds)}")
-    panels[0].legend(fontsize="x-small")
+        axes.set_xlabel(axis[name])
+    first = panels["frame"]
+    first.xaxis.set_major_formatter(figures.thousands)
+    first.set_ylabel("mean return of an evaluation")
+    first.set_title(f"{args.title or args.out.resolve().name}, {figures.seeds(seeds)}")
+    first.legend(fontsize="x-small")
     save(figure, args.out / "curves.png")
 
 
-def _over_frames_and_seconds(panels: Sequence[Any], rows: Rows, **style: Any) -> None:
-    for axes, x in zip(panels, ("frame", "total_time"), strict=True):
+def _draw_over(panels: Mapping[str, Any], rows: Rows, **style: Any) -> None:
+    for x, axes in panels.items():
         axes.plot(column(rows, x), column(rows, "episode_reward"), **style)
 
 
@@ -361,6 +365,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     seeds.add_argument("--solved", type=float, required=True, help="mean return at which the task counts as solved")
     seeds.add_argument("--title", help="the task (default: the name of --out)")
     seeds.add_argument("--peers", nargs="*", type=Path, default=[], help="NAME_SEED.csv of benchmarks.learning")
+    seeds.add_argument("--frames", action="store_true", help="no second panel over seconds: the machine had other work")
     seeds.set_defaults(draw=draw_seeds)
 
     tasks = commands.add_parser("tasks")
