@@ -53,7 +53,7 @@ class Workspace(BaseWorkspace):
     `BaseWorkspace` has what all regimes share: configuration, logs, clocks, signals, counters.
     """
 
-    # what the dashboard and the statistics of an epoch divide the time into
+    # activities that the dashboard and the statistics of an epoch show the time of
     phases = ("environment", "act", "data", "update", "evaluation", "snapshot")
     collect_phases, update_phases = ("environment", "act"), ("data", "update")
     replay_storage: ReplayBufferStorage
@@ -63,7 +63,7 @@ class Workspace(BaseWorkspace):
         cfg, repeat = self.cfg, self.action_repeat
         self.train_envs = self.owned(make_envs(cfg, utils.TRAIN_ENV))
         self.eval_envs = self.owned(make_envs(cfg, utils.EVAL_ENV))
-        self.episodes = Episodes(self)  # the current one of each training environment
+        self.episodes = Episodes(self)  # steps the training environments and sums their rewards
         env = self.train_envs[0]
         self.agent = factory.make_agent(cfg, env, self.device)
 
@@ -73,42 +73,43 @@ class Workspace(BaseWorkspace):
         sizes = cfg.replay_buffer_size, cfg.batch_size, cfg.replay_buffer_num_workers
         returns = cfg.nstep, cfg.discount
         self.replay_loader = make_replay_loader(replay_dir, *sizes, cfg.save_snapshot, *returns, **options)
-        # its workers start with the first batch, when the replay holds what the run begins with
+        # its workers start at the first batch, after `begin` or `load_snapshot`
         self.replay_iter = self.time_shares.timed_iterator("data", iter(self.replay_loader))
 
-        filmed = self.work_dir if cfg.save_video else None
-        self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, env))
-        filmed = self.work_dir if cfg.save_train_video else None
-        self.train_video_recorder = TrainVideoRecorder(filmed, **factory.train_film_settings(cfg, env))
+        video_dir = self.work_dir if cfg.save_video else None
+        self.video_recorder = VideoRecorder(video_dir, **factory.film_settings(cfg, env))
+        video_dir = self.work_dir if cfg.save_train_video else None
+        self.train_video_recorder = TrainVideoRecorder(video_dir, **factory.train_film_settings(cfg, env))
         self.owns(self.video_recorder, self.train_video_recorder, self.replay_loader)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, repeat)
-        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # an epoch ends, by default with an evaluation
+        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # by default an epoch ends where an evaluation is due
         self.eval_every_step = self.kept("eval_every_step", utils.Every(epoch_frames, repeat))
         self.diagnose_every_step = self.kept("diagnose_every_step", utils.Every(cfg.diagnostics_every_frames, repeat))
         self.film_every_step = self.kept("film_every_step", utils.Every(cfg.train_video_every_frames, repeat))
         self.updates = Updates(cfg, self.agent)
 
     def begin(self) -> None:
-        """Begin a new run: delete what a start that died before its first snapshot stored; reset the environments."""
+        """Start a new run: delete episodes left by a start that died before its first snapshot; reset environments."""
         self.replay_storage.delete()
         self.reset_envs(range(len(self.train_envs)))
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Act and learn until num_train_frames, or for a number of epochs; see `BaseWorkspace.train`."""
-        with self.training(hooks, epochs):  # it evaluates at frame 0; at the end, it evaluates and saves
+        with self.turns.taken():  # the console, random numbers, clocks and signals are this run's
+            self.epoch.start(hooks or Hooks(), epochs)  # an evaluation at frame 0
             while self.train_until_step(self.global_step):
                 # try to reset: log the episodes that ended, begin the next ones
                 if ended := self.episodes.ended():
-                    self.log_episodes(ended)
+                    self.end_episodes(ended)
 
-                # no environment is stepping: at the end of an epoch self.save_snapshot() and self.eval(), otherwise a
-                # snapshot if one is due; a signal raises Stopped here
+                # no environment is stepping: if an epoch ends here, save_snapshot(), eval() and hooks; save_snapshot()
+                # if one is due; raise Stopped on a signal
                 if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step)):
-                    break  # enough epochs, or a return good enough
+                    break  # enough epochs, a return good enough, or nothing was left to do
 
-                # choose actions; the environments begin to step
+                # choose actions; with overlap, the environments begin to step
                 self.episodes.step_async(self.act(self.episodes.observations))
 
                 # meanwhile, try to update the agent; the current transitions are not in the replay yet
@@ -117,13 +118,14 @@ class Workspace(BaseWorkspace):
                 else:  # these updates are skipped, not postponed
                     self.updates.skip(self.progress, self.global_step + self.round_steps)
 
-                # fetch the time steps and store them
+                # wait for the time steps and store them
                 for i, time_step in enumerate(self.episodes.step_wait()):
                     self.store(i, time_step)
                 self.progress.step += self.round_steps
 
-            if ended := self.episodes.ended():  # with the last step; the next ones begin, should the run be made longer
-                self.log_episodes(ended)
+            if ended := self.episodes.ended():  # with the last step; the next ones begin, in case the run is extended
+                self.end_episodes(ended)
+            self.epoch.finish()  # the last snapshot and evaluation
         return self.epoch.summary()
 
     @torch.no_grad()
@@ -146,8 +148,8 @@ class Workspace(BaseWorkspace):
 
     def store(self, i: int, time_step: ExtendedTimeStep) -> None:
         """Add a time step of environment i to the replay, and to the film of training."""
-        time_step = self.epoch.hooks.rewarded(time_step)
-        self.observe_episode(self.replay_storage.add(time_step, i))
+        time_step = self.epoch.hooks.rewarded(time_step)  # transform_reward, if there is such a hook
+        self.observe_episode(self.replay_storage.add(time_step, i))  # which returns its number once it is complete
         if i == 0 and not time_step.first():
             self.train_video_recorder.record(time_step.observation)
 
@@ -165,9 +167,9 @@ class Workspace(BaseWorkspace):
                 self.progress.filming = self.film_every_step(self.global_step)
                 self.train_video_recorder.init(time_step.observation, enabled=self.progress.filming)
 
-    def log_episodes(self, ended: Sequence[int]) -> None:
-        """Log the episodes that have ended in these environments, one row each; begin the next ones."""
-        require_finite(self, parameters=True)  # neither losses nor parameters are NaN
+    def end_episodes(self, ended: Sequence[int]) -> None:
+        """Log the episodes that have ended in these environments, one row each, and begin the next ones."""
+        require_finite(self, parameters=True)  # raises NotFiniteError for losses and parameters
         elapsed_time, total_time = self.timer.reset()
         fps = (self.global_step - self.progress.last_row_step) * self.action_repeat / elapsed_time
         self.progress.last_row_step = self.global_step
@@ -178,8 +180,9 @@ class Workspace(BaseWorkspace):
         finished = []
         for i in ended:
             self.progress.episode += 1
-            metrics = self.episodes.result(i).metrics(self.action_repeat)
-            finished.append((EpisodeStats.of(self.global_step, self.episodes.result(i), self.action_repeat), metrics))
+            result = self.episodes.result(i)
+            metrics = result.metrics(self.action_repeat)
+            finished.append((EpisodeStats.of(self.global_step, result, self.action_repeat), metrics))
             with self.logger.log_and_dump_ctx(self.global_frame, ty="train") as log:
                 log("fps", fps)
                 log("total_time", total_time)
@@ -199,7 +202,7 @@ class Workspace(BaseWorkspace):
         return found | self.snapshots.last_gradient_norms()
 
     def save_snapshot(self) -> None:
-        """Copy everything that the run needs to continue from this step, called when due; a thread writes it."""
+        """Save environments and replay; `Snapshots.save` adds agent, counters, random states, logs. A thread writes."""
         self.snapshots.save(
             needs=self.replay_storage.first_needed,
             train_envs=self.episodes.state(),
@@ -208,7 +211,8 @@ class Workspace(BaseWorkspace):
         )
 
     def load_snapshot(self, saved: dict[str, Any]) -> None:
-        """Restore environments and replay, called by the constructor; agent, counters and predicates are restored."""
+        """Restore environments and replay, called by the constructor; the rest is restored already."""
+        self.progress.last_row_step = self.global_step  # the clock begins anew, too
         self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         self.replay_loader.load_state_dict(saved["replay_loader"])
         if "train_envs" not in saved:  # by regime=offline, whose run this one continues (then=drqv2)
@@ -220,8 +224,8 @@ class Workspace(BaseWorkspace):
 
 
 def main(cfg: DictConfig, work_dir: Path) -> float:
-    """Start or resume the run in `work_dir`; return its last evaluation's mean return, for a sweeper to maximize."""
-    for regime in regimes_left(cfg, work_dir):  # one; with regime=offline then=drqv2, two
-        with open_run(regime, cfg, work_dir) as run:  # of the regime's Workspace; resumed if there is a snapshot
+    """Start or resume the run in `work_dir`; return `objective`, by default the last mean return, to a sweeper."""
+    for regime in regimes_left(cfg, work_dir):  # one, or two with regime=offline then=drqv2
+        with open_run(regime, cfg, work_dir) as run:  # the regime's Workspace; resumed if there is a snapshot
             run.train()
     return run.objective()

@@ -33,7 +33,10 @@ from drqv2.system import machine
 
 
 class ImpalaWorkspace(OnPolicyWorkspace):
-    """A run of IMPALA: actors, the batches of their rollouts, the agent, and the loop over updates."""
+    """A run of IMPALA: actors, the batches of their rollouts, the agent, and the loop over updates.
+
+    With `deterministic` there is one actor, in this process, which collects in turn with the learner's updates.
+    """
 
     phases = ("actors", "learn", "weights", "evaluation", "snapshot")
     collect_phases, update_phases = ("actors",), ("learn", "weights")
@@ -132,9 +135,10 @@ class ImpalaWorkspace(OnPolicyWorkspace):
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Learn until total_timesteps, or for a number of epochs; see `BaseWorkspace.train`."""
         assert self.batches is not None
-        with self.training(hooks, epochs):
+        with self.turns.taken():
+            self.epoch.start(hooks or Hooks(), epochs)
             while self.train_until_step(self.global_step):
-                # try to evaluate, try to save a snapshot, stop here if asked to
+                # at the end of an epoch save, evaluate, call hooks; save if due; stop if asked
                 if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step)):
                     break
 
@@ -142,7 +146,7 @@ class ImpalaWorkspace(OnPolicyWorkspace):
                 with self.time_shares.spent_on("actors"):
                     batch = self.batches.take(stop=lambda: self.stop.requested)
                 if batch is None:
-                    continue  # to save a snapshot and stop
+                    continue  # asked to stop: the next pass saves a snapshot and raises Stopped
                 with self.time_shares.spent_on("learn"):
                     metrics = self.agent.update(iter([self.with_rewards(batch)]), self.global_step)
                 self.progress.step += self.round_steps
@@ -155,6 +159,7 @@ class ImpalaWorkspace(OnPolicyWorkspace):
 
                 # try to log
                 self.log(metrics)
+            self.epoch.finish()
         return self.epoch.summary()
 
     def with_rewards(self, batch: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ from drqv2.run.workspace import BaseWorkspace
 class MultitaskWorkspace(BaseWorkspace):
     """A run of several tasks. An agent step is one of every task, and frames are those of one task.
 
-    Its loop is that of DrQ-v2, see train.py. An episode belongs to a task, and a row of train.csv has those of all
-    tasks that ended together.
+    Its loop is that of train.py, line by line. What differs: an episode belongs to a task, a row of train.csv has those
+    of all tasks that ended together, and its `fps` counts the frames of all tasks.
     """
 
     phases = ("environment", "act", "data", "update", "evaluation", "snapshot")
@@ -50,7 +51,7 @@ class MultitaskWorkspace(BaseWorkspace):
         self.eval_envs = self.owned(make_envs(cfg, utils.EVAL_ENV))
         self.task_of = [i // cfg.num_envs for i in range(len(self.train_envs))]  # index of each environment's task
         self.repeats, self.gammas, self.suffixes = action_repeats(cfg), discounts(cfg), task_suffixes(cfg)
-        self.unstored = {self.tasks.index(name) for name in cfg.exclude_tasks}
+        self.excluded = {self.tasks.index(name) for name in cfg.exclude_tasks}
         self.episodes, env = Episodes(self), self.train_envs[0]
         self.agent = factory.make_agent(cfg, env, self.device)
         self.acting_tasks = self.task_of if self.agent.takes_task else None
@@ -65,56 +66,59 @@ class MultitaskWorkspace(BaseWorkspace):
         self.replay_loader = make_replay_loader(replay_dir, *sizes, cfg.save_snapshot, *returns, **options)
         batches: Iterator[Any] = iter(self.replay_loader)
         if self.acting_tasks is None:  # the agent does not ask for the task, the sixth field
-            batches = (batch[:5] for batch in batches)
+            batches = map(itemgetter(slice(5)), batches)
         self.replay_iter = self.time_shares.timed_iterator("data", batches)
 
-        filmed = self.work_dir if cfg.save_video else None
-        self.video_recorder = VideoRecorder(filmed, **factory.film_settings(cfg, env))
-        filmed = self.work_dir if cfg.save_train_video else None
-        self.train_video_recorder = TrainVideoRecorder(filmed, **factory.train_film_settings(cfg, env))
+        video_dir = self.work_dir if cfg.save_video else None
+        self.video_recorder = VideoRecorder(video_dir, **factory.film_settings(cfg, env))
+        video_dir = self.work_dir if cfg.save_train_video else None
+        self.train_video_recorder = TrainVideoRecorder(video_dir, **factory.train_film_settings(cfg, env))
         self.owns(self.video_recorder, self.train_video_recorder, self.replay_loader)
 
         self.train_until_step = utils.Until(cfg.num_train_frames, repeat)
         self.seed_until_step = utils.Until(cfg.num_seed_frames, repeat)
-        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # an epoch ends, by default with an evaluation
+        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # by default an epoch ends where an evaluation is due
         self.eval_every_step = self.kept("eval_every_step", utils.Every(epoch_frames, repeat))
         self.diagnose_every_step = self.kept("diagnose_every_step", utils.Every(cfg.diagnostics_every_frames, repeat))
         self.film_every_step = self.kept("film_every_step", utils.Every(cfg.train_video_every_frames, repeat))
         self.updates = Updates(cfg, self.agent)
 
     def begin(self) -> None:
-        """Delete the replay of a start that had no snapshot yet; begin the first episodes."""
+        """Start a new run: delete episodes left by a start that died before its first snapshot; reset environments."""
         self.replay_storage.delete()
         self.reset_envs(range(len(self.train_envs)))
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Act and learn until num_train_frames, or for a number of epochs; see `BaseWorkspace.train`."""
-        with self.training(hooks, epochs):
+        with self.turns.taken():
+            self.epoch.start(hooks or Hooks(), epochs)
             while self.train_until_step(self.global_step):
                 # try to reset: log the episodes that ended, begin the next ones
                 if ended := self.episodes.ended():
-                    self.log_episodes(ended)
+                    self.end_episodes(ended)
 
-                # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
+                # no environment is stepping: if an epoch ends here, save_snapshot(), eval() and hooks; save_snapshot()
+                # if one is due; raise Stopped on a signal
                 if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step)):
                     break
 
-                # choose actions of all tasks; the environments begin to step
+                # choose actions of all tasks; with overlap, the environments begin to step
                 self.episodes.step_async(self.act(self.episodes.observations))
 
                 # meanwhile, try to update the agent with batches of all tasks
                 if not self.seed_until_step(self.global_step) and len(self.replay_storage) > 0:
                     self.update()
-                else:  # these updates are not made up for
+                else:  # these updates are skipped, not postponed
                     self.updates.skip(self.progress, self.global_step + self.round_steps)
 
-                # fetch the time steps and store them
+                # wait for the time steps and store them
                 for i, time_step in enumerate(self.episodes.step_wait()):
                     self.store(i, time_step)
                 self.progress.step += self.round_steps
 
             if ended := self.episodes.ended():
-                self.log_episodes(ended)
+                self.end_episodes(ended)
+            self.epoch.finish()
         return self.epoch.summary()
 
     @torch.no_grad()
@@ -134,7 +138,7 @@ class MultitaskWorkspace(BaseWorkspace):
     def store(self, i: int, time_step: ExtendedTimeStep) -> None:
         """Add a time step of environment i to the replay, unless its task is not learnt, and to the film."""
         time_step = self.epoch.hooks.rewarded(time_step)
-        if self.task_of[i] not in self.unstored:
+        if self.task_of[i] not in self.excluded:
             self.observe_episode(self.task_of[i], self.replay_storage.add(time_step, i))
         if i == 0 and not time_step.first():
             self.train_video_recorder.record(time_step.observation)
@@ -158,7 +162,7 @@ class MultitaskWorkspace(BaseWorkspace):
                 self.progress.filming = self.film_every_step(self.global_step)
                 self.train_video_recorder.init(time_step.observation, enabled=self.progress.filming)
 
-    def log_episodes(self, ended: Sequence[int]) -> None:
+    def end_episodes(self, ended: Sequence[int]) -> None:
         """Log the episodes that have ended in these environments, in one row; begin the next ones."""
         require_finite(self, parameters=True)
         elapsed_time, total_time = self.timer.reset()
@@ -204,7 +208,7 @@ class MultitaskWorkspace(BaseWorkspace):
 
     def task_metrics(self, played: Sequence[int], results: Sequence[EpisodeResult], seconds: float) -> dict[str, float]:
         """Return each task's metrics, their means, and the seconds that the episodes took."""
-        return per_task.metrics(played, results, self.repeats, self.suffixes, self.unstored) | {"duration": seconds}
+        return per_task.metrics(played, results, self.repeats, self.suffixes, self.excluded) | {"duration": seconds}
 
     def save_snapshot(self) -> None:
         """Copy everything that the run needs to continue from this step; a thread writes it."""
@@ -219,6 +223,7 @@ class MultitaskWorkspace(BaseWorkspace):
         """Restore environments and replay; agent, counters and predicates are restored already."""
         self.replay_storage.load_state_dict(saved["replay_storage"], keep_from=self.checkpoints.needed)
         self.replay_loader.load_state_dict(saved["replay_loader"])
-        for i in self.episodes.restore(saved["train_envs"]):  # stored so far as unfinished
+        self.progress.last_row_step = self.global_step  # the clock begins anew, too
+        for i in self.episodes.restore(saved["train_envs"]):  # episodes that a lower max_episode_steps ends here
             self.observe_episode(self.task_of[i], self.replay_storage.end(i))
         self.train_video_recorder.init(self.episodes.observations[0], enabled=self.progress.filming)

@@ -72,7 +72,7 @@ class OfflineWorkspace(BaseWorkspace):
             self.make_replay()
 
         self.train_until_step = utils.Until(self.num_frames, cfg.action_repeat)
-        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # an epoch ends, by default with an evaluation
+        epoch_frames = cfg.epoch_frames or cfg.eval_every_frames  # by default an epoch ends where an evaluation is due
         self.eval_every_step = self.kept("eval_every_step", utils.Every(epoch_frames, cfg.action_repeat))
         self.log_every_step = self.kept("log_every_step", utils.Every(cfg.log_every_frames, cfg.action_repeat))
         self.diagnose_every_step = self.kept(
@@ -111,11 +111,11 @@ class OfflineWorkspace(BaseWorkspace):
         cfg.image_size = height
 
     def make_replay(self) -> None:
-        """Make the replay and the iterator over its batches; its size is known by now."""
-        cfg, specs, replay_dir = self.cfg, self.specs, self.work_dir / REPLAY
-        stored = factory.data_specs(specs)
+        """Make the replay and the iterator over its batches, once `begin` has resolved replay_buffer_size=auto."""
+        cfg, replay_dir = self.cfg, self.work_dir / REPLAY
+        stored = factory.data_specs(self.specs)
         self.replay_storage = ReplayBufferStorage(stored, replay_dir, cfg.replay_buffer_size, cfg.frame_stack)
-        options = factory.loader_options(cfg, specs, self.agent, self.replay_storage, self.device)
+        options = factory.loader_options(cfg, self.specs, self.agent, self.replay_storage, self.device)
         sizes = cfg.replay_buffer_size, cfg.batch_size, cfg.replay_buffer_num_workers
         returns = cfg.nstep, cfg.discount
         self.replay_loader = make_replay_loader(replay_dir, *sizes, cfg.save_snapshot, *returns, **options)
@@ -164,9 +164,10 @@ class OfflineWorkspace(BaseWorkspace):
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Learn until the end, or for a number of epochs; see `BaseWorkspace.train`."""
-        with self.training(hooks, epochs):
+        with self.turns.taken():
+            self.epoch.start(hooks or Hooks(), epochs)
             while self.train_until_step(self.global_step):
-                # try to evaluate, try to save a snapshot, stop here if asked to
+                # at the end of an epoch save, evaluate, call hooks; save if due; stop if asked
                 if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step)):
                     break
 
@@ -178,9 +179,10 @@ class OfflineWorkspace(BaseWorkspace):
                 self.progress.gradient_step += 1
                 self.progress.updated_step = self.global_step
 
-                # try to log
-                if self.log_every_step(self.global_step):
+                # try to log; the last updates have a row of their own
+                if self.log_every_step(self.global_step) or not self.train_until_step(self.global_step):
                     self.log()
+            self.epoch.finish()
         return self.epoch.summary()
 
     def log(self) -> None:

@@ -73,11 +73,12 @@ class PPOWorkspace(OnPolicyWorkspace):
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Collect and learn until total_timesteps, or for a number of epochs; see `BaseWorkspace.train`."""
-        with self.training(hooks, epochs):
+        with self.turns.taken():
+            self.epoch.start(hooks or Hooks(), epochs)
             transform = self.epoch.hooks.transform_reward
             self.segments.transform_reward = None if transform is None else partial(transformed, transform)
             while self.train_until_step(self.global_step):
-                # no environment is stepping: try to evaluate, try to save a snapshot, stop here if asked to
+                # at the end of an epoch save, evaluate, call hooks; save if due; stop if asked
                 save = self.save_every_step(self.global_step) and self.global_step > 0
                 if self.epoch.between_rounds(epoch_ends=self.eval_every_step(self.global_step), save=save):
                     break
@@ -90,6 +91,7 @@ class PPOWorkspace(OnPolicyWorkspace):
 
                 # try to log
                 self.log(metrics)
+            self.epoch.finish()
         return self.epoch.summary()
 
     def ended(self) -> EpisodeTotals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -39,8 +39,8 @@ from drqv2.system.signals import StopSignals
 class BaseWorkspace:
     """A run in its directory, new or resumed. A regime's Workspace adds its components and its loop.
 
-    A regime defines `setup`, `begin`, `train`, `eval`, `save_snapshot` and `load_snapshot`, and registers what it opens
-    with `owns` and its predicates with `every`. Usable as a context, which closes it.
+    A regime defines `setup`, `begin`, `train`, `save_snapshot` and `load_snapshot`, `eval` if its evaluations differ,
+    and registers what it opens with `owns` and its predicates with `kept`. Usable as a context, which closes it.
 
     Args:
         cfg: the checked configuration, see docs/configuration.md.
@@ -122,7 +122,8 @@ class BaseWorkspace:
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         """Train until the end of the run, or for a number of epochs.
 
-        The loop is within `training` and leaves where `epoch.between_rounds` says so.
+        The loop is within `turns.taken()`, between `epoch.start` and `epoch.finish`, and leaves where
+        `epoch.between_rounds` says so.
 
         Args:
             hooks: functions of yours that are called.
@@ -153,14 +154,6 @@ class BaseWorkspace:
             FileNotFoundError: files that the snapshot refers to are missing.
         """
         raise NotImplementedError
-
-    @contextmanager
-    def training(self, hooks: Hooks | None, epochs: float) -> Iterator[None]:
-        """Context of a loop: the run's turn, with an evaluation at its start and a snapshot at its end; see `train`."""
-        with self.turns.taken():
-            self.epoch.start(hooks or Hooks(), epochs)
-            yield
-            self.epoch.finish()
 
     def kept(self, name: str, predicate: utils.Every) -> utils.Every:
         """Return a predicate, whose state snapshots keep under this name."""
@@ -258,7 +251,7 @@ class BaseWorkspace:
 
     @cached_property
     def round_steps(self) -> int:
-        """Agent steps between two pauses of the loop."""
+        """Agent steps of a round of the loop."""
         return int(self.cfg.num_envs)
 
     def objective(self) -> float:

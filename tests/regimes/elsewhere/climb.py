@@ -83,7 +83,8 @@ class ClimbWorkspace(BaseWorkspace):
 
     def train(self, hooks: Hooks | None = None, epochs: float = math.inf) -> RunSummary:
         shape = self.train_envs[0].action_spec().shape
-        with self.training(hooks, epochs):
+        with self.turns.taken():
+            self.epoch.start(hooks or Hooks(), epochs)
             while self.train_until_step(self.global_step):
                 if self.episodes.ended():
                     self.learn()
@@ -95,6 +96,7 @@ class ClimbWorkspace(BaseWorkspace):
                 )
                 self.episodes.step_wait()
                 self.progress.step += 1
+            self.epoch.finish()
         return self.epoch.summary()
 
     def learn(self) -> None:
