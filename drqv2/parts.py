@@ -1,4 +1,4 @@
-"""Observations of one part or of several, a dict: what holds for arrays, tensors, specs and shapes alike."""
+"""Helpers for observations that are one array or a dict of parts: arrays, tensors, specs and shapes alike."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ T = TypeVar("T")
 
 
 def each(function: Callable[..., Any], obs: Any, *others: Any) -> Any:
-    """Return what a function makes of an observation: of each part, where it is a dict; `others` are like `obs`."""
+    """Apply a function to an observation, or to each part of a dict; `others` have the same parts. Returns the like."""
     if isinstance(obs, Mapping):
         return {name: function(part, *(other[name] for other in others)) for name, part in obs.items()}
     return function(obs, *others)
 
 
 def parts(obs: Mapping[str, T] | T) -> list[T]:
-    """Return the parts of an observation: a list of one, where it is no dict."""
+    """Return the parts of an observation: a list of one, if it is not a dict."""
     return list(obs.values()) if isinstance(obs, Mapping) else [obs]
 
 
 def names(obs: Any) -> tuple[str, ...]:
-    """Return the names of the parts of an observation; none where it is no dict."""
+    """Return the names of the parts of an observation; none if it is not a dict."""
     return tuple(obs) if isinstance(obs, Mapping) else ()
 
 
 def rows(obs: Any) -> int:
-    """Return how many observations there are in a batch."""
+    """Return the size of a batch."""
     return len(parts(obs)[0])
 
 

@@ -73,6 +73,8 @@ def test_the_table_says_when_each_seed_was_solved(
     ]
     assert (out / "2.csv").read_text() == (tmp_path / "2" / "eval.csv").read_text()
     assert axes.get_title("left") == "out, seeds 1, 2"
+    alone = plot("seeds", out / "1.csv", out / "2.csv", "--out", out, "--solved", 475, "--no-seconds")
+    assert [one.get_xlabel() for one in alone] == ["environment frames"]
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

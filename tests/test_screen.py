@@ -136,8 +136,13 @@ def test_the_plans_of_the_docs_are_accepted(documented: Plan) -> None:
     assert {row[0].strip("`") for row in described} == {key.name for key in screen_plan.KEYS}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/plans").glob("*.yaml")), ids=lambda path: path.stem)
+PLANS = sorted((ROOT / "benchmarks/plans").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem.startswith("successor") else []) for p in PLANS],
+)
 def test_the_plans_of_the_repository_are_accepted(path: Path) -> None:
     screen_plan.check(screen_plan.read(path))
 

@@ -1,7 +1,7 @@
 """Plot runs for the pages in results/: `python tools/plot.py COMMAND ...`.
 
 run RUN_DIR --out DIR            a learning curve beside others; with --videos frames of its evaluation videos
-seeds RUN... --out DIR           runs of one task: returns over frames and, but for --frames, over seconds of training
+seeds RUN... --out DIR           runs of one task: returns over frames and over seconds (but for --no-seconds)
 tasks NAME=RUN... --out DIR      runs of several tasks: success, or return, of each task and of their mean
 offline RUN... --out DIR         agents that have learnt from stored data, compared with the data
 learning TABLE IMAGE             learning runs of `make gpu` over the published range
@@ -153,10 +153,10 @@ def draw_frames(folder: Path, evaluations: Rows, task: str, path: Path) -> None:
 
 def draw_seeds(args: argparse.Namespace) -> None:
     """Copy the evaluations, draw them to curves.png, print a row of a table for each run."""
-    axis = {"frame": "environment frames"} | ({} if args.frames else {"total_time": "seconds of training"})
-    size = (4.5 * len(axis) + 1, 3.4)
-    figure, grid = plt.subplots(1, len(axis), figsize=size, sharey=True, layout="constrained", squeeze=False)
-    panels = dict(zip(axis, grid[0], strict=True))
+    labels = {"frame": "environment frames"} | ({} if args.no_seconds else {"total_time": "seconds of training"})
+    size = (9 if len(labels) == 2 else 6, 3.4)
+    figure, grid = plt.subplots(1, len(labels), figsize=size, sharey=True, layout="constrained", squeeze=False)
+    panels = dict(zip(labels, grid[0], strict=True))
     seeds = []
     for run in args.runs:
         is_csv = run.suffix == ".csv"
@@ -173,7 +173,7 @@ def draw_seeds(args: argparse.Namespace) -> None:
         keep(path, args.out / path.name)
     for name, axes in panels.items():
         axes.axhline(args.solved, color=EDGE, linewidth=0.8, linestyle="--")
-        axes.set_xlabel(axis[name])
+        axes.set_xlabel(labels[name])
     first = panels["frame"]
     first.xaxis.set_major_formatter(figures.thousands)
     first.set_ylabel("mean return of an evaluation")
@@ -364,8 +364,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     seeds.add_argument("runs", nargs="+", type=Path, help="run directories, or SEED.csv of an earlier call")
     seeds.add_argument("--solved", type=float, required=True, help="mean return at which the task counts as solved")
     seeds.add_argument("--title", help="the task (default: the name of --out)")
-    seeds.add_argument("--peers", nargs="*", type=Path, default=[], help="NAME_SEED.csv of benchmarks.learning")
-    seeds.add_argument("--frames", action="store_true", help="no second panel over seconds: the machine had other work")
+    seeds.add_argument(
+        "--peers", nargs="*", type=Path, default=[], help="NAME_SEED.csv of benchmarks.learning or peers.sb3_sac"
+    )
+    seeds.add_argument("--no-seconds", action="store_true", help="no panel over seconds: the machine was busy")
     seeds.set_defaults(draw=draw_seeds)
 
     tasks = commands.add_parser("tasks")

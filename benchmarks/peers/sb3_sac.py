@@ -1,8 +1,8 @@
-"""Train Stable-Baselines3's SAC from states with the settings of preset=sac_state: returns over frames and seconds.
+"""Train Stable-Baselines3's SAC from states, for comparison with preset=sac_state: returns over frames and seconds.
 
-OMP_NUM_THREADS=1 python -m benchmarks.peers.sb3_sac walker_walk --seed 1 --out results/drq_sac/walker_walk/sb3_1.csv
+OMP_NUM_THREADS=1 python -m benchmarks.peers.sb3_sac walker_walk --seed 1 --frames 60000 --out sb3_1.csv
 
-The environment is this project's, `drqv2/walker_walk-v0`. Batches, widths, learning rates and random steps are the
+The environment is this project's, `drqv2/walker_walk-v0`. Batch size, widths, learning rate and random steps are the
 preset's; all else, such as two hidden layers without a trunk and a temperature that starts at 1, is the library's.
 `tools/plot.py seeds --peers` draws the curves. The time of an evaluation does not count.
 """
@@ -15,9 +15,7 @@ import time
 from pathlib import Path
 
 import gymnasium
-import numpy as np
 import stable_baselines3
-import torch
 
 import drqv2.envs.as_gymnasium  # noqa: F401 (it registers the tasks)
 
@@ -50,8 +48,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=5, help="of an evaluation")
     parser.add_argument("--out", type=Path, required=True, help="a CSV file")
     args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    np.random.seed(args.seed)
+    if args.every <= 0 or args.every % ACTION_REPEAT:
+        parser.error(f"--every {args.every}: must be a positive multiple of {ACTION_REPEAT}")
     model = stable_baselines3.SAC(
         "MlpPolicy",
         make(args.task),

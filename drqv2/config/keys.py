@@ -1,4 +1,4 @@
-"""What a configuration key is."""
+"""Configuration keys: name, kind of value, meaning, and what a resumed run may do with them."""
 
 from __future__ import annotations
 

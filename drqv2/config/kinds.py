@@ -1,4 +1,4 @@
-"""The kinds of values that configuration keys take."""
+"""Kinds of values of configuration keys."""
 
 from __future__ import annotations
 

@@ -161,7 +161,9 @@ def _check_cameras(env: Any, name: str, cameras: Sequence[int | str]) -> None:
         number = check_camera(env.physics, camera, name)
         if number in numbers:
             shown = ",".join(map(str, cameras))
-            raise UserError(f"cameras=[{shown}]: {numbers[number]} and {camera} are one camera of {name}; list it once")
+            raise UserError(
+                f"cameras=[{shown}]: {numbers[number]} and {camera} are the same camera of {name}; list it once"
+            )
         numbers[number] = camera
 
 

@@ -14,7 +14,7 @@ from dm_env import TimeStep, specs
 
 from drqv2.envs.ids import LIBRARIES, env_id, split, unknown
 from drqv2.envs.images import image_keys
-from drqv2.envs.metaworld import plain_models
+from drqv2.envs.metaworld import CAMERAS, models_without_shadows
 from drqv2.envs.observed import Choice, VectorObservations
 from drqv2.envs.spaces import ObservationSpace, action_spec, is_discrete
 from drqv2.envs.vector import VectorEnv, VectorStep, require_finite
@@ -28,7 +28,7 @@ def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tu
     """Return a pool, its space of observations and its space of actions.
 
     Meta-World's observations have the goal, as in its multi-task benchmarks, unless the options hide it; its option
-    `shadows` is this project's, see `plain_models`.
+    `shadows` is this project's, see `models_without_shadows`.
 
     Raises:
         UserError: EnvPool is not installed, the name is unknown, or it does not take the options.
@@ -44,12 +44,11 @@ def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tu
     if name not in known:
         raise unknown(wanted, [each for each in map(env_id, known) if each.startswith(f"{library}:")])
     if library == "metaworld":
-        shadows, options = options.get("shadows", True), {"partially_observable": False, **options}
-        options.pop("shadows", None)
-        if not isinstance(shadows, bool):
-            raise UserError(f"+env.shadows={shadows}: must be true or false")
-        if not shadows:
-            options["base_path"] = plain_models(envpool.make_spec(name).config.base_path)
+        options = {"partially_observable": False, **options}
+        _check_pictures(options)
+        if not options.pop("shadows", True):
+            own = options.get("base_path") or envpool.make_spec(name).config.base_path
+            options["base_path"] = models_without_shadows(own)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's, that bounds are float64
         try:  # it takes seeds of 31 bits
@@ -58,6 +57,16 @@ def _open(name: str, num_envs: int, seed: int, options: Mapping[str, Any]) -> tu
         except (AssertionError, TypeError, ValueError, RuntimeError) as error:
             text = " ".join(str(error).split())[:200] or "options that it does not take"
             raise UserError(f"{wanted}: {text}") from error
+
+
+def _check_pictures(options: Mapping[str, Any]) -> None:
+    """Raise UserError if Meta-World's pictures cannot be drawn as the options say."""
+    shadows, camera = options.get("shadows", True), options.get("render_camera_id", -1)
+    if not isinstance(shadows, bool):
+        raise UserError(f"+env.shadows={shadows!r}: must be true or false")
+    if type(camera) is not int or not -1 <= camera < len(CAMERAS):
+        numbered = ", ".join(f"{i} ({name})" for i, name in enumerate(CAMERAS))
+        raise UserError(f"+env.render_camera_id={camera!r}: must be {numbered} or -1 (from behind the robot)")
 
 
 class _Actions:
@@ -241,7 +250,10 @@ class PoolEnvironment(dm_env.Environment):
             raise UserError(
                 f"EnvPool cannot render here: none of {', '.join(_OPENGL)} is installed; run apt-get install libegl1"
             )
-        frame: np.ndarray = self._pool.render()[0]
+        try:
+            frame: np.ndarray = self._pool.render()[0]
+        except (IndexError, TypeError, ValueError) as error:  # such as render_camera_id=99
+            raise UserError(f"EnvPool cannot render {self.label}: {error}; check the options +env.render_*") from error
         return frame
 
     def close(self) -> None:

@@ -34,7 +34,8 @@ def _spare_an_import() -> None:
     """Keep torch from importing torch._dynamo, which takes a second, when optimizers are made, saved and restored.
 
     It does so at the first call of these methods, only to keep torch.compile out of them, and then remembers with each
-    what to call. `step` still imports it: what is spared is the second of programs that take no step, such as eval.py.
+    what to call. `step` still imports it, so the second is saved where no step is taken: by PPO's update in C++ and by
+    eval.py of such runs.
     """
     for name in ("add_param_group", "state_dict", "load_state_dict", "zero_grad"):
         function = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)

@@ -12,7 +12,7 @@ import pytest
 import train
 from drqv2 import envs, utils
 from drqv2.config.regimes.multitask import TASK_GROUPS
-from drqv2.envs import ids, libraries
+from drqv2.envs import ids, libraries, metaworld
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from tests.short_run import rows
@@ -54,23 +54,60 @@ def test_the_state_has_the_goal_in_its_last_three_numbers() -> None:
 
 def test_pictures_without_shadows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = []
-    for options in ({}, {"shadows": True}, {"shadows": False}, {"shadows": False}):  # the last one finds the models
+    found, copies = [], []
+    for options in ({}, {"shadows": True}, {"shadows": False}, {"shadows": False}):
         env = make("metaworld:button-press-topdown-v3", **options, render_camera_id=2)
         found.append(([time_step.observation for time_step in played(env, 4)], env.render(84, 84).astype(int)))
         env.close()
+        copies.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.xml")})
     (usual, picture), (_, same), (states, plain), (_, again) = found
     assert np.array_equal(usual, states), "the same physics"
     assert np.array_equal(picture, same)
     assert np.array_equal(plain, again)
     assert 0 < np.abs(picture - plain).mean() < 10
-    assert [path.name.split("_")[0] for path in (tmp_path / "drqv2").iterdir()] == ["metaworld"]
-    with pytest.raises(UserError, match=r"\+env.shadows=no: must be true or false"):
-        make(shadows="no")
+    assert copies[:2] == [{}, {}]
+    assert copies[2] == copies[3], "the models are copied once"
+    texts = [path.read_text() for path in copies[2]]
+    assert sum(text.count("<quality ") for text in texts) == 2
+    assert sum(text.count('<quality shadowsize="0" offsamples="0"/>') for text in texts) == 2
+
+
+def test_models_without_shadows_are_those_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assets = tmp_path / "assets"
+    scene, mesh = (assets / "mujoco/metaworld" / name for name in ("scene/a.xml", "b.stl"))
+    scene.parent.mkdir(parents=True)
+    with pytest.raises(UserError, match="there are no models of Meta-World with shadows in "):
+        metaworld.models_without_shadows(str(assets))
+    scene.write_text('<visual><quality shadowsize ="4096"/></visual>')
+    mesh.write_bytes(b"1")
+    first = Path(metaworld.models_without_shadows(str(assets)))
+    mesh.write_bytes(b"2")
+    second = Path(metaworld.models_without_shadows(str(assets)))
+    assert [(place / "mujoco/metaworld/b.stl").read_bytes() for place in (first, second)] == [b"1", b"2"]
+    (second / "mujoco/metaworld/b.stl").unlink()
+    assert Path(metaworld.models_without_shadows(str(assets))) == second, "what was deleted is written again"
+    assert (second / "mujoco/metaworld/b.stl").read_bytes() == b"2"
+    assert sorted(path.name for path in (tmp_path / "cache/drqv2").iterdir()) == sorted([first.name, second.name])
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"no models can be written to .*\nSet XDG_CACHE_HOME"):
-        make(shadows=False)
+    with pytest.raises(UserError, match=r"models cannot be written: .*\nSet XDG_CACHE_HOME"):
+        metaworld.models_without_shadows(str(assets))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shadows": "no"}, r"\+env.shadows='no': must be true or false"),
+        ({"shadows": None}, r"\+env.shadows=None: must be true or false"),
+        ({"render_camera_id": 6}, r"\+env.render_camera_id=6: must be 0 \(topview\), .* or -1 \(from behind"),
+        ({"render_camera_id": "corner2"}, r"\+env.render_camera_id='corner2': must be 0"),
+        ({"render_camera_id": 1.5}, r"\+env.render_camera_id=1.5: must be 0"),
+    ],
+)
+def test_pictures_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make(**options)
 
 
 def test_the_goal_can_be_hidden() -> None:

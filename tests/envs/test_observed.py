@@ -362,7 +362,7 @@ def test_cameras_that_do_not_exist_or_see_nothing_are_refused() -> None:
         ([0, "side"], "pixels", "camera='side': must be -1"),
         ([0, 1], "state", "with obs_type=state nothing is seen"),
         ([0, 0], "pixels", "several different cameras"),
-        ([1, "fixed", 0], "pixels", "fixed and 0 are one camera of cartpole_balance; list it once"),
+        ([1, "fixed", 0], "pixels", "fixed and 0 are the same camera of cartpole_balance; list it once"),
     ]
     for cameras, obs_type, words in refused:
         with pytest.raises(UserError, match=words):
