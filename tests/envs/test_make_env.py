@@ -144,12 +144,3 @@ def test_rewards_are_not_drawn():
 def test_bad_camera_or_choice(key, value):
     with pytest.raises(UserError, match=f"{key}={value!r}: must be"):
         make("cartpole_balance", 3, 2, 1, **{key: value})
-
-
-@pytest.mark.slow
-def test_many_environments():
-    """Each has an OpenGL context, of which a driver holds few."""
-    for seed in range(60):
-        env = make("pendulum_swingup", 1, 1, seed, image_size=8)
-        env.reset()
-        env.close()
