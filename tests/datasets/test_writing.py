@@ -180,8 +180,8 @@ def test_the_columns_of_d4rl(tmp_path: Path) -> None:
     ("parts", "missing"),
     [
         ({"frame.pixels": (3, 24, 24), "observation.position": (8,)}, "velocity"),
-        ({"frame.pixels_0": (3, 24, 24), "frame.pixels_side": (3, 24, 24), "observation.velocity": (9,)}, "position"),
-        ({"frame.pixels_0": (3, 24, 24), "frame.pixels_side": (3, 24, 24)}, "position"),
+        ({"frame.pixels_0": (3, 24, 24), "frame.pixels_back": (3, 24, 24), "observation.velocity": (9,)}, "position"),
+        ({"frame.pixels_0": (3, 24, 24), "frame.pixels_back": (3, 24, 24)}, "position"),
     ],
     ids=["one camera", "two cameras", "images alone"],
 )
