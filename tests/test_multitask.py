@@ -322,6 +322,7 @@ def kept_weights(run_dir: Path) -> list[int]:
     return sorted(int(path.stem.removeprefix("weights_")) for path in run_dir.glob("weights_*.pt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last", "kept"), [(0, [0, 40, 80, 120]), (1, [0, 40, 80, 100, 120]), (-1, range(0, 121, 20))])
 def test_weights_of_the_last_evaluations_are_kept_beside_the_evenly_spaced(
     tmp_path: Path, last: int, kept: Sequence[int]
@@ -337,6 +338,7 @@ def test_weights_of_as_many_evaluations_are_kept_as_asked_for(tmp_path: Path, la
     assert kept == [0, *list(range(12, 121, 12))[-last:]]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_during_an_evaluation_keeps_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +360,7 @@ def test_a_run_that_is_stopped_during_an_evaluation_keeps_the_same_weights(
     assert kept_weights(tmp_path / "run") == [0, 100, 120]
 
 
+@pytest.mark.slow
 def test_a_longer_run_keeps_the_evenly_spaced_weights_of_the_shorter_one(tmp_path: Path) -> None:
     overrides = [RECORDER, "eval_every_frames=20", "snapshot_keep=3", "snapshot_keep_last=1"]
     resume(run_tasks(tmp_path / "run", *overrides), "num_train_frames=240")

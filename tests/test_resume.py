@@ -83,6 +83,7 @@ def test_a_run_interrupted_between_an_update_and_its_diagnostics_ends_in_the_sam
     assert_same(straight, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_made_longer_by_a_resume_is_the_same_run(
     straight: Path, started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_forced_resume_takes_other_settings(started: Path, tmp_path: Path) -> 
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["save_snapshot", "act"])
 def test_a_forced_setting_is_not_asked_for_again_after_a_kill(
     started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str

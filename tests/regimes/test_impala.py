@@ -196,6 +196,7 @@ def test_actors_on_a_ray_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[s
             ray.shutdown()
 
 
+@pytest.mark.slow
 def test_in_turn_the_same_seed_gives_the_same_bits(in_turn: Path, tmp_path: Path) -> None:
     assert_same(in_turn, run(tmp_path / "run", *IN_TURN))
     assert rows(in_turn, "eval") != rows(run(tmp_path / "other", *IN_TURN, "seed=2"), "eval")

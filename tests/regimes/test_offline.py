@@ -157,6 +157,7 @@ def write_hdf5(path: Path, episodes: list[Any]) -> None:
         file["step_type"] = np.concatenate([[0.0, *[1.0] * (n - 2), 2.0] for n in steps])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["public npz", "V-D4RL npz", "V-D4RL hdf5", "run directory"])
 def test_other_layouts_give_the_same_run(layout: str, data: Path, whole: Path, tmp_path: Path) -> None:
     folder = data if layout == "run directory" else tmp_path / "data"

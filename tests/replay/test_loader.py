@@ -319,6 +319,7 @@ def test_hundreds_of_episodes_hold_no_files_open(num_workers):
 # Continuing from a state
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     schedule=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), min_size=2, max_size=9),

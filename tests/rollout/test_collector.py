@@ -163,6 +163,7 @@ def act_with_memory(obs: torch.Tensor, state: Any, first: torch.Tensor) -> Any:
     return value[:, None], value + 1, value + 2, (h + 1, c + obs[:, 1:])
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000))
 def test_batches_in_any_order_equal_a_loop(seed: int) -> None:
     rng = np.random.default_rng(seed)

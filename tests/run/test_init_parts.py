@@ -32,6 +32,7 @@ SHORTEST = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["snapshot.pt", "weights_480.pt", "best.pt", "policy.safetensors"])
 def test_an_encoder_for_other_actions(
     file: str, straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -55,6 +56,7 @@ def test_an_encoder_for_other_actions(
     resume(run_dir, "num_train_frames=120")  # needs neither the file nor the parts
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_named(straight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*SHORTEST, f"init_from={straight}"]
     for more, said in (

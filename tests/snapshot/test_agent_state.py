@@ -122,6 +122,7 @@ NESTS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(old=NESTS, new=NESTS)
 def test_round_trip_of_nests_into_other_nests(old: Any, new: Any) -> None:

@@ -252,6 +252,7 @@ def test_exit_codes_before_there_is_a_run(number, code):
     assert process.returncode == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["eval.py --help", "report.py --help", "-m drqv2.snapshot WHOLE"])
 def test_tools_with_a_closed_pipe(words, tmp_path):
     for name in ("snapshot.pt", "snapshot_previous.pt", "weights_0.pt"):
