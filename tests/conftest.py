@@ -28,6 +28,11 @@ absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 envs.choose_backend()  # before a test imports dm_control; the processes it starts inherit the choice
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the tests first that wait for low-priority processes: otherwise all other workers would wait for them."""
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what is marked `gpu` where there is none."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():

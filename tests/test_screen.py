@@ -325,6 +325,7 @@ def starts(entry: Entry) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 def test_a_queue_that_is_killed_and_stopped_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wide = ["agent.hidden_dim=64"]
     arms = {"narrow": [], "broken": ["env._target_=tests.none.make"], "wide": wide, "also": wide}
