@@ -35,7 +35,7 @@ from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, gr
 from drqv2.nn.deterministic import of_parts
 from drqv2.nn.networks import TRUNK_GAINS, Actor, Critic, check_shapes, make_encoder
 from drqv2.nn.observations import Shapes, has_images, to_device
-from drqv2.nn.optimizers import minimise
+from drqv2.nn.optimizers import Adam, minimise
 from drqv2.parts import batched, each, names
 
 Metrics = dict[str, Tensor]
@@ -162,10 +162,10 @@ class DrQSACAgent(Agent):
         self.temperature = Temperature(init_temperature).to(self.device)
 
         options: dict[str, Any] = {"fused": True, "capturable": self.device.type == "cuda"}
-        self.encoder_opt = torch.optim.Adam(self.encoder.parameters(), lr=lr, **options)
-        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, **options)
-        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, **options)
-        self.temperature_opt = torch.optim.Adam(self.temperature.parameters(), lr=temperature_lr, **options)
+        self.encoder_opt = Adam(self.encoder.parameters(), lr=lr, **options)
+        self.actor_opt = Adam(self.actor.parameters(), lr=lr, **options)
+        self.critic_opt = Adam(self.critic.parameters(), lr=lr, **options)
+        self.temperature_opt = Adam(self.temperature.parameters(), lr=temperature_lr, **options)
         self.aug = RandomShiftsAug(pad=4)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
         self._graphed: GraphedUpdate | None = None

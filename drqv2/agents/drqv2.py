@@ -40,6 +40,7 @@ from drqv2.nn.networks import (
     make_encoder,
 )
 from drqv2.nn.observations import Observation, PartsEncoder, Shapes, has_images, to_device
+from drqv2.nn.optimizers import Adam
 from drqv2.parts import batched, each, names
 
 Metrics = dict[str, Tensor]
@@ -141,7 +142,7 @@ class DrQV2Agent(Agent):
         return Actor(*sizes), Critic(*sizes, critic_layer_norm), Critic(*sizes, critic_layer_norm)
 
     def _make_optimizers(self, lr: float) -> None:
-        adam = partial(torch.optim.Adam, lr=lr, fused=True, capturable=torch.device(self.device).type == "cuda")
+        adam = partial(Adam, lr=lr, fused=True, capturable=torch.device(self.device).type == "cuda")
         self.encoder_opt = adam(self.encoder.parameters())
         self.actor_opt = adam(self.actor.parameters())
         self.critic_opt = adam(self.critic.parameters())

@@ -15,6 +15,7 @@ from drqv2.config.keys import fixed, key
 from drqv2.config.kinds import POSITIVE, Bool, Choice, Float, Int
 from drqv2.nn.deterministic import most_probable_action
 from drqv2.nn.observations import Shapes
+from drqv2.nn.optimizers import RMSprop
 from drqv2.nn.policies import Policy, State
 from drqv2.nn.returns import vtrace
 from drqv2.parts import batched, each
@@ -103,9 +104,7 @@ class ImpalaAgent(Agent):
         self.device, self.training = device, True
         policy = Policy(obs_shape, action_spec, encoder, hidden_dim, lstm, normalize_observations, precision)
         self.policy = policy.to(device)
-        self.optimizer = torch.optim.RMSprop(
-            self.policy.parameters(), lr=lr, alpha=rms_alpha, eps=rms_eps, momentum=rms_momentum
-        )
+        self.optimizer = RMSprop(self.policy.parameters(), lr=lr, alpha=rms_alpha, eps=rms_eps, momentum=rms_momentum)
         self.lr, self.total_steps, self.discount = lr, total_steps, discount
         self.reward_scale, self.reward_clipping = reward_scale, reward_clipping
         self.rho_clip, self.pg_rho_clip = rho_clip, pg_rho_clip

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
-import inspect
 import math
 import warnings
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from drqv2.agents.ppo import PPOAgent
-from drqv2.nn import extension
+from drqv2.nn import extension, optimizers
 from drqv2.nn.policies import Policy, State
 
 SOURCES = Path(__file__).parents[1] / "nn" / "mlp.cpp", Path(__file__).with_suffix(".cpp")
@@ -45,8 +44,6 @@ def fast(agent: Any) -> Any:
     if type(agent) is not PPOAgent or not suits(agent):
         return agent
     trials = MlpPPOAgent.of(copy.deepcopy(agent)), copy.deepcopy(agent)
-    (adam,) = trials[1].optimizers  # without its wrappers: they import torch._dynamo, which takes a second
-    adam.step = functools.partial(torch.no_grad()(inspect.unwrap(torch.optim.Adam.step)), adam)  # type: ignore[method-assign]
     if _agree(trials):
         return MlpPPOAgent.of(agent)
     warnings.warn("ppo_mlp.cpp differs from ppo.py or policies.py, so it is not used: slower", stacklevel=2)
@@ -59,7 +56,7 @@ def suits(agent: PPOAgent) -> bool:
     small = policy.hidden_dim <= MOST_UNITS and agent.minibatch_size <= MOST_STEPS and policy.hidden_dim % _LANES == 0
     plain = policy.obs_ndim == 1 and policy.lstm is None and policy.critic.weight.device.type == "cpu"
     known = [type(part) for part in policy.encoder.children()] == [nn.Linear, nn.Tanh] * 2
-    adam = [type(optimizer) for optimizer in agent.optimizers] == [torch.optim.Adam]
+    adam = [type(optimizer) for optimizer in agent.optimizers] == [optimizers.Adam]
     supported = small and plain and known and adam and agent.advantage != "minibatch"
     return supported and extension.load("ppo_mlp", SOURCES, "-DREAL=float") is not None
 

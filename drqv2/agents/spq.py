@@ -42,7 +42,7 @@ from drqv2.nn.deterministic import MeanAction, of_parts
 from drqv2.nn.networks import Actor, Critic, check_shapes
 from drqv2.nn.noise import HeldNoise
 from drqv2.nn.observations import PartsEncoder, Shapes, has_images, to_device
-from drqv2.nn.optimizers import minimise
+from drqv2.nn.optimizers import Adam, AdamW, minimise
 from drqv2.nn.returns import segment_returns
 from drqv2.parts import batched, each, names
 
@@ -176,9 +176,9 @@ class SPQAgent(Agent):
 
         modelled = [*self.encoder.parameters(), *self.model.parameters()]
         on_gpu = self.device.type == "cuda"
-        self.model_opt = torch.optim.AdamW(modelled, lr=model_lr, fused=True, capturable=on_gpu)
-        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=lr, fused=True, capturable=on_gpu)
-        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=lr, fused=True, capturable=on_gpu)
+        self.model_opt = AdamW(modelled, lr=model_lr, fused=True, capturable=on_gpu)
+        self.actor_opt = Adam(self.actor.parameters(), lr=lr, fused=True, capturable=on_gpu)
+        self.critic_opt = Adam(self.critic.parameters(), lr=lr, fused=True, capturable=on_gpu)
         self.aug = RandomShiftsAug(pad)
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)

@@ -69,9 +69,9 @@ def pixel_convolutions(obs_shape: Sequence[int], name: str, frames: int, key: st
     check_name(name, key)
     check_side(obs_shape, PIXEL_LAYERS[name], f"{key}={name}")
     first, *others = PIXEL_LAYERS[name]
-    layers: list[nn.Module] = [PixelConv2d(obs_shape[0], 32, *first, centre=0.5, frames=frames), nn.ReLU()]
+    layers: list[nn.Module] = [PixelConv2d(obs_shape[0], 32, *first, centre=0.5, frames=frames), nn.ReLU(inplace=True)]
     for kernel, stride in others:
-        layers += [nn.Conv2d(32, 32, kernel, stride), nn.ReLU()]
+        layers += [nn.Conv2d(32, 32, kernel, stride), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)
 
 

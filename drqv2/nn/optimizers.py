@@ -1,11 +1,30 @@
-"""Optimizers of on-policy agents; one optimizer step."""
+"""torch's optimizers without an import that takes a second; those of PPO; one optimizer step."""
 
 from __future__ import annotations
+
+import inspect
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from drqv2.errors import UserError
+
+_Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
+
+
+def _without_dynamo(kind: type[_Optimizer]) -> type[_Optimizer]:
+    """Return a class of optimizers like `kind`, whose steps do not import torch._dynamo, which takes a second.
+
+    Its methods are those within torch's wrappers, which only keep torch.compile out of optimizers.
+    """
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in _METHODS}
+    return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
+
+
+_METHODS = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
+Adam, AdamW = _without_dynamo(torch.optim.Adam), _without_dynamo(torch.optim.AdamW)
+Muon, RMSprop = _without_dynamo(torch.optim.Muon), _without_dynamo(torch.optim.RMSprop)
 
 
 def make_optimizers(
@@ -21,26 +40,12 @@ def make_optimizers(
     parameters = list(policy.parameters())
     matrices = [p for p in parameters if p.ndim == 2] if name == "muon" else []
     others = [p for p in parameters if name != "muon" or p.ndim != 2]
-    _spare_an_import()
     made: list[torch.optim.Optimizer] = []
     if matrices:
-        made.append(torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.0))
+        made.append(Muon(matrices, lr=lr, momentum=0.95, weight_decay=0.0))
     if others:
-        made.append(torch.optim.Adam(others, lr=lr if adam_lr is None else adam_lr, betas=betas, eps=eps, fused=True))
+        made.append(Adam(others, lr=lr if adam_lr is None else adam_lr, betas=betas, eps=eps, fused=True))
     return made
-
-
-def _spare_an_import() -> None:
-    """Keep torch from importing torch._dynamo, which takes a second, when optimizers are made, saved and restored.
-
-    It does so at the first call of these methods, only to keep torch.compile out of them, and then remembers with each
-    what to call. `step` still imports it, so the second is saved where no step is taken: by PPO's update in C++ and by
-    eval.py of such runs.
-    """
-    for name in ("add_param_group", "state_dict", "load_state_dict", "zero_grad"):
-        function = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
-        if function is not None and not hasattr(function, "__dynamo_disable"):
-            function.__dynamo_disable = function
 
 
 def minimise(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

@@ -15,7 +15,7 @@ import train
 from drqv2.launch.command_line import launch
 from tests.faults.harness import SHORT, differences
 
-LONGER = "num_train_frames=1080"
+LONGER = "num_train_frames=600"
 KINDS = (
     "snapshot.pt snapshot_previous.pt weights_*.pt buffer/*.safetensors train.csv eval.csv metrics.jsonl starts.jsonl "
     "config.yaml lock tb/* eval_video/*.mp4"

@@ -23,9 +23,9 @@ from tests.short_run import IMPALA, IN_TURN, OFFLINE, PARTS, PPO, is_time, store
 from tests.task_run import ALL, TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
-# Episodes of 60 frames; 100 of 480 transitions stay in the replay.
+# Episodes of 60 frames; 100 of 240 transitions stay in the replay.
 SHORT = (
-    "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=960 "
+    "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=480 "
     "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
     "snapshot_every_seconds=0.1 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
     "overlap=false precision=fp32"
@@ -42,10 +42,10 @@ _DRQV2 = {
     "parts": "obs_type=pixels+state cameras=[0,1] overlap=true replay_buffer_num_workers=1".split(),
     "all together": "num_envs=3 num_eval_envs=2 num_eval_episodes=3 replay_buffer_num_workers=3 precision=bf16".split(),
 }
-# Episodes of 10, 4 and 7 steps; 400 of 1800 transitions stay in the replay.
+# Episodes of 10, 4 and 7 steps; 400 of 1080 transitions stay in the replay.
 MULTITASK = [*TASKS, ALL]
 MULTITASK += (
-    "num_train_frames=600 eval_every_frames=120 snapshot_every_seconds=0.1 envs_per_task=2 num_eval_envs=2 "
+    "num_train_frames=360 eval_every_frames=120 snapshot_every_seconds=0.1 envs_per_task=2 num_eval_envs=2 "
     "overlap=true replay_buffer_num_workers=1 seed_updates=5 agent.value=hl_gauss agent.normalize_rewards=true "
     "save_video=true use_tb=true render_size=32 snapshot_keep_last=2 agent.critic=residual agent.critic_dim=8 "
     "agent.critic_heads=task agent.update_every_steps=1 updates_per_step=0.5 task_sampling=proportional"
