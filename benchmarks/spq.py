@@ -45,13 +45,13 @@ ACTIONS = (6,)
 def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
     """Return a row for each side, and on a CPU one for each part of SPQ's update; `within` as in `alternate`."""
     gpu, seconds = torch.cuda.is_available(), 0.0 if quick else 40.0
-    sides = dict(SIDES)
+    sides = _sides(quick)
     bf16 = machine.processor()[1]
     if gpu:
         sides |= {"spq": ["preset=spq"], "spq, single kernels": ["preset=spq", "compile=false"]}
     elif bf16 != "emulated":  # the precision that precision=auto does not choose
         other = "fp32" if bf16 == "fast" else "bf16"
-        sides |= {f"{name}, {other}": [*SIDES[name], f"precision={other}"] for name in ("spq_cpu", "cpu")}
+        sides |= {f"{name}, {other}": [*sides[name], f"precision={other}"] for name in ("spq_cpu", "cpu")}
     measured = {name: partial(updates, overrides, quick) for name, overrides in sides.items()}
     found = alternate(measured, seconds, within=within)
     rows: list[Row] = []
@@ -63,11 +63,17 @@ def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
     return rows if gpu else rows + parts(quick) + whole_runs(quick)
 
 
+def _sides(quick: bool) -> dict[str, list[str]]:
+    """Return `SIDES`; if `quick`, without the paper's, and with a model that needs no updates before others."""
+    small = {"spq_cpu": [*SIDES["spq_cpu"], "agent.model_warmup=1"], "cpu": SIDES["cpu"]}
+    return small if quick else dict(SIDES)
+
+
 def whole_runs(quick: bool) -> list[Row]:
     """Return a row for each side: an agent step of its loop, which is two frames, once updates have begun."""
     small = ("env._target_=benchmarks.baseline.pixels.short_cartpole", "image_size=84", "num_seed_frames=240")
     sides: dict[str, Side] = {}
-    for name, overrides in SIDES.items():
+    for name, overrides in _sides(quick).items():
         real = ("task=cheetah_run", "num_seed_frames=1000")
         run = [*overrides, "action_repeat=2", *((*small, "batch_size=8") if quick else real)]
         sides[name] = partial(run_fps, run, 2)
@@ -120,7 +126,7 @@ def updates(overrides: list[str], quick: bool) -> Iterator[float]:
 
 def parts(quick: bool) -> list[Row]:
     """Return the time of each part of SPQ's update, and of choosing an action; a part does not count what it calls."""
-    agent, batch = prepared(SIDES["spq_cpu"], quick)
+    agent, batch = prepared(_sides(quick)["spq_cpu"], quick)
     agent.update(repeat(batch), 0)
     spent: dict[str, list[float]] = defaultdict(list)
     stack: list[float] = []  # time of the parts within each that is running

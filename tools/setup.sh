@@ -61,6 +61,7 @@ if [ -n "$missing" ]; then
 fi
 
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || { say "creating $venv"; "$python" -m venv --clear "$venv"; }
+export PIP_NO_COMPILE=1 # all cores compile, below
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 
 say "installing the locked packages (the first time: some minutes, and 2 GB on disk, 6 GB with a GPU)"
@@ -68,6 +69,7 @@ pip install "pip==$(locked pip)"
 install_torch
 pip install --no-deps -r "$lock"
 pip install --no-deps --no-build-isolation -e .
+"$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" || true # some packages have templates that are no Python
 
 say "checking off-screen rendering"
 "$venv/bin/python" - <<'CHECK'
