@@ -29,7 +29,7 @@ AHEAD = 16  # batches that a loader may prefetch while the others are measured
 
 
 def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
-    """Return a row for each loader and number of background workers; with a GPU, fewer of these and replay on the GPU.
+    """Return a row for each loader and number of background workers; if quick, fewer; with a GPU, also replay on it.
 
     `within` as in `alternate`.
     """
@@ -38,10 +38,13 @@ def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
         storage = fill(Path(folder), episodes, length=50 if quick else 500)
         stack_episodes(storage)
         gpu = torch.cuda.is_available()
+        workers: dict[str, tuple[int, ...]] = {"baseline": (1, 2), "ours": (0, 1, 2), "segments": () if gpu else (0, 1)}
+        if gpu or quick:
+            workers = {side: numbers and (1,) for side, numbers in workers.items()}
         loaders: dict[str, Side] = {
-            **{f"baseline/{n}": partial(plain_batches, Path(folder), n, block) for n in ((1,) if gpu else (1, 2))},
-            **{f"ours/{n}": partial(batches, Path(folder), n, block) for n in ((1,) if gpu else (0, 1, 2))},
-            **{f"segments/{n}": partial(batches, Path(folder), n, block, segment=3) for n in (() if gpu else (0, 1))},
+            **{f"baseline/{n}": partial(plain_batches, Path(folder), n, block) for n in workers["baseline"]},
+            **{f"ours/{n}": partial(batches, Path(folder), n, block) for n in workers["ours"]},
+            **{f"segments/{n}": partial(batches, Path(folder), n, block, segment=3) for n in workers["segments"]},
         }
         if gpu:
             loaders["on the GPU/0"] = partial(batches, Path(folder), 0, block, "cuda")
