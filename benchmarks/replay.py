@@ -53,8 +53,8 @@ def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
     limit = statistics.median(times["copy"])
     rows = []
     for name in loaders:
-        side, workers = name.split("/")
-        row = {"side": side, "workers": int(workers), "batch_size": BATCH}
+        side, number = name.split("/")
+        row = {"side": side, "workers": int(number), "batch_size": BATCH}
         row |= compare(times["baseline/1"], times[name])
         rows.append({**row, "limit_ms": limit, "times_limit": row["ms"] / limit})
     return rows
