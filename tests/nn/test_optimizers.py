@@ -21,7 +21,7 @@ KINDS: list[Any] = [
 ]
 
 
-def learnt(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -> tuple[list[torch.Tensor], dict[str, Any]]:
+def learnt(kind: Any, options: dict[str, Any]) -> tuple[list[torch.Tensor], dict[str, Any]]:
     """Weights after six steps, the last three by an optimizer that was restored, and its state."""
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(5, 4, bias=False), nn.Tanh(), nn.Linear(4, 3, bias=False)), torch.randn(8, 5)
