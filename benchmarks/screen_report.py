@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import figures
+from benchmarks import figures, screen_means
 from benchmarks.paired import Difference, Pair, area, difference
 from benchmarks.screen_plan import STATES, Entry, Found, Plan, elsewhere
 from drqv2.config.formatting import counted, show
@@ -85,6 +85,8 @@ def page(plan: Plan, found: Mapping[Entry, Found]) -> str:
     references = plan.references()
     for task in plan.tasks:
         parts += _task(plan, runs, task, references.get(task, ()))
+    for part in (*screen_means.over_tasks(plan, runs), *screen_means.reached(plan, runs)):
+        parts.append(part if isinstance(part, str) else _markdown(*part))
     parts += [*_differences(plan, runs), *_notes(plan, found)]
     return "\n\n".join(parts) + "\n"
 

@@ -14,14 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 import train
-from benchmarks import screen, screen_plan, screen_report
+from benchmarks import screen, screen_means, screen_plan, screen_report
 from benchmarks.screen_plan import OUTPUT, ROOT, Entry, Plan
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
+from drqv2.report.published import Reference
 from drqv2.system import files
 from tests.markdown import tables
 from tests.patience import PATIENCE
@@ -191,7 +193,7 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
     screen_report.write(plan, screen_plan.look(plan), out)
     text = (out / "report.md").read_text()
     assert "\n8 runs of 4,000 frames: 6 finished, 1 interrupted, 1 failed. Not started: 1 of the plan's 9. " in text
-    arms, unfinished, task, differences = tables(text)
+    arms, unfinished, task, means, reached, differences = tables(text)
     assert arms[1][0] == ["a", "none"]
     assert [row[0] for row in unfinished[1]] == ["c/cartpole_balance/seed_1", "c/cartpole_balance/seed_2"]
     assert unfinished[1][0][1:] == ["2,000", "interrupted"]
@@ -201,6 +203,12 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
     assert task[1][0][1:3] == ["200.0 (200.0, 200.0, 200.0)"] * 2
     assert task[1][0][3:] == ["133.3 (100.0\\*, 150.0, 150.0)", "100.0"]
     assert task[1][2][1:4] == ["204.0 (204.0, -, -)", "-", "104.0 (104.0\\*, -, -)"]
+    assert means[1] == [
+        ["a", "200 (200 to 200)", "200 (200 to 200)"],
+        ["b", *["220 (210 to 230)"] * 2],
+        ["c", "204", "-"],
+    ]
+    assert reached[1][0] == ["cartpole_balance", "a", "-", "-"]
     found = {(row[0], row[2]): row[3:] for row in differences[1]}
     assert found["b", "area"] == ["3", "+20.0", "+10.0 to +30.0", "above 0", "1.00 [1.00, 1.00]"]
     assert found["b", "return at 4,000"] == found["b", "area"]
@@ -248,8 +256,9 @@ def test_runs_made_elsewhere_are_not_repeated(plan: Plan, tmp_path: Path, capsys
 def test_one_arm_is_reported_without_differences(plan: Plan) -> None:
     alone = replace(plan, arms={"b": plan.arms["b"]})
     page = screen_report.page(alone, screen_plan.look(alone))
-    (arms, task) = tables(page)
-    assert [row[0] for row in arms[1] + task[1]] == ["b", "b"]
+    arms, task, means, reached = tables(page)
+    assert [row[0] for row in arms[1] + task[1] + means[1]] == ["b", "b", "b"]
+    assert len(reached[1]) == 1
     assert "Differences" not in page
 
 
@@ -267,8 +276,46 @@ def test_tasks_without_a_pair_are_not_called_all(plan: Plan) -> None:
 def test_references_are_drawn_and_listed(plan: Plan) -> None:
     other = replace(plan, tasks=["cartpole_balance", "acrobot_swingup"], reference=["drqv2"])
     page = screen_report.page(other, screen_plan.look(plan))
-    assert any(row[0] == "DrQ-v2, published (facebookresearch/drqv2, 10 seeds)" for row in tables(page)[-2][1])
+    assert any(row[0] == "DrQ-v2, published (facebookresearch/drqv2, 10 seeds)" for row in tables(page)[-4][1])
+    means = {row[0]: row[1:] for row in tables(page)[-3][1]}
+    assert means["a"] == ["-", "-"]  # of one task alone
+    assert means["DrQ-v2, published"] == ["-", "-"]  # at 2,000 and 4,000 frames there is nothing yet
     assert screen_report.plot(other, screen_plan.look(plan)).startswith(b"\x89PNG")
+
+
+def reference(task: str, mean: list[float]) -> Reference:
+    frames = np.array([10_000.0, 20_000.0, 30_000.0])
+    values = {"frame": frames, "mean": np.array(mean), "std": np.full(3, 12.0), "n_seeds": np.full(3, 9.0)}
+    return Reference("mrq", "", values, 0)
+
+
+def test_means_of_published_methods_have_the_intervals_of_their_seeds() -> None:
+    curves = [reference("a", [100.0, 200.0, 300.0]), reference("b", [0.0, 0.0, 0.0])]
+    value, low, high = screen_means.of_published(curves, 15_000)
+    assert value == 75
+    error = 1.96 * np.sqrt(2 * 12**2 / 9) / 2  # of the mean of two independent means
+    assert (low, high) == pytest.approx((75 - error, 75 + error))
+    assert np.isnan(screen_means.of_published(curves, 31_000).value)
+
+
+def test_what_does_not_touch_is_said_and_frames_of_returns_are_listed(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curve = {"frame": np.array([0.0, 2000.0, 4000.0]), "mean": np.array([0.0, 205.0, 600.0])}
+    curve |= {"std": np.full(3, 3.0), "n_seeds": np.full(3, 9.0)}
+    references = {"cartpole_balance": [Reference("mrq", "", curve, 0)]}
+    monkeypatch.setattr(Plan, "references", lambda _: references)
+    monkeypatch.setattr(screen_means, "REACHED", (205, 300))
+    page = screen_report.page(plan, screen_plan.look(plan))
+    assert "- a at 2,000 frames: below MR.Q, published\n- a at 4,000 frames: below MR.Q" in page
+    assert "- b at 2,000 frames: above MR.Q, published\n" in page
+    assert "- c" not in page.split("do not touch")[1].split("##")[0]  # one seed has no interval
+    assert {row[1]: row[2:] for row in tables(page)[-2][1]} == {
+        "a": ["-", "-"],
+        "b": ["2,000 (2,000; 2,000; 2,000)", "-"],
+        "c": ["", ""],  # what has not ended may reach them yet
+        "MR.Q, published": ["2,000", "4,000"],
+    }
 
 
 def test_status_and_the_time_left(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,8 +78,8 @@ def read_references(path: Path, wanted: Sequence[str], faults: list[str]) -> dic
     """Return curves of other methods by task, each task's ordered by method.
 
     Args:
-        path: CSV file with the columns method, task, frames, seeds, mean, min and max. A comment at its head names the
-            sources, as in `# ... Sources: METHOD SOURCE; METHOD SOURCE. ...`.
+        path: CSV file with the columns method, task, frames, seeds, mean, min and max, perhaps std (NaN without it).
+            A comment at its head names the sources, as in `# ... Sources: METHOD SOURCE; METHOD SOURCE. ...`.
         wanted: methods of which there must be curves.
         faults: receives a line about skipped rows.
 
@@ -90,12 +90,13 @@ def read_references(path: Path, wanted: Sequence[str], faults: list[str]) -> dic
     found: dict[tuple[str, str], list[list[float]]] = {}
     for row, values in read_table(path, names, faults):
         if row.get("task") and row.get("method"):
-            found.setdefault((_ALIASES.get(row["task"], row["task"]), row["method"]), []).append(values)
+            std = float(row.get("std") or "nan")
+            found.setdefault((_ALIASES.get(row["task"], row["task"]), row["method"]), []).append([*values, std])
     methods = sorted({method for _, method in found})
     if missing := [method for method in wanted if method not in methods]:
         raise UserError(f"reference={missing[0]}: there is no such method; there are {', '.join(methods) or 'none'}")
     sources = _sources(path)
-    columns = ("frame", "mean", "min", "max", "n_seeds")
+    columns = ("frame", "mean", "min", "max", "n_seeds", "std")
     tasks: dict[str, list[Reference]] = {}
     for (task, method), rows in sorted(found.items()):
         curve = dict(zip(columns, np.array(sorted(rows)).T, strict=True))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
@@ -439,6 +441,36 @@ def test_the_arm_whose_encoder_learns_from_the_critic(monkeypatch: pytest.Monkey
     ]
     assert 0.5e-4 < float(max(apart)) < 1.5e-4  # the first step of Adam is that of its learning rate
     torch.testing.assert_close(own.model.state_dict(), plain.model.state_dict())
+
+
+def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks/plans/agents"))
+    from spq_without import PARTS, Without
+
+    offered: dict[str, Any] = {"precision": "fp32", "seed": 1, "num_envs": 2, "frame_stack": 2}
+    sizes: dict[str, Any] = {"hidden_dim": D, "feature_dim": 7, "embed_dim": 4, "convolutions": "patch", "horizon": H}
+    agents = {}
+    for part in ("", *PARTS):
+        torch.manual_seed(0)
+        kind: Any = partial(Without, part=part) if part else SPQAgent
+        agents[part] = kind(IMAGE, (A,), "cpu", **sizes, **offered)
+    obs, *others = batch(IMAGE)
+    seen = (obs.to(torch.uint8), *(x.float() for x in others))
+    metrics = {part: agent.update_model(*seen)[0] for part, agent in agents.items()}
+    assert {part: bool(agent.encoder.mean.any()) for part, agent in agents.items()} == {
+        part: part != "centring" for part in agents
+    }
+    assert {part: agent.encoder.body[0].frames for part, agent in agents.items()} == {
+        part: 1 if part == "differences" else 2 for part in agents
+    }
+    zero = math.log(agents[""].bins.numel())  # the loss of a reward's logits that are all zero
+    for part in agents:
+        starts_at_zero = metrics[part]["reward_loss"].item() == pytest.approx(
+            zero * others[3].sum().item() / len(obs), rel=1e-4
+        )
+        assert starts_at_zero == (part != "zero_start"), part
+    with pytest.raises(UserError, match=r"agent\.part=wings must be one of centring"):
+        Without(IMAGE, (A,), "cpu", part="wings", **sizes, **offered)
 
 
 def float_batch(obs_shape: Shapes) -> list[Any]:

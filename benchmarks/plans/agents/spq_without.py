@@ -1,0 +1,62 @@
+"""Arms of successor_parts.yaml: SPQ without one of the parts that no key turns off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from drqv2.agents.spq import LatentEncoder, SPQAgent
+from drqv2.errors import UserError
+
+PARTS = ("centring", "differences", "zero_start")
+
+
+class Uncentred(LatentEncoder):
+    """Latents z = ELU(LN(h)) of a linear h, whose mean stays in it."""
+
+    def forward(self, obs: Any, track: bool = False) -> Tensor:
+        """Return latents [B, D] of observations [B, ...]; the mean stays zero."""
+        return super().forward(obs)
+
+
+class Without(SPQAgent):
+    """SPQ without one of its parts.
+
+    Args:
+        obs_shape, action_shape, device: as kwargs, those of SPQAgent.
+        precision, seed, num_envs, frame_stack: the same; a run passes them to agents that name them.
+        part: what it lacks, one of PARTS: the running mean of latents, the weights of the first layer for differences
+            of frames (they are those of each frame), or the zeros in the model's last layer at the start.
+        kwargs: the others.
+
+    Raises:
+        UserError: there is no such part.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        action_shape: Sequence[int],
+        device: str,
+        precision: str,
+        seed: int,
+        num_envs: int,
+        frame_stack: int,
+        part: str = "",
+        **kwargs: Any,
+    ) -> None:
+        own: dict[str, Any] = {"precision": precision, "seed": seed, "num_envs": num_envs, "frame_stack": frame_stack}
+        super().__init__(obs_shape, action_shape, device, **own, **kwargs)
+        if part not in PARTS:
+            raise UserError(f"agent.part={part} must be one of {', '.join(PARTS)}")
+        encoder: Any
+        for encoder in (self.encoder, self.encoder_target):
+            if part == "centring":
+                encoder.__class__ = Uncentred
+            elif part == "differences":
+                encoder.body[0].frames = 1
+        if part == "zero_start":
+            last: Any = self.model.net[-1]
+            last.reset_parameters()
