@@ -75,7 +75,7 @@ def options(description: str | None) -> argparse.Namespace:
     """Read --json and --quick from the command line."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--quick", action="store_true", help="smoke test: few repetitions, small sizes")
+    parser.add_argument("--quick", action="store_true", help="smoke test: few repetitions and sides, small sizes")
     return parser.parse_args()
 
 

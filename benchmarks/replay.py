@@ -29,9 +29,9 @@ AHEAD = 16  # batches that a loader may prefetch while the others are measured
 
 
 def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
-    """Return a row for each loader and number of background workers; if quick, fewer; with a GPU, also replay on it.
+    """Return a row for each loader and number of background workers.
 
-    `within` as in `alternate`.
+    If quick or with a GPU, there are fewer of them; with a GPU, also replay on it. `within` as in `alternate`.
     """
     seconds, episodes, block = (0.0, 2, 2) if quick else (60.0, 10, 16)
     with tempfile.TemporaryDirectory() as folder:

@@ -8,13 +8,13 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import figures, screen_means
+from benchmarks import figures, screen_summary
 from benchmarks.paired import Difference, Pair, area, difference
 from benchmarks.screen_plan import STATES, Entry, Found, Plan, elsewhere
 from drqv2.config.formatting import counted, show
@@ -85,7 +85,8 @@ def page(plan: Plan, found: Mapping[Entry, Found]) -> str:
     references = plan.references()
     for task in plan.tasks:
         parts += _task(plan, runs, task, references.get(task, ()))
-    for part in (*screen_means.over_tasks(plan, runs), *screen_means.reached(plan, runs)):
+    sections = (screen_summary.over_tasks, screen_summary.until)
+    for part in chain.from_iterable(section(plan, runs, references) for section in sections):
         parts.append(part if isinstance(part, str) else _markdown(*part))
     parts += [*_differences(plan, runs), *_notes(plan, found)]
     return "\n\n".join(parts) + "\n"

@@ -2,7 +2,8 @@
 
 The agents of preset=spq_cpu, preset=cpu (with the paper's action repeat) and the paper's settings measure alternately:
 first updates with random batches of 84x84 pixels and six actions, of the first two in the slower precision, too, then
-runs of cheetah_run with their environment. On a GPU: updates only, and preset=spq with and without its graph.
+runs of cheetah_run with their environment. On a GPU: updates only, and preset=spq with and without its graph. With
+--quick not the paper's.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def measure(quick: bool = False, within: float = math.inf) -> list[Row]:
 
 
 def _sides(quick: bool) -> dict[str, list[str]]:
-    """Return `SIDES`; if `quick`, without the paper's, and with a model that needs no updates before others."""
+    """Return `SIDES`; if `quick`, without the paper's, and with one update of the model before others."""
     small = {"spq_cpu": [*SIDES["spq_cpu"], "agent.model_warmup=1"], "cpu": SIDES["cpu"]}
     return small if quick else dict(SIDES)
 

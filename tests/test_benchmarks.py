@@ -25,6 +25,7 @@ from benchmarks.alternation import alternate
 from benchmarks.baseline import learner as plain
 from benchmarks.baseline.loader import EpisodeStream, plain_loader
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.launch.compose import compose
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.system.machine import processor
 from drqv2.utils import TruncatedNormal
@@ -324,6 +325,8 @@ def test_a_table_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_spq_is_measured_beside_drqv2_and_in_parts() -> None:
     rows = spq.measure(quick=True)
     measured = ["spq_cpu", "cpu"]
+    for overrides in spq.SIDES.values():  # also of the side that takes too long for a test
+        compose(*overrides, "task=cheetah_run")
     whole = [f"{name}, whole run" for name in measured]
     other = {"fast": "fp32", "slow": "bf16"}.get(processor()[1])  # that precision=auto does not choose
     others = [f"{name}, {other}" for name in ("spq_cpu", "cpu") if other]

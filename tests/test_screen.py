@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 import train
-from benchmarks import screen, screen_means, screen_plan, screen_report
+from benchmarks import screen, screen_plan, screen_report, screen_summary
 from benchmarks.screen_plan import OUTPUT, ROOT, Entry, Plan
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
@@ -206,9 +206,9 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
     assert means[1] == [
         ["a", "200 (200 to 200)", "200 (200 to 200)"],
         ["b", *["220 (210 to 230)"] * 2],
-        ["c", "204", "-"],
+        ["c", "204 (1 seed)", "-"],
     ]
-    assert reached[1][0] == ["cartpole_balance", "a", "-", "-"]
+    assert reached[1][0] == ["cartpole_balance", "a", "-", "-", "-", "-"]
     found = {(row[0], row[2]): row[3:] for row in differences[1]}
     assert found["b", "area"] == ["3", "+20.0", "+10.0 to +30.0", "above 0", "1.00 [1.00, 1.00]"]
     assert found["b", "return at 4,000"] == found["b", "area"]
@@ -291,30 +291,34 @@ def reference(task: str, mean: list[float]) -> Reference:
 
 def test_means_of_published_methods_have_the_intervals_of_their_seeds() -> None:
     curves = [reference("a", [100.0, 200.0, 300.0]), reference("b", [0.0, 0.0, 0.0])]
-    value, low, high = screen_means.of_published(curves, 15_000)
+    value, low, high, _ = screen_summary.of_published(curves, 15_000)
     assert value == 75
-    error = 1.96 * np.sqrt(2 * 12**2 / 9) / 2  # of the mean of two independent means
-    assert (low, high) == pytest.approx((75 - error, 75 + error))
-    assert np.isnan(screen_means.of_published(curves, 31_000).value)
+    sample_variance = 12**2 * 9 / 8  # the files have the deviation of the seeds themselves
+    error = 2.120 * np.sqrt(2 * sample_variance / 9) / 2  # t of 16 degrees of freedom; of a mean of independent means
+    assert (low, high) == pytest.approx((75 - error, 75 + error), rel=1e-4)
+    assert np.isnan(screen_summary.of_published(curves, 31_000).value)
+    few = [one._replace(curve=one.curve | {"n_seeds": np.full(3, 2.0)}) for one in curves]
+    assert str(screen_summary.of_published(few, 20_000)) == "100 (2 seeds)"
+    unknown = [one._replace(curve=one.curve | {"std": np.full(3, np.nan)}) for one in curves]
+    assert str(screen_summary.of_published(unknown, 20_000)) == "100 (9 seeds)"
 
 
-def test_what_does_not_touch_is_said_and_frames_of_returns_are_listed(
+def test_intervals_that_do_not_overlap_are_named_and_frames_of_returns_are_listed(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     curve = {"frame": np.array([0.0, 2000.0, 4000.0]), "mean": np.array([0.0, 205.0, 600.0])}
     curve |= {"std": np.full(3, 3.0), "n_seeds": np.full(3, 9.0)}
     references = {"cartpole_balance": [Reference("mrq", "", curve, 0)]}
     monkeypatch.setattr(Plan, "references", lambda _: references)
-    monkeypatch.setattr(screen_means, "REACHED", (205, 300))
+    monkeypatch.setattr(screen_summary, "REACHED", (215, 300))
+    made(next(one for one in plan.entries if one.name == "c/cartpole_balance/seed_3"), None, [0.0, 250.0])
     page = screen_report.page(plan, screen_plan.look(plan))
-    assert "- a at 2,000 frames: below MR.Q, published\n- a at 4,000 frames: below MR.Q" in page
-    assert "- b at 2,000 frames: above MR.Q, published\n" in page
-    assert "- c" not in page.split("do not touch")[1].split("##")[0]  # one seed has no interval
+    assert "at 4,000 frames that do not overlap:\n\n- a: below MR.Q, published\n- b: below MR.Q, published\n\n" in page
     assert {row[1]: row[2:] for row in tables(page)[-2][1]} == {
-        "a": ["-", "-"],
-        "b": ["2,000 (2,000; 2,000; 2,000)", "-"],
-        "c": ["", ""],  # what has not ended may reach them yet
-        "MR.Q, published": ["2,000", "4,000"],
+        "a": ["-", "-", "-", "-"],
+        "b": ["2,000 (-; 2,000; 2,000)", "12 (-; 12; 12)", "-", "-"],
+        "c": ["(?; 1,000)", "(?; 6)", "?", "?"],  # the first may still come to it, the second has failed
+        "MR.Q, published": ["4,000", "", "4,000", ""],
     }
 
 

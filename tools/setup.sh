@@ -31,14 +31,14 @@ install_torch() {
     if "$venv/bin/python" -c "import torch; assert torch.__version__.split('+')[0] == '$version'" 2>/dev/null; then
         return
     elif [ -n "${TORCH_INDEX:-}" ]; then
-        pip install --extra-index-url "$TORCH_INDEX" -c "$lock" "torch==$version"
+        add --extra-index-url "$TORCH_INDEX" -c "$lock" "torch==$version"
     elif nvidia-smi -L >/dev/null 2>&1; then
-        pip install -c "$lock" "torch==$version"
+        add -c "$lock" "torch==$version"
     else # the CPU build is a tenth of the size; try pip's default index first, then PyTorch's
         local cpu="torch==$version+cpu"
-        pip install --no-deps "$cpu" 2>/dev/null ||
-            pip install --no-deps --retries 1 --timeout 20 --index-url https://download.pytorch.org/whl/cpu "$cpu" ||
-            { say "no CPU build of torch available; installing the default build"; pip install -c "$lock" "torch==$version"; }
+        add --no-deps "$cpu" 2>/dev/null ||
+            add --no-deps --retries 1 --timeout 20 --index-url https://download.pytorch.org/whl/cpu "$cpu" ||
+            { say "no CPU build of torch available; installing the default build"; add -c "$lock" "torch==$version"; }
     fi
 }
 
@@ -61,15 +61,15 @@ if [ -n "$missing" ]; then
 fi
 
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || { say "creating $venv"; "$python" -m venv --clear "$venv"; }
-export PIP_NO_COMPILE=1 # all cores compile, below
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
+add() { pip install --no-compile "$@"; } # all cores compile, at the end
 
 say "installing the locked packages (the first time: some minutes, and 2 GB on disk, 6 GB with a GPU)"
-pip install "pip==$(locked pip)"
+add "pip==$(locked pip)"
 install_torch
-pip install --no-deps -r "$lock"
-pip install --no-deps --no-build-isolation -e .
-"$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" || true # some packages have templates that are no Python
+add --no-deps -r "$lock"
+add --no-deps --no-build-isolation -e .
+"$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" || true # a few packages have templates that are not valid Python
 
 say "checking off-screen rendering"
 "$venv/bin/python" - <<'CHECK'

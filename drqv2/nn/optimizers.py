@@ -16,13 +16,14 @@ _Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
 def _without_dynamo(kind: type[_Optimizer]) -> type[_Optimizer]:
     """Return a class of optimizers like `kind`, whose steps do not import torch._dynamo, which takes a second.
 
-    Its methods are those within torch's wrappers, which only keep torch.compile out of optimizers.
+    Its methods are those within torch's wrappers, which keep torch.compile out of optimizers and make steps
+    differentiable. So `differentiable=True` has no effect.
     """
-    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in _METHODS}
+    names = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in names}
     return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
 
 
-_METHODS = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
 Adam, AdamW = _without_dynamo(torch.optim.Adam), _without_dynamo(torch.optim.AdamW)
 Muon, RMSprop = _without_dynamo(torch.optim.Muon), _without_dynamo(torch.optim.RMSprop)
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from drqv2.config.formatting import counted
 from drqv2.errors import UserError
-from drqv2.report.tables import read_table
+from drqv2.report.tables import number, read_table
 
-Published = dict[str, np.ndarray]  # frame, mean, min, max and n_seeds, each [N]
+Published = dict[str, np.ndarray]  # frame, mean, min, max and n_seeds, each [N]; of other methods, also std
 DRQV2 = "DrQ-v2, published"  # in every legend and table
 _NAMES = {"dreamerv3": "DreamerV3", "drqv2": "DrQ-v2", "mrq": "MR.Q", "tdmpc2": "TD-MPC2"}
 _ALIASES = {"ball_in_cup_catch": "cup_catch"}  # dm_control's name, and that of cfgs/task
@@ -90,7 +90,7 @@ def read_references(path: Path, wanted: Sequence[str], faults: list[str]) -> dic
     found: dict[tuple[str, str], list[list[float]]] = {}
     for row, values in read_table(path, names, faults):
         if row.get("task") and row.get("method"):
-            std = float(row.get("std") or "nan")
+            std = number(row, "std")
             found.setdefault((_ALIASES.get(row["task"], row["task"]), row["method"]), []).append([*values, std])
     methods = sorted({method for _, method in found})
     if missing := [method for method in wanted if method not in methods]:

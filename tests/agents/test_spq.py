@@ -443,6 +443,11 @@ def test_the_arm_whose_encoder_learns_from_the_critic(monkeypatch: pytest.Monkey
     torch.testing.assert_close(own.model.state_dict(), plain.model.state_dict())
 
 
+def state_equal(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
+    return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
 def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks/plans/agents"))
     from spq_without import PARTS, Without
@@ -454,6 +459,10 @@ def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.Monkey
         torch.manual_seed(0)
         kind: Any = partial(Without, part=part) if part else SPQAgent
         agents[part] = kind(IMAGE, (A,), "cpu", **sizes, **offered)
+    first = networks(agents[""])
+    for part, agent in agents.items():
+        same = {name for name, own in networks(agent).items() if state_equal(own, first[name])}
+        assert same == first.keys() - ({"model"} if part == "zero_start" else set()), part
     obs, *others = batch(IMAGE)
     seen = (obs.to(torch.uint8), *(x.float() for x in others))
     metrics = {part: agent.update_model(*seen)[0] for part, agent in agents.items()}
@@ -469,6 +478,8 @@ def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.Monkey
             zero * others[3].sum().item() / len(obs), rel=1e-4
         )
         assert starts_at_zero == (part != "zero_start"), part
+    with pytest.raises(UserError, match="for images alone"):
+        Without(STATE, (A,), "cpu", part="centring", **sizes, **offered)
     with pytest.raises(UserError, match=r"agent\.part=wings must be one of centring"):
         Without(IMAGE, (A,), "cpu", part="wings", **sizes, **offered)
 

@@ -11,7 +11,7 @@ from tests.faults.harness import finish
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the harness in its plain mode; tests compare with it and leave it as it is."""
+    """A shorter run of the harness in its plain mode; tests compare with it and leave it as it is."""
     run_dir = tmp_path_factory.mktemp("whole") / "run"
-    finish(run_dir, "plain")
+    finish(run_dir, "plain", shorter=True)
     return run_dir

@@ -23,9 +23,9 @@ from tests.short_run import IMPALA, IN_TURN, OFFLINE, PARTS, PPO, is_time, store
 from tests.task_run import ALL, TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
-# Episodes of 60 frames; 100 of 240 transitions stay in the replay.
+# Episodes of 60 frames; 100 of 480 transitions stay in the replay.
 SHORT = (
-    "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=480 "
+    "preset=debug action_repeat=2 env._target_=tests.short_env.make image_size=32 render_size=32 num_train_frames=960 "
     "num_seed_frames=120 eval_every_frames=160 replay_buffer_size=100 replay_buffer_num_workers=0 batch_size=8 "
     "snapshot_every_seconds=0.1 diagnostics_every_frames=120 train_video_every_frames=120 agent.num_expl_steps=20 "
     "overlap=false precision=fp32"
@@ -42,10 +42,10 @@ _DRQV2 = {
     "parts": "obs_type=pixels+state cameras=[0,1] overlap=true replay_buffer_num_workers=1".split(),
     "all together": "num_envs=3 num_eval_envs=2 num_eval_episodes=3 replay_buffer_num_workers=3 precision=bf16".split(),
 }
-# Episodes of 10, 4 and 7 steps; 400 of 1080 transitions stay in the replay.
+# Episodes of 10, 4 and 7 steps; 400 of 1800 transitions stay in the replay.
 MULTITASK = [*TASKS, ALL]
 MULTITASK += (
-    "num_train_frames=360 eval_every_frames=120 snapshot_every_seconds=0.1 envs_per_task=2 num_eval_envs=2 "
+    "num_train_frames=600 eval_every_frames=120 snapshot_every_seconds=0.1 envs_per_task=2 num_eval_envs=2 "
     "overlap=true replay_buffer_num_workers=1 seed_updates=5 agent.value=hl_gauss agent.normalize_rewards=true "
     "save_video=true use_tb=true render_size=32 snapshot_keep_last=2 agent.critic=residual agent.critic_dim=8 "
     "agent.critic_heads=task agent.update_every_steps=1 updates_per_step=0.5 task_sampling=proportional"
@@ -66,6 +66,9 @@ _OTHERS = {
     "parts offline": [*OFFLINE, *KILLED, *PARTS],
 }
 _OVERRIDES = {mode: [*SHORT, *more] for mode, more in _DRQV2.items()} | _OTHERS
+# What makes a run about half as long, where it is long; the replay still forgets.
+_SHORTER = dict.fromkeys([*_DRQV2, "SPQ"], "num_train_frames=480")
+_SHORTER |= dict.fromkeys(["multitask", "multitask of parts"], "num_train_frames=360")
 MODES = [mode for mode in _OVERRIDES if mode != "actors"]  # which give the same bits each time
 BOUNDARIES = [
     *(f".pt: {at}" for at in ("begun", "written", "old one moved", "renamed")),
@@ -78,7 +81,9 @@ BOUNDARIES = [
 _BEGUN = (b"replay: ", b"environments: ", b"| eval", b"resumed ")  # printed when a run is set up
 
 
-def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subprocess.Popen[bytes]:
+def start(
+    run_dir: Path, mode: str, boundary: str = "", count: int = 0, shorter: bool = False
+) -> subprocess.Popen[bytes]:
     """Start or resume a run in a process of its own: by its overrides, every second time by `resume=`."""
     starts = run_dir / "starts.jsonl"
     if (run_dir / "config.yaml").exists() and starts.exists() and len(starts.read_text().splitlines()) % 2:
@@ -86,24 +91,25 @@ def start(run_dir: Path, mode: str, boundary: str = "", count: int = 0) -> subpr
     else:
         made = stored_parts if mode.startswith("parts") else stored
         data = [f"data={made()}"] if mode.endswith("offline") else []
-        argv = [*_OVERRIDES[mode], *data, f"hydra.run.dir={run_dir}"]
+        length = [_SHORTER[mode]] if shorter and mode in _SHORTER else []
+        argv = [*_OVERRIDES[mode], *data, *length, f"hydra.run.dir={run_dir}"]
     command = [sys.executable, "-m", "tests.faults.driver", boundary, str(count), *argv]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def finish(run_dir: Path, mode: str) -> str:
+def finish(run_dir: Path, mode: str, shorter: bool = False) -> str:
     """Let a run come to its end; return what it says."""
-    process = start(run_dir, mode)
+    process = start(run_dir, mode, shorter=shorter)
     words = process.communicate()[0].decode()
     assert process.returncode == 0, words
     assert "Traceback" not in words, words
     return words
 
 
-def kill_at_random(run_dir: Path, mode: str, rng: random.Random, seconds: float = 4.0) -> bool:
+def kill_at_random(run_dir: Path, mode: str, rng: random.Random, seconds: float = 4.0, shorter: bool = False) -> bool:
     """Kill a run some time after it has been set up, now and then before; return False if it had ended by then."""
-    process = start(run_dir, mode)
+    process = start(run_dir, mode, shorter=shorter)
     assert process.stdout is not None
     said = b""
     if rng.random() < 0.9:
@@ -119,9 +125,9 @@ def kill_at_random(run_dir: Path, mode: str, rng: random.Random, seconds: float 
     return process.returncode != 0
 
 
-def kill_at_boundary(run_dir: Path, mode: str, boundary: str, count: int) -> bool:
+def kill_at_boundary(run_dir: Path, mode: str, boundary: str, count: int, shorter: bool = False) -> bool:
     """Run until a boundary has been come to `count` times; return False if it ended before."""
-    process = start(run_dir, mode, boundary, count)
+    process = start(run_dir, mode, boundary, count, shorter)
     words = process.communicate()[0].decode()
     assert process.returncode in (0, -signal.SIGKILL), words
     return process.returncode != 0

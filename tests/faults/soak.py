@@ -69,7 +69,7 @@ def damaged(folder: Path, number: int) -> int:
     from tests.faults.bad_files import resume, trial
 
     whole, longer = folder / "whole", folder / "longer"
-    finish(whole, "plain")
+    finish(whole, "plain", shorter=True)
     shutil.copytree(whole, longer)
     code, said = resume(longer)
     assert code == 0, said

@@ -22,14 +22,10 @@ pytestmark = pytest.mark.slow
 
 
 def kill_twice_and_finish(run_dir: Path, mode: str, boundary: str, count: int) -> None:
-    rng = random.Random(mode)
-    assert kill_at_boundary(run_dir, mode, boundary, count)
-    kills = 1
-    for _ in range(9):
-        if kills == 2:
-            break
-        kills += kill_at_random(run_dir, mode, rng, seconds=1.0)
-    finish(run_dir, mode)
+    """Kill a run soon after it has been set up, then the resumed one at a boundary."""
+    assert kill_at_random(run_dir, mode, random.Random(mode), seconds=0.3, shorter=True)
+    assert kill_at_boundary(run_dir, mode, boundary, count, shorter=True)
+    finish(run_dir, mode, shorter=True)
 
 
 def test_a_killed_run_ends_in_the_same_bits(whole: Path, tmp_path: Path) -> None:
@@ -46,14 +42,14 @@ OTHERS = ["parts", "PPO of parts", "IMPALA", "multitask of parts", "parts offlin
 @pytest.mark.parametrize("regime", OTHERS)
 def test_a_killed_run_of_another_regime_ends_in_the_same_bits(regime: str, tmp_path: Path) -> None:
     """IMPALA's with one actor, in turn with the learner."""
-    finish(tmp_path / "reference", regime)
-    kill_twice_and_finish(tmp_path / "victim", regime, ".csv: row written", 9)
+    finish(tmp_path / "reference", regime, shorter=True)
+    kill_twice_and_finish(tmp_path / "victim", regime, ".csv: row written", 3)
     assert differences(tmp_path / "reference", tmp_path / "victim") == []
 
 
 def test_a_killed_run_of_several_environments_ends_in_the_same_bits(whole: Path, tmp_path: Path) -> None:
     mode = "3 environments"
-    finish(tmp_path / "reference", mode)
+    finish(tmp_path / "reference", mode, shorter=True)
     kill_twice_and_finish(tmp_path / "victim", mode, ".csv: row written", 3)
     assert differences(tmp_path / "reference", tmp_path / "victim") == []
     # The comparison does see a difference, where there is one.

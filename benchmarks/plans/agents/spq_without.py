@@ -32,7 +32,7 @@ class Without(SPQAgent):
         kwargs: the others.
 
     Raises:
-        UserError: there is no such part.
+        UserError: there is no such part, or observations are not images.
     """
 
     def __init__(
@@ -44,13 +44,16 @@ class Without(SPQAgent):
         seed: int,
         num_envs: int,
         frame_stack: int,
-        part: str = "",
+        *,
+        part: str,
         **kwargs: Any,
     ) -> None:
         own: dict[str, Any] = {"precision": precision, "seed": seed, "num_envs": num_envs, "frame_stack": frame_stack}
         super().__init__(obs_shape, action_shape, device, **own, **kwargs)
         if part not in PARTS:
             raise UserError(f"agent.part={part} must be one of {', '.join(PARTS)}")
+        if len(obs_shape) != 3:
+            raise UserError("spq_without.Without is for images alone; set obs_type=pixels")
         encoder: Any
         for encoder in (self.encoder, self.encoder_target):
             if part == "centring":
