@@ -34,11 +34,11 @@ REGIMES = {
     "drqv2": f"{OFF_POLICY} agent.update_every_steps=1",
     "drq_sac": f"agent=drq_sac {OFF_POLICY}".replace(" stddev_schedule=0.3", ""),
     "spq": f"agent=spq {OFF_POLICY} image_size=32 agent.model_warmup=50 agent.convolutions=patch",
-    "multitask": f"regime=multitask {OFF_POLICY} {TASKS} num_train_frames=2000 eval_every_frames=2000".replace(
+    "multitask": f"regime=multitask {OFF_POLICY} {TASKS} num_train_frames=3000 eval_every_frames=3000".replace(
         "env._target_=tests.both_env.make ", ""
     ),
     "ppo": f"regime=ppo {ON_POLICY} total_timesteps=4000 eval_every_frames=4000",
-    "impala": f"regime=impala {ON_POLICY} total_timesteps=10000 eval_every_frames=10000",
+    "impala": f"regime=impala {ON_POLICY} total_timesteps=16000 eval_every_frames=16000",
 }
 
 
