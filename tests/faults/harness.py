@@ -68,7 +68,7 @@ _OTHERS = {
 _OVERRIDES = {mode: [*SHORT, *more] for mode, more in _DRQV2.items()} | _OTHERS
 # What makes a run about half as long, where it is long; the replay still forgets.
 _SHORTER = dict.fromkeys([*_DRQV2, "SPQ"], "num_train_frames=480")
-_SHORTER |= dict.fromkeys(["multitask", "multitask of parts"], "num_train_frames=360")
+_SHORTER["multitask of parts"] = "num_train_frames=360"
 MODES = [mode for mode in _OVERRIDES if mode != "actors"]  # which give the same bits each time
 BOUNDARIES = [
     *(f".pt: {at}" for at in ("begun", "written", "old one moved", "renamed")),
