@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from drqv2.config.keys import Key
-from drqv2.config.kinds import Kind, Text
+from drqv2.config.kinds import POSITIVE, Kind, Text
 
 
 class Name(Text):
@@ -45,6 +45,18 @@ class List(Kind):
         if len(set(found)) < len(found):
             raise ValueError(f"holds something twice; must be {self.allowed}")
         return found
+
+
+class Speeds(Kind):
+    """Positive numbers by the name of a method."""
+
+    allowed = "methods with frames per second ({drqv2: 4.2})"
+
+    def check(self, value: Any) -> dict[str, float]:
+        """Return the value; raises ValueError if it is not allowed."""
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            raise ValueError
+        return {name: POSITIVE.check(own) for name, own in value.items()}
 
 
 class Arms(Kind):

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from benchmarks import screen_known
-from benchmarks.screen_kinds import OVERRIDES, Arms, List, Name
+from benchmarks.screen_kinds import OVERRIDES, Arms, List, Name, Speeds
 from drqv2.config.formatting import did_you_mean, show
 from drqv2.config.keys import Key
 from drqv2.config.kinds import Int, Text
@@ -52,6 +52,7 @@ KEYS: dict[Key, Any] = {
     Key("at", List(Int(1), "a list of frames"), "Where returns are compared.", null="the last frame"): None,
     Key("arms", Arms(), "What is compared, with the overrides of each; the first is the one to compare with."): None,
     Key("reference", List(Text(), "a list of methods"), "Methods of results/published/reference_curves.csv."): [],
+    Key("reference_fps", Speeds(), "Their frames per second on this machine, for minutes.", null="unknown"): None,
     Key("known", List(Text(), "a list of files", empty=True), "Tables of runs made elsewhere.", null="none"): None,
 }
 
@@ -95,6 +96,7 @@ class Plan:
     at: list[int]
     arms: dict[str, list[str]]
     reference: list[str]
+    reference_fps: dict[str, float]
     known: dict[tuple[str, str, int], screen_known.Known]
 
     @cached_property
@@ -157,6 +159,9 @@ def _checked(given: Any) -> dict[str, Any]:
         values[key.name] = key.check(given[key.name]) if key.name in given else default
     values["folder"] = Path(values["folder"] or f"exp_local/screen/{values['name']}").expanduser().absolute()
     values["at"] = sorted(values["at"] or [values["frames"]])
+    values["reference_fps"] = values["reference_fps"] or {}
+    if unknown := [method for method in values["reference_fps"] if method not in values["reference"]]:
+        raise UserError(f"reference_fps: {unknown[0]} is not one of reference={show(values['reference'])}")
     values["known"] = screen_known.read(values["known"] or ())
     if values["at"][-1] > values["frames"]:
         raise UserError(f"at={show(values['at'])}: must not be greater than frames={values['frames']}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import figures, screen_summary
+from benchmarks import screen_figures, screen_summary
 from benchmarks.paired import Difference, Pair, area, difference
 from benchmarks.screen_plan import STATES, Entry, Found, Plan, elsewhere
 from drqv2.config.formatting import counted, show
@@ -28,7 +28,7 @@ from drqv2.report.runs import Run
 from drqv2.system import files
 
 MACHINE = "machine.json"
-REPORT, TABLE, PLOT = "report.md", "returns.csv", "returns.png"
+REPORT, TABLE, PLOT, MEANS = "report.md", "returns.csv", "returns.png", "means.png"
 _AREA = "area"
 Runs = dict[str, dict[Pair, Run]]  # by arm: its runs with an evaluation that have not failed
 
@@ -39,6 +39,8 @@ def write(plan: Plan, found: Mapping[Entry, Found], out: Path | None) -> Path:
         raise UserError(f"{plan.folder}: there are no runs yet; leave out --report to start them")
     plan.folder.mkdir(parents=True, exist_ok=True)
     contents = {REPORT: page(plan, found).encode(), TABLE: table(found).encode(), PLOT: plot(plan, found)}
+    if _on_all_tasks(plan, found):
+        contents[MEANS] = plot_means(plan, found)
     for name, data in contents.items():
         files.write_atomically(plan.folder / name, data)
     if out is not None:
@@ -64,7 +66,28 @@ def table(found: Mapping[Entry, Found]) -> str:
 def plot(plan: Plan, found: Mapping[Entry, Found]) -> bytes:
     """Return the curves of all tasks as a PNG image."""
     tasks = {task: list(_groups(plan, found, task)) for task in plan.tasks}
-    return figures.screen(tasks, plan.references())
+    return screen_figures.of_tasks(tasks, plan.references())
+
+
+def plot_means(plan: Plan, found: Mapping[Entry, Found]) -> bytes:
+    """Return the means over tasks of the arms that have curves of all of them, as a PNG image."""
+    published = screen_summary.published_on_all(plan, plan.references())
+    fps = {
+        name: plan.reference_fps[one[0].method]
+        for name, one in published.items()
+        if one[0].method in plan.reference_fps
+    }
+    return screen_figures.over_tasks(_on_all_tasks(plan, found), published, fps)
+
+
+def _on_all_tasks(plan: Plan, found: Mapping[Entry, Found]) -> dict[str, list[list[Run]]]:
+    """Return the runs of each task with more than one evaluation, of arms that have such runs of every task."""
+    arms = {}
+    for arm, own in _by_arm(plan, found).items():
+        tasks = [[run for (name, _), run in own.items() if name == task and len(run.frames) > 1] for task in plan.tasks]
+        if all(tasks):
+            arms[arm] = tasks
+    return arms
 
 
 def _groups(plan: Plan, found: Mapping[Entry, Found], task: str) -> Iterable[Group]:
@@ -77,19 +100,25 @@ def _groups(plan: Plan, found: Mapping[Entry, Found], task: str) -> Iterable[Gro
 
 def page(plan: Plan, found: Mapping[Entry, Found]) -> str:
     """Return the report as Markdown."""
-    runs: Runs = {arm: {} for arm in plan.arms}
-    for entry, one in found.items():
-        if one.run is not None and len(one.run.frames) and one.state != "failed":
-            runs[entry.arm][entry.task, entry.seed] = one.run
+    runs = _by_arm(plan, found)
     parts = [f"# {plan.name}", *_head(plan, found), f"![returns]({PLOT})", *_unfinished(found)]
     references = plan.references()
     for task in plan.tasks:
         parts += _task(plan, runs, task, references.get(task, ()))
-    sections = (screen_summary.over_tasks, screen_summary.until)
-    for part in chain.from_iterable(section(plan, runs, references) for section in sections):
+    means = [f"![means over tasks]({MEANS})"] if _on_all_tasks(plan, found) else []
+    sections = screen_summary.over_tasks(plan, runs, references), screen_summary.until(plan, runs, references)
+    for part in chain(sections[0], means, sections[1]):
         parts.append(part if isinstance(part, str) else _markdown(*part))
     parts += [*_differences(plan, runs), *_notes(plan, found)]
     return "\n\n".join(parts) + "\n"
+
+
+def _by_arm(plan: Plan, found: Mapping[Entry, Found]) -> Runs:
+    runs: Runs = {arm: {} for arm in plan.arms}
+    for entry, one in found.items():
+        if one.run is not None and len(one.run.frames) and one.state != "failed":
+            runs[entry.arm][entry.task, entry.seed] = one.run
+    return runs
 
 
 def machines(plan: Plan) -> list[dict[str, Any]]:

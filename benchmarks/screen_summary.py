@@ -72,14 +72,19 @@ def of_published(curves: Sequence[Reference], frame: int) -> Mean:
     return Mean(value, value - half, value + half, seeds.tolist())
 
 
-def over_tasks(plan: Plan, runs: Runs, references: References) -> Iterable[str | Table]:
-    """Yield a section on means over the plan's tasks: of each arm, and of methods published on all of them."""
-    arms = {arm: [of_runs(own, plan.tasks, frame) for frame in plan.at] for arm, own in runs.items()}
+def published_on_all(plan: Plan, references: References) -> dict[str, list[Reference]]:
+    """Return the curves of the methods that were published on all tasks of the plan, by their names in a legend."""
     by_method: dict[str, list[Reference]] = {}
     for task in plan.tasks:
         for one in references.get(task, ()):
             by_method.setdefault(one.short, []).append(one)
-    whole = {name: curves for name, curves in by_method.items() if len(curves) == len(plan.tasks)}
+    return {name: curves for name, curves in by_method.items() if len(curves) == len(plan.tasks)}
+
+
+def over_tasks(plan: Plan, runs: Runs, references: References) -> Iterable[str | Table]:
+    """Yield a section on means over the plan's tasks: of each arm, and of methods published on all of them."""
+    arms = {arm: [of_runs(own, plan.tasks, frame) for frame in plan.at] for arm, own in runs.items()}
+    whole = published_on_all(plan, references)
     methods = {name: [of_published(curves, frame) for frame in plan.at] for name, curves in whole.items()}
     rows = [(name, *map(str, means)) for name, means in (arms | methods).items()]
     yield "## Mean over tasks"
@@ -121,15 +126,18 @@ def until(plan: Plan, runs: Runs, references: References) -> Iterable[str | Tabl
             cells = []
             for value in REACHED:
                 frame = min(x[(y >= value) & (x <= plan.frames)], default=np.inf)
-                cells += [_cell([float(frame)], "{:,.0f}"), ""]
+                minutes = frame / 60 / plan.reference_fps[one.method] if one.method in plan.reference_fps else None
+                cells += [_cell([float(frame)], "{:,.0f}"), "" if minutes is None else _cell([minutes], "{:,.0f}")]
             rows.append((task, one.short, *cells))
+    speeds = ", ".join(f"{method} {fps:g}" for method, fps in plan.reference_fps.items())
+    how = f" Their minutes follow from frames per second on this machine: {speeds}." if speeds else ""
     yield "## Frames and minutes until a return is reached"
     yield ("task", "arm", *(head for value in REACHED for head in (f"return of {value}", "minutes"))), rows
     yield (
         "The first evaluation after frame 0 with at least this return, and the minutes of training until then: the "
         "median of the seeds, and each. A dash: not reached; ?: not yet, and then there is no median. Of published "
         "methods it is the first published frame at which the mean of the seeds is as high. They have fewer "
-        "evaluations, and a mean rises later than its best seeds do, so this comparison favours the arms."
+        f"evaluations, and a mean rises later than its best seeds do, so this comparison favours the arms.{how}"
     )
 
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 import train
-from benchmarks import screen, screen_plan, screen_report, screen_summary
+from benchmarks import screen, screen_figures, screen_plan, screen_report, screen_summary
 from benchmarks.screen_plan import OUTPUT, ROOT, Entry, Plan
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
@@ -73,6 +73,8 @@ def write(folder: Path, **changed: Any) -> Path:
         ({"known": ["nowhere.csv"]}, "known=nowhere.csv: there is no such file"),
         ({"known": [__file__]}, "known=.*test_screen.py: .* damaged rows"),
         ({"reference": ["nobody"]}, "reference=nobody: there is no such method"),
+        ({"reference_fps": {"mrq": 4}, "reference": ["drqv2"]}, r"reference_fps: mrq is not one of reference=\[drqv2"),
+        ({"reference_fps": {"mrq": 0}, "reference": ["mrq"]}, "must be methods with frames per second"),
     ],
 )
 def test_a_plan_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -214,7 +216,8 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
     assert found["b", "return at 4,000"] == found["b", "area"]
     assert found["c", "area"] == ["1", "+4.0", "-", "fewer than 3 pairs: no interval", "1.00"]
     assert found["c", "return at 4,000"][:2] == ["0", "-"]
-    assert (out / "returns.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("returns.png", "means.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
     with (out / "returns.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert list(table[1].values()) == ["a", "cartpole_balance", "1", "1000", "100.0", "6.0"]
@@ -320,6 +323,38 @@ def test_intervals_that_do_not_overlap_are_named_and_frames_of_returns_are_liste
         "c": ["(?; 1,000)", "(?; 6)", "?", "?"],  # the first may still come to it, the second has failed
         "MR.Q, published": ["4,000", "", "4,000", ""],
     }
+    timed = replace(plan, reference_fps={"mrq": 10.0})
+    page = screen_report.page(timed, screen_plan.look(plan))
+    assert tables(page)[-2][1][-1][2:] == ["4,000", "7", "4,000", "7"]
+    assert "frames per second on this machine: mrq 10." in page
+
+
+def test_means_over_tasks_are_drawn_against_frames_and_minutes(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = replace(plan, tasks=["cartpole_balance", "acrobot_swingup"], reference=["drqv2"])
+    assert "means.png" not in screen_report.page(two, screen_plan.look(plan))  # no arm has runs of both
+    for entry in two.entries:
+        if entry.task == "acrobot_swingup" and entry.arm != "c":
+            made(entry, 0, [0.0, 0.0, 0.0, 0.0, 20.0])
+    curves = [reference(task, [100.0, 200.0, 300.0]) for task in two.tasks]
+    near = [one._replace(curve=one.curve | {"frame": one.curve["frame"] / 10}) for one in curves]
+    monkeypatch.setattr(Plan, "references", lambda _: dict(zip(two.tasks, [[one] for one in near], strict=True)))
+    two = replace(two, reference_fps={"mrq": 2.0})
+    drawn = []
+
+    def png(figure: Any, *_: Any) -> bytes:
+        drawn.append(figure)
+        return b""
+
+    monkeypatch.setattr(screen_figures, "_png", png)
+    found = screen_plan.look(two)
+    assert "![means over tasks](means.png)" in screen_report.page(two, found)
+    screen_report.plot_means(two, found)
+    lines = [{line.get_label(): line.get_xydata() for line in axes.get_lines()} for axes in drawn[0].axes]
+    assert lines[0]["a"].tolist() == [[0, 0], [1000, 50], [2000, 100], [3000, 100], [4000, 110]]
+    np.testing.assert_allclose(lines[1]["a"], lines[0]["a"] / [1000 / 6, 1])  # 1,000 frames in 6 minutes
+    assert lines[0]["MR.Q, published"].tolist() == [[1000, 100], [2000, 200], [3000, 300]]
+    np.testing.assert_allclose(lines[1]["MR.Q, published"][:, 0], [1000 / 120, 2000 / 120, 3000 / 120])
+    assert "c" not in lines[0]
 
 
 def test_status_and_the_time_left(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
