@@ -8,10 +8,11 @@ observation and one for all later ones,
     z = f(o_t),  u_0 = z,  (u_i, l_i) = m(u_{i-1}, a_{t+i-1}),  y_i = f'(o_{t+i}),  i = 1 ... H
     L_m = sum_i mean (u_i - y_i)^2 + 0.1 CE(two_hot(symlog r_{t+i-1}), l_i) + infonce CE(cos(u_i, y_.) / 0.1, own y_i)
     a' ~ pi(y_H),  R = sum_i gamma^{i-1} r_{t+i-1} + gamma^H min_j Q'_j(y_H, a')
-    L_Q = sum_j mean (Q_j(z, a_t) - R)^2,  L_pi = -mean min_j Q_j(z, a),  a ~ pi(z)
+    L_Q = sum_j mean (Q_j(z, a_t) - R)^2,  L_pi = mean (pre_tanh_penalty |h(z)|^2 - min_j Q_j(z, a)),  a ~ pi(z)
 
-where pi adds clipped noise to its action, and the weights of f', Q' follow those of f, Q by `target_tau`. L_m is the
-objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term, L_Q and L_pi are DrQ-v2's.
+where pi adds clipped noise to its action tanh(h(z)), and the weights of f', Q' follow those of f, Q by `target_tau`.
+L_m is the objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term, L_Q and L_pi are
+DrQ-v2's, with MR.Q's penalty: while rewards are rare, noise in Q would drive h to where tanh has no gradient, for good.
 What else is needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred
 by a running mean before they are normalised, and the model's last layer starts at zero. Exploration noise is held for
 several steps.
@@ -142,6 +143,9 @@ class SPQAgent(Agent):
             fixed(Int(1), "Transitions of a segment and of a return.", "agent steps", follows="nstep"),
         ] = 3,
         target_tau: Annotated[float, key(FRACTION, "Fraction of networks mixed into targets.")] = 0.01,
+        pre_tanh_penalty: Annotated[
+            float, key(Float(0), "Weight of the squares of the policy's numbers before tanh, in its loss.")
+        ] = 1e-3,
         infonce: Annotated[float, key(Float(0), "Weight of the contrastive loss.")] = 0.1,
         num_expl_steps: Annotated[int, key(Int(0), "Uniformly random actions at the start.", "agent steps")] = 1000,
         model_warmup: Annotated[int, key(Int(0), "Updates of encoder and model before others.", "updates")] = 250,
@@ -161,7 +165,8 @@ class SPQAgent(Agent):
         check_name(convolutions, "agent.convolutions")
         self.device = torch.device(device)
         self.segment = horizon  # transitions of each segment in the replay's batches
-        self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
+        self.target_tau, self.pre_tanh_penalty = target_tau, pre_tanh_penalty
+        self.infonce, self.model_warmup = infonce, model_warmup
         self.num_expl_steps, self.update_every_steps = num_expl_steps, update_every_steps
         self.stddev_schedule, self.use_tb, self.precision, self.compile = stddev_schedule, use_tb, precision, compile
         self.obs_parts, self.images, self.frame_stack = names(obs_shape), has_images(obs_shape), frame_stack
@@ -296,7 +301,9 @@ class SPQAgent(Agent):
         `reward` is the segments' sum of rewards, `factor` the weight of the value after them, at `last`.
         """
         with torch.no_grad():
-            target = reward + factor * torch.min(*self.critic_target(last, self._smoothed(last)))
+            target = reward + factor * torch.min(
+                *self.critic_target(last, self._smoothed(self.actor.before_tanh(last)))
+            )
         q1, q2 = self.critic(latent, action)
         loss = F.mse_loss(q1, target) + F.mse_loss(q2, target)
         minimise(self.critic_opt, loss)
@@ -304,14 +311,16 @@ class SPQAgent(Agent):
 
     def update_actor(self, latent: Tensor) -> Metrics:
         """Move the policy towards actions of higher value at latents [B, D]: minimise L_pi."""
-        action = self._smoothed(latent)
-        loss = -torch.min(*self.critic(latent, action)).mean()
+        out = self.actor.before_tanh(latent)
+        action = self._smoothed(out)
+        penalty = self.pre_tanh_penalty * out.square().sum(1).mean()
+        loss = penalty - torch.min(*self.critic(latent, action)).mean()
         minimise(self.actor_opt, loss)
-        return {"actor_loss": loss, "actor_saturated": (action.abs() > 0.95).float()}
+        return {"actor_loss": loss, "actor_saturated": (action.abs() > 0.95).float(), "actor_pre_tanh": out.abs()}
 
-    def _smoothed(self, latent: Tensor) -> Tensor:
-        """Return the policy's actions with clipped noise, [B, A]."""
-        return self.actor(latent, 0.2).sample(clip=0.3, generator=self.update_generator)
+    def _smoothed(self, out: Tensor) -> Tensor:
+        """Return the policy's actions with clipped noise for its numbers before tanh, [B, A] each."""
+        return self.actor.distribution(out, 0.2).sample(clip=0.3, generator=self.update_generator)
 
     def _observations(self, obs: Any) -> Sequence[Any]:
         """Return a segment's H + 1 observations, [B, ...]: the first with a random shift, the others with another."""

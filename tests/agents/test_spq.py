@@ -27,7 +27,7 @@ from drqv2.snapshot.agent_weights import apply
 from tests.compare import assert_equal
 
 B, H, A, D, GAMMA = 6, 3, 2, 16, 0.9
-LR, MODEL_LR, TAU, INFONCE = 0.01, 0.02, 0.1, 0.3
+LR, MODEL_LR, TAU, INFONCE, PENALTY = 0.01, 0.02, 0.1, 0.3, 0.05
 IMAGE, STATE = (6, 32, 32), (5,)  # two frames of three channels
 DICT = {"pixels": IMAGE, "wrist": (2, 28, 30), "goal": (2,), "state": STATE}  # two of one channel, and vectors
 Weights = dict[str, Tensor]
@@ -46,6 +46,7 @@ def make_agent(obs_shape: Shapes, **changes: Any) -> SPQAgent:
         "horizon": H,
         "target_tau": TAU,
         "infonce": INFONCE,
+        "pre_tanh_penalty": PENALTY,
         "model_warmup": 0,
         "num_expl_steps": 0,
     }
@@ -130,11 +131,15 @@ def m(latent: Tensor, action: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
     return out[:, :D], out[:, D:]
 
 
-def pi(latent: Tensor, w: Weights, noise: Tensor) -> Tensor:
+def before_tanh(latent: Tensor, w: Weights) -> Tensor:
     x = normalised(linear(latent, w, "trunk.0"), w, "trunk.1").tanh()
     x = linear(x, w, "policy.0").clamp(min=0)
     x = linear(x, w, "policy.2").clamp(min=0)
-    action = linear(x, w, "policy.4").tanh() + (0.2 * noise).clamp(-0.3, 0.3)
+    return linear(x, w, "policy.4")
+
+
+def pi(latent: Tensor, w: Weights, noise: Tensor) -> Tensor:
+    action = before_tanh(latent, w).tanh() + (0.2 * noise).clamp(-0.3, 0.3)
     return action + (action.clamp(-1 + 1e-6, 1 - 1e-6) - action).detach()
 
 
@@ -211,6 +216,7 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     critic = stepped(w["critic"], critic_loss, LR, 0.0)
     actions = pi(latent, w["actor"], torch.randn(B, A, dtype=torch.float64))
     actor_loss = -torch.minimum(*q(latent, actions, critic)).mean()
+    actor_loss = actor_loss + PENALTY * sum(before_tanh(latent, w["actor"])[:, j].pow(2).mean() for j in range(A))
     actor = stepped(w["actor"], actor_loss, LR, 0.0)
 
     torch.manual_seed(3)
@@ -362,6 +368,25 @@ def test_returns_of_segments_end_with_their_episodes() -> None:
     total, factor = segment_returns(reward, discount, mask)
     assert total.tolist() == [[3.0], [2.0], [2.0]]
     assert factor.tolist() == [[0.125], [0.0], [0.25]]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1e-3])
+def test_a_policy_leaves_the_bounds_of_its_actions_by_the_penalty_alone(
+    penalty: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = SPQAgent(STATE, (A,), "cpu", lr=1e-2, hidden_dim=D, feature_dim=7, pre_tanh_penalty=penalty, seed=1)
+    last: Any = agent.actor.policy[-1]
+    last.bias.data.fill_(12.0)  # where tanh is 1 in single precision
+
+    def values(_: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return -action.sum(1, keepdim=True), -action.sum(1, keepdim=True)
+
+    monkeypatch.setattr(agent.critic, "forward", values)
+    latent = torch.randn(64, D)
+    for _ in range(400):
+        metrics = agent.update_actor(latent)
+    assert (float(agent.actor(latent, 0.0).mean.detach().max()) < -0.9) == (penalty > 0)
+    assert (float(metrics["actor_pre_tanh"].detach().mean()) > 11) == (penalty == 0)
 
 
 def test_noise_is_held() -> None:
