@@ -15,7 +15,7 @@ L_m is the objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with
 DrQ-v2's, with MR.Q's penalty: while rewards are rare, noise in Q would drive h to where tanh has no gradient, for good.
 What else is needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred
 by a running mean before they are normalised, and the model's last layer starts at zero. Exploration noise is held for
-several steps.
+several steps, half of the time.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class SPQAgent(Agent):
         stddev_schedule: Annotated[
             str | float, key(Schedule(), "Standard deviation of the exploration noise.", follows="stddev_schedule")
         ] = "linear(0.6,0.2,8000)",
-        hold: Annotated[int, fixed(Int(1), "Longest time for which noise is held.", "agent steps")] = 16,
+        hold: Annotated[
+            int, fixed(Int(1), "Longest time for which noise is held, half of the time.", "agent steps")
+        ] = 16,
         use_tb: Annotated[bool, free(Bool(), "Whether update returns metrics.", follows="use_tb")] = True,
         precision: str = "fp32",
         compile: bool = False,
@@ -206,7 +208,7 @@ class SPQAgent(Agent):
     def act_batch(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         random = not eval_mode and step < self.num_expl_steps
-        noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
+        noise = torch.zeros(()) if eval_mode else self.noise.next(step, random, self.act_generator)
         if random:
             return noise.cpu().numpy()
         if self._graphs:

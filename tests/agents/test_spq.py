@@ -390,10 +390,11 @@ def test_a_policy_leaves_the_bounds_of_its_actions_by_the_penalty_alone(
 
 
 def test_noise_is_held() -> None:
-    noise, generator = HeldNoise((2000, 1), 16, torch.device("cpu")), torch.Generator().manual_seed(0)
-    drawn = torch.stack([noise.next(False, generator)[:, 0] for _ in range(40)])  # [40, 2000]
+    noise, generator = HeldNoise((4000, 1), 16, torch.device("cpu")), torch.Generator().manual_seed(0)
+    drawn = torch.stack([noise.next(4000 * i, False, generator)[:, 0] for i in range(40)])  # [40, 4000]
+    assert (drawn[1:, 1::2] != drawn[:-1, 1::2]).all()  # it is held in every second environment at a time
     lengths = []
-    for row in drawn.T.tolist():
+    for row in drawn[:, ::2].T.tolist():
         changes = [i for i in range(1, 40) if row[i] != row[i - 1]]
         lengths += [b - a for a, b in pairwise(changes[:2])]  # the first whole one
     assert max(lengths) <= 16
@@ -401,9 +402,13 @@ def test_noise_is_held() -> None:
     assert np.mean(np.array(lengths) == 1) == pytest.approx(weights[0] / weights.sum(), abs=0.04)
     assert float(drawn.std()) == pytest.approx(1.0, abs=0.05)
     last = noise.numbers.clone()
-    assert not (noise.next(True, generator) == last).any()  # a new kind of numbers begins at once
+    assert not (noise.next(0, True, generator) == last).any()  # a new kind of numbers begins at once
+    alone = HeldNoise((1, 1), 16, torch.device("cpu"))
+    numbers = torch.cat([alone.next(i, False, generator)[0] for i in range(2000)])
+    same = (numbers[1:] == numbers[:-1]).split(500)  # and in every second stretch of time
+    assert [int(stretch.sum()) > 100 for stretch in same] == [True, False, True, False]
     single = HeldNoise((1, 3), 1, torch.device("cpu"))
-    uniform = torch.stack([single.next(True, generator) for _ in range(300)])
+    uniform = torch.stack([single.next(i, True, generator) for i in range(300)])
     assert -1 <= float(uniform.min()) < -0.9 < 0.9 < float(uniform.max()) <= 1
     assert len(uniform.unique()) == uniform.numel()
 
