@@ -61,20 +61,20 @@ def over_tasks(
         fps: frames per second by method; those without are not drawn against minutes.
     """
     figure, panels = plt.subplots(1, 2, figsize=(8.0, 3.2), sharey=True, layout="constrained")
-    ends = {"frames": 0.0, "hours": 0.0}
+    last = 0.0  # frame of the arms
     for i, (arm, tasks) in enumerate(arms.items()):
-        for axes, (x_axis, end) in zip(panels, ends.items(), strict=True):
+        for axes, x_axis, unit in zip(panels, ("frames", "hours"), (1.0, 60.0), strict=True):
             seeds = [[series(run, x_axis, "returns") for run in runs] for runs in tasks]
             x, y, low, high, beyond = curve_over_seeds(seeds, mean_over_tasks, MAX_POINTS)
-            unit, colour = {"frames": 1.0, "hours": 60.0}[x_axis], COLOURS[i % len(COLOURS)]
+            colour = COLOURS[i % len(COLOURS)]
             axes.plot(unit * x, y, color=colour, linestyle=_LINES[DASHES[i // len(COLOURS) % len(DASHES)]], label=arm)
             axes.plot(unit * beyond[0], beyond[1], color=colour, linewidth=0.8, linestyle=":")
             if low is not None and high is not None:
                 axes.fill_between(unit * x, low, high, color=colour, alpha=0.2, linewidth=0)
-            ends[x_axis] = max(end, *x, *beyond[0])
+            last = max(last, *x, *beyond[0]) if x_axis == "frames" else last
     for name, curves in published.items():
         x = np.unique(np.concatenate([one.curve["frame"] for one in curves]))
-        x = x[x <= ends["frames"]]
+        x = x[x <= last]
         means = [of_published(curves, int(frame)) for frame in x]
         colour = colour_of_method(curves[0].number)
         style: dict[str, Any] = {"color": colour, "linestyle": ":", "linewidth": 1.2}

@@ -13,7 +13,7 @@ class HeldNoise:
 
     Stretches of 500 steps of an environment, with numbers that are held and with such that are not, take turns, and of
     two environments one has these while the other has those. Held ones move a body far enough to come upon rewards;
-    with them alone, an agent seldom sees a balance that it must learn to keep.
+    the others upset a balance less.
 
     Args:
         shape: (environments, numbers in an action).
