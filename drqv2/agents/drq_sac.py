@@ -16,7 +16,6 @@ three. The return leaves out the entropy of the steps between.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -33,71 +32,13 @@ from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Int, Sh
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.nn.deterministic import of_parts
-from drqv2.nn.networks import TRUNK_GAINS, Actor, Critic, check_shapes, make_encoder
+from drqv2.nn.networks import TRUNK_GAINS, Critic, check_shapes, make_encoder
 from drqv2.nn.observations import Shapes, has_images, to_device
 from drqv2.nn.optimizers import Adam, minimise
+from drqv2.nn.squashed import SquashedActor, SquashedMean, Temperature
 from drqv2.parts import batched, each, names
 
 Metrics = dict[str, Tensor]
-LOG_STD = -10.0, 2.0  # bounds of the policy's log standard deviation
-
-
-class SquashedNormal:
-    """The distribution of tanh(u) for u with independent normal components, mean and log standard deviation [B, A]."""
-
-    def __init__(self, loc: Tensor, log_std: Tensor) -> None:
-        self.loc, self.log_std = loc, log_std
-
-    @property
-    def mean(self) -> Tensor:
-        """Return the action of the mean, [B, A]: the policy without its randomness."""
-        return self.loc.tanh()
-
-    def sample(self, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return actions [B, A] and their log densities [B, 1]; gradients flow through both."""
-        noise = torch.empty_like(self.loc).normal_(generator=generator)
-        u = self.loc + self.log_std.exp() * noise
-        normal = -0.5 * noise.square() - self.log_std - 0.5 * math.log(2 * math.pi)
-        slope = 2 * (math.log(2) - u - F.softplus(-2 * u))  # log(1 - tanh(u)^2), exact for large u, too
-        return u.tanh(), (normal - slope).sum(-1, keepdim=True)
-
-
-class SquashedActor(Actor):
-    """DrQ-v2's trunk and hidden layers; a standard deviation for each number of an action, too."""
-
-    def __init__(self, repr_dim: int, action_shape: Sequence[int], *sizes: Any) -> None:
-        super().__init__(repr_dim, (2 * action_shape[0],), *sizes)
-
-    def forward(self, obs: Tensor, std: Any = None) -> SquashedNormal:  # type: ignore[override]
-        """Return the distribution of actions for features [B, repr_dim]; it has its own standard deviation."""
-        loc, raw = self.policy(self.trunk(obs)).chunk(2, -1)
-        low, high = LOG_STD
-        return SquashedNormal(loc, low + 0.5 * (high - low) * (raw.tanh() + 1))
-
-
-class MeanAction(nn.Module):
-    """The policy without its randomness, for export."""
-
-    def __init__(self, encoder: nn.Module, actor: SquashedActor) -> None:
-        super().__init__()
-        self.encoder, self.actor = encoder, actor
-
-    def forward(self, obs: Any) -> Tensor:
-        """Return actions, float32 [B, A] in (-1, 1), for observations, [B, ...]."""
-        dist: SquashedNormal = self.actor(self.encoder(obs))
-        return dist.mean
-
-
-class Temperature(nn.Module):
-    """The weight alpha of the entropy, by its logarithm."""
-
-    def __init__(self, initial: float) -> None:
-        super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
-
-    def forward(self) -> Tensor:
-        """Return alpha, []."""
-        return self.log_alpha.exp()
 
 
 class DrQSACAgent(Agent):
@@ -199,7 +140,7 @@ class DrQSACAgent(Agent):
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the mean actions, which shares the agent's weights: for export."""
-        return of_parts(MeanAction(self.encoder, self.actor), self.obs_parts)
+        return of_parts(SquashedMean(self.encoder, self.actor), self.obs_parts)
 
     def networks_of(self, task: int) -> ValueNetworks:
         """Return the networks that diagnostics call."""

@@ -7,15 +7,17 @@ observation and one for all later ones,
 
     z = f(o_t),  u_0 = z,  (u_i, l_i) = m(u_{i-1}, a_{t+i-1}),  y_i = f'(o_{t+i}),  i = 1 ... H
     L_m = sum_i mean (u_i - y_i)^2 + 0.1 CE(two_hot(symlog r_{t+i-1}), l_i) + infonce CE(cos(u_i, y_.) / 0.1, own y_i)
-    a' ~ pi(y_H),  R = sum_i gamma^{i-1} r_{t+i-1} + gamma^H min_j Q'_j(y_H, a')
-    L_Q = sum_j mean (Q_j(z, a_t) - R)^2,  L_pi = mean (pre_tanh_penalty |h(z)|^2 - min_j Q_j(z, a)),  a ~ pi(z)
+    a' ~ pi(y_H),  V = min_j Q'_j(y_H, a') - alpha log pi(a' | y_H),  R = sum_i gamma^{i-1} r_{t+i-1} + gamma^H V
+    L_Q = sum_j mean (Q_j(z, a_t) - R)^2,  L_pi = mean (alpha log pi(a | z) - min_j Q_j(z, a)),  a ~ pi(z)
+    L_alpha = mean alpha (-log pi(a | z) - H),  H = -dim(a)
 
-where pi adds clipped noise to its action tanh(h(z)), and the weights of f', Q' follow those of f, Q by `target_tau`.
-L_m is the objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term, L_Q and L_pi are
-DrQ-v2's, with MR.Q's penalty: while rewards are rare, noise in Q would drive h to where tanh has no gradient, for good.
-What else is needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred
-by a running mean before they are normalised, and the model's last layer starts at zero. Exploration noise is held for
-several steps, half of the time.
+where pi(z) is the tanh of normal numbers, and the weights of f', Q' follow those of f, Q by `target_tau`. L_m is the
+objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term. L_Q, L_pi and L_alpha are
+those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5): its policy stays random until it finds
+rewards, while one without entropy follows the noise in Q to the bounds of its actions and may find none. What else is
+needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred by a running
+mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an action are held for
+several steps.
 """
 
 from __future__ import annotations
@@ -34,17 +36,18 @@ from drqv2 import utils
 from drqv2.agents.fast_paths import is_hooked
 from drqv2.agents.protocol import Agent, ValueNetworks
 from drqv2.config.keys import fixed, free, key
-from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Float, Int, Schedule, Shape
+from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Float, Int, Shape
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
 from drqv2.nn.convolutions import check_name, pixel_convolutions
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
-from drqv2.nn.deterministic import MeanAction, of_parts
-from drqv2.nn.networks import Actor, Critic, check_shapes
+from drqv2.nn.deterministic import of_parts
+from drqv2.nn.networks import Critic, check_shapes
 from drqv2.nn.noise import HeldNoise
 from drqv2.nn.observations import PartsEncoder, Shapes, has_images, to_device
 from drqv2.nn.optimizers import Adam, AdamW, minimise
 from drqv2.nn.returns import segment_returns
+from drqv2.nn.squashed import SquashedActor, SquashedMean, Temperature
 from drqv2.parts import batched, each, names
 
 Metrics = dict[str, Tensor]
@@ -121,7 +124,11 @@ class SPQAgent(Agent):
 
     device: torch.device
     segment: int
-    learning_rates: ClassVar = {"lr": ("actor_opt", "critic_opt"), "model_lr": ("model_opt",)}
+    learning_rates: ClassVar = {
+        "lr": ("actor_opt", "critic_opt"),
+        "model_lr": ("model_opt",),
+        "temperature_lr": ("temperature_opt",),
+    }
 
     def __init__(
         self,
@@ -130,6 +137,8 @@ class SPQAgent(Agent):
         device: Annotated[torch.device | str, free(Device(), "As device.", follows="device")],
         lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for actor and critic.", follows="lr")] = 3e-4,
         model_lr: Annotated[float, key(POSITIVE, "Learning rate of AdamW, for encoder and model.")] = 1e-3,
+        temperature_lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for the temperature.")] = 3e-4,
+        init_temperature: Annotated[float, key(POSITIVE, "Weight of the entropy at the start.")] = 0.1,
         hidden_dim: Annotated[int, key(Int(1), "Width of latents and hidden layers.", "units")] = 512,
         feature_dim: Annotated[int, key(Int(1), "Width of the trunks.", "units", follows="feature_dim")] = 50,
         embed_dim: Annotated[int, key(Int(1), "Width of an action's embedding.", "units")] = 256,
@@ -143,19 +152,11 @@ class SPQAgent(Agent):
             fixed(Int(1), "Transitions of a segment and of a return.", "agent steps", follows="nstep"),
         ] = 3,
         target_tau: Annotated[float, key(FRACTION, "Fraction of networks mixed into targets.")] = 0.01,
-        pre_tanh_penalty: Annotated[
-            float, key(Float(0), "Weight of the squares of the policy's numbers before tanh, in its loss.")
-        ] = 1e-3,
         infonce: Annotated[float, key(Float(0), "Weight of the contrastive loss.")] = 0.1,
         num_expl_steps: Annotated[int, key(Int(0), "Uniformly random actions at the start.", "agent steps")] = 1000,
         model_warmup: Annotated[int, key(Int(0), "Updates of encoder and model before others.", "updates")] = 250,
         update_every_steps: Annotated[int, key(Int(1), "Interval between updates.", "agent steps")] = 1,
-        stddev_schedule: Annotated[
-            str | float, key(Schedule(), "Standard deviation of the exploration noise.", follows="stddev_schedule")
-        ] = "linear(0.6,0.2,8000)",
-        hold: Annotated[
-            int, fixed(Int(1), "Longest time for which noise is held, half of the time.", "agent steps")
-        ] = 16,
+        hold: Annotated[int, fixed(Int(1), "Longest time for which noise is held.", "agent steps")] = 16,
         use_tb: Annotated[bool, free(Bool(), "Whether update returns metrics.", follows="use_tb")] = True,
         precision: str = "fp32",
         compile: bool = False,
@@ -167,25 +168,27 @@ class SPQAgent(Agent):
         check_name(convolutions, "agent.convolutions")
         self.device = torch.device(device)
         self.segment = horizon  # transitions of each segment in the replay's batches
-        self.target_tau, self.pre_tanh_penalty = target_tau, pre_tanh_penalty
-        self.infonce, self.model_warmup = infonce, model_warmup
+        self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
         self.num_expl_steps, self.update_every_steps = num_expl_steps, update_every_steps
-        self.stddev_schedule, self.use_tb, self.precision, self.compile = stddev_schedule, use_tb, precision, compile
+        self.use_tb, self.precision, self.compile = use_tb, precision, compile
+        self.target_entropy = -float(action_shape[0])
         self.obs_parts, self.images, self.frame_stack = names(obs_shape), has_images(obs_shape), frame_stack
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 
         self.encoder = LatentEncoder(obs_shape, hidden_dim, convolutions, frame_stack).to(self.device)
         self.model = Model(hidden_dim, action_shape[0], embed_dim, len(self.bins)).to(self.device)
         sizes = (hidden_dim, action_shape, feature_dim, hidden_dim)
-        self.actor = Actor(*sizes).to(self.device)
+        self.actor = SquashedActor(*sizes).to(self.device)
         self.critic = Critic(*sizes, layer_norm=True).to(self.device)
         self.encoder_target, self.critic_target = deepcopy(self.encoder), deepcopy(self.critic)
+        self.temperature = Temperature(init_temperature).to(self.device)
 
         modelled = [*self.encoder.parameters(), *self.model.parameters()]
-        on_gpu = self.device.type == "cuda"
-        self.model_opt = AdamW(modelled, lr=model_lr, fused=True, capturable=on_gpu)
-        self.actor_opt = Adam(self.actor.parameters(), lr=lr, fused=True, capturable=on_gpu)
-        self.critic_opt = Adam(self.critic.parameters(), lr=lr, fused=True, capturable=on_gpu)
+        options: dict[str, Any] = {"fused": True, "capturable": self.device.type == "cuda"}
+        self.model_opt = AdamW(modelled, lr=model_lr, **options)
+        self.actor_opt = Adam(self.actor.parameters(), lr=lr, **options)
+        self.critic_opt = Adam(self.critic.parameters(), lr=lr, **options)
+        self.temperature_opt = Adam(self.temperature.parameters(), lr=temperature_lr, **options)
         self.aug = RandomShiftsAug(pad)
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
@@ -208,20 +211,22 @@ class SPQAgent(Agent):
     def act_batch(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         random = not eval_mode and step < self.num_expl_steps
-        noise = torch.zeros(()) if eval_mode else self.noise.next(step, random, self.act_generator)
+        noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
         if random:
             return noise.cpu().numpy()
         if self._graphs:
-            self._graphed_policy = self._graphed_policy or graphed_policy(self)
-            mean = self._graphed_policy(each(torch.from_numpy, obs))
+            self._graphed_policy = self._graphed_policy or graphed_policy(self, self._numbers)
+            numbers = self._graphed_policy(each(torch.from_numpy, obs))
         else:
-            mean = self.actor(self.encoder(to_device(obs, self.device)), 0.0).mean
-        action = mean + utils.schedule(self.stddev_schedule, step) * noise
-        return action.clamp(-1, 1).cpu().numpy()
+            numbers = self._numbers(to_device(obs, self.device))
+        return self.actor.distribution(numbers).at(noise).cpu().numpy()
+
+    def _numbers(self, obs: Any) -> Tensor:
+        return self.actor.numbers(self.encoder(obs))
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the actions without noise, which shares the agent's weights."""
-        return of_parts(MeanAction(self.encoder, self.actor), self.obs_parts)
+        return of_parts(SquashedMean(self.encoder, self.actor), self.obs_parts)
 
     def networks_of(self, task: int) -> ValueNetworks:
         """Return the networks that diagnostics call."""
@@ -302,27 +307,29 @@ class SPQAgent(Agent):
 
         `reward` is the segments' sum of rewards, `factor` the weight of the value after them, at `last`.
         """
-        with torch.no_grad():
-            target = reward + factor * torch.min(
-                *self.critic_target(last, self._smoothed(self.actor.before_tanh(last)))
-            )
+        target = self.target_values(reward, factor, last)
         q1, q2 = self.critic(latent, action)
         loss = F.mse_loss(q1, target) + F.mse_loss(q2, target)
         minimise(self.critic_opt, loss)
         return {"critic_target_q": target, "critic_q1": q1, "critic_q2": q2, "critic_loss": loss}
 
-    def update_actor(self, latent: Tensor) -> Metrics:
-        """Move the policy towards actions of higher value at latents [B, D]: minimise L_pi."""
-        out = self.actor.before_tanh(latent)
-        action = self._smoothed(out)
-        penalty = self.pre_tanh_penalty * out.square().sum(1).mean()
-        loss = penalty - torch.min(*self.critic(latent, action)).mean()
-        minimise(self.actor_opt, loss)
-        return {"actor_loss": loss, "actor_saturated": (action.abs() > 0.95).float(), "actor_pre_tanh": out.abs()}
+    @torch.no_grad()
+    def target_values(self, reward: Tensor, factor: Tensor, last: Tensor) -> Tensor:
+        """Return R, [B, 1], for the arguments of `update_critic`."""
+        action, log_prob = self.actor(last).sample(self.update_generator)
+        value = torch.min(*self.critic_target(last, action)) - self.temperature() * log_prob
+        return reward + factor * value
 
-    def _smoothed(self, out: Tensor) -> Tensor:
-        """Return the policy's actions with clipped noise for its numbers before tanh, [B, A] each."""
-        return self.actor.distribution(out, 0.2).sample(clip=0.3, generator=self.update_generator)
+    def update_actor(self, latent: Tensor) -> Metrics:
+        """Move policy and temperature at latents [B, D]: minimise L_pi and L_alpha."""
+        action, log_prob = self.actor(latent).sample(self.update_generator)
+        alpha = self.temperature()
+        loss = (alpha.detach() * log_prob - torch.min(*self.critic(latent, action))).mean()
+        minimise(self.actor_opt, loss)
+        entropy = -log_prob.detach()
+        minimise(self.temperature_opt, (alpha * (entropy - self.target_entropy)).mean())
+        saturated = (action.abs() > 0.95).float()
+        return {"actor_loss": loss, "actor_ent": entropy, "actor_saturated": saturated, "temperature": alpha}
 
     def _observations(self, obs: Any) -> Sequence[Any]:
         """Return a segment's H + 1 observations, [B, ...]: the first with a random shift, the others with another."""

@@ -77,25 +77,27 @@ def _changing(agent: object) -> dict[tuple[Any, str], Tensor]:
     return weights | moments
 
 
-def graphed_policy(agent: Any) -> GraphedPolicy:
+def graphed_policy(agent: Any, policy: GraphedPolicy | None = None) -> GraphedPolicy:
     """Return a function that maps observations to mean actions by replaying a graph, one for each batch size.
 
     The graph reads the live parameters, so updates and restored snapshots take effect immediately.
 
     Args:
         agent: on a CUDA device, with `encoder` and `actor`.
+        policy: what the graph holds in place of the mean actions.
 
     Returns:
-        A function of observations, [N, ...] on any device, or dicts of them, that returns the means [N, A]. The next
-        call overwrites them.
+        A function of observations, [N, ...] on any device, or dicts of them, that returns the means [N, A], or
+        what `policy` does. The next call overwrites them.
     """
     graphs: dict[int, tuple[Observation, Tensor, torch.cuda.CUDAGraph]] = {}
+    policy = policy or (lambda obs: agent.actor(agent.encoder(obs), 1.0).mean)
 
     def means(obs: Observation) -> Tensor:
         size = rows(obs)
         if size not in graphs:
             static = each(lambda x: x.to(agent.device, copy=True), obs)
-            graph, mean = _record(lambda: agent.actor(agent.encoder(static), 1.0).mean, [])
+            graph, mean = _record(lambda: policy(static), [])
             graphs[size] = static, mean, graph
         static, mean, graph = graphs[size]
         each(_fill, static, obs)

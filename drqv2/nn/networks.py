@@ -234,17 +234,7 @@ class Actor(nn.Module):
 
     def forward(self, obs: Tensor, std: float | Tensor) -> TruncatedNormal:
         """Return the distribution over actions [B, A] for features [B, repr_dim] or maps, and a standard deviation."""
-        return self.distribution(self.before_tanh(obs), std)
-
-    def before_tanh(self, obs: Tensor) -> Tensor:
-        """Return what tanh makes the means of, [B, A], for features [B, repr_dim] or maps."""
-        out: Tensor = self.policy(self.trunk(obs))
-        return out
-
-    @staticmethod
-    def distribution(out: Tensor, std: float | Tensor) -> TruncatedNormal:
-        """Return the distribution over actions for numbers before tanh, [B, A], and a standard deviation."""
-        mu = torch.tanh(out)
+        mu = torch.tanh(self.policy(self.trunk(obs)))
         return TruncatedNormal(mu, torch.ones_like(mu) * std)
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_STRETCH = 500  # steps
-
 
 class HeldNoise:
-    """Random numbers that each environment keeps for n steps, P(n) ~ n^-2, n <= longest, or draws anew at each step.
+    """Random numbers that each environment keeps for n steps, P(n) ~ n^-2, n <= longest.
 
-    Stretches of 500 steps of an environment, with numbers that are held and with such that are not, take turns, and of
-    two environments one has these while the other has those. Held ones move a body far enough to come upon rewards;
-    the others upset a balance less.
+    Such numbers move a body further than new ones at every step, whose effects cancel (Dabney et al., arXiv 2006.01782,
+    hold random actions for such times).
 
     Args:
         shape: (environments, numbers in an action).
-        longest: bound of n; 1 for new numbers at every step of all stretches.
+        longest: bound of n; 1 for new numbers at every step.
         device: of the numbers.
     """
 
@@ -29,11 +26,10 @@ class HeldNoise:
         self.numbers = torch.zeros(shape, device=device)
         self.left = torch.zeros(shape[0], dtype=torch.int64, device=device)
 
-    def next(self, step: int, uniform: bool, generator: torch.Generator | None) -> Tensor:
+    def next(self, uniform: bool, generator: torch.Generator | None) -> Tensor:
         """Return the next numbers of all environments, uniform in [-1, 1] or normal when they are drawn.
 
         Args:
-            step: agent steps so far, of all environments together.
             uniform: which numbers to draw. Numbers of the other kind are not held any longer.
             generator: draws them.
         """
@@ -46,7 +42,5 @@ class HeldNoise:
         lengths = torch.searchsorted(self.shares, drawn) + 1
         over = self.left == 0
         self.numbers = torch.where(over[:, None], new, self.numbers)
-        environment = torch.arange(len(new), device=new.device)
-        held = (step // (_STRETCH * len(new)) + environment) % 2 == 0
-        self.left = torch.where(held, torch.where(over, lengths, self.left) - 1, 0)
+        self.left = torch.where(over, lengths, self.left) - 1
         return self.numbers

@@ -17,11 +17,12 @@ from torch.distributions import Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 import train
-from drqv2.agents.drq_sac import DrQSACAgent, SquashedNormal
+from drqv2.agents.drq_sac import DrQSACAgent
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.observations import Shapes
+from drqv2.nn.squashed import SquashedNormal
 from drqv2.parts import each, parts
 from tests.short_run import SHORT, assert_same, resume, rows
 

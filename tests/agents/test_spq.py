@@ -27,7 +27,7 @@ from drqv2.snapshot.agent_weights import apply
 from tests.compare import assert_equal
 
 B, H, A, D, GAMMA = 6, 3, 2, 16, 0.9
-LR, MODEL_LR, TAU, INFONCE, PENALTY = 0.01, 0.02, 0.1, 0.3, 0.05
+LR, MODEL_LR, TEMPERATURE_LR, TAU, INFONCE, ALPHA = 0.01, 0.02, 0.03, 0.1, 0.3, 0.4
 IMAGE, STATE = (6, 32, 32), (5,)  # two frames of three channels
 DICT = {"pixels": IMAGE, "wrist": (2, 28, 30), "goal": (2,), "state": STATE}  # two of one channel, and vectors
 Weights = dict[str, Tensor]
@@ -46,12 +46,15 @@ def make_agent(obs_shape: Shapes, **changes: Any) -> SPQAgent:
         "horizon": H,
         "target_tau": TAU,
         "infonce": INFONCE,
-        "pre_tanh_penalty": PENALTY,
+        "temperature_lr": TEMPERATURE_LR,
+        "init_temperature": ALPHA,
         "model_warmup": 0,
         "num_expl_steps": 0,
     }
     agent = SPQAgent(obs_shape, (A,), "cpu", **arguments | changes)
     generator = torch.Generator().manual_seed(1)
+    agent.temperature.double()
+    agent.temperature.log_alpha.data.fill_(math.log(ALPHA))
     for module in networks(agent).values():
         module.double()
         for parameter in module.parameters():  # the model's last layer is not zero, and no target is a copy
@@ -131,16 +134,15 @@ def m(latent: Tensor, action: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
     return out[:, :D], out[:, D:]
 
 
-def before_tanh(latent: Tensor, w: Weights) -> Tensor:
+def pi(latent: Tensor, w: Weights, noise: Tensor) -> tuple[Tensor, Tensor]:
     x = normalised(linear(latent, w, "trunk.0"), w, "trunk.1").tanh()
     x = linear(x, w, "policy.0").clamp(min=0)
     x = linear(x, w, "policy.2").clamp(min=0)
-    return linear(x, w, "policy.4")
-
-
-def pi(latent: Tensor, w: Weights, noise: Tensor) -> Tensor:
-    action = before_tanh(latent, w).tanh() + (0.2 * noise).clamp(-0.3, 0.3)
-    return action + (action.clamp(-1 + 1e-6, 1 - 1e-6) - action).detach()
+    out = linear(x, w, "policy.4")
+    mean, std = out[:, :A], (-10 + 6 * (out[:, A:].tanh() + 1)).exp()
+    action = (mean + std * noise).tanh()
+    density = (-0.5 * noise**2).exp() / (std * math.sqrt(2 * math.pi)) / (1 - action**2)
+    return action, density.log().sum(1)
 
 
 def q(latent: Tensor, action: Tensor, w: Weights) -> list[Tensor]:
@@ -206,7 +208,8 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     torch.manual_seed(3)
     noise = torch.randn(B, A, dtype=torch.float64)
     last = torch.stack([targets[[2, 1, 0, 2, 2, 2][b]][b] for b in range(B)])
-    next_q = torch.minimum(*q(last, pi(last, w["actor"], noise), w["critic_target"]))[:, 0]
+    next_action, log_prob = pi(last, w["actor"], noise)
+    next_q = torch.minimum(*q(last, next_action, w["critic_target"]))[:, 0] - ALPHA * log_prob
     wanted = reward[:, 0] + GAMMA * reward[:, 1] + GAMMA**2 * reward[:, 2] + GAMMA**3 * next_q
     wanted[1] = reward[1, 0] + GAMMA * reward[1, 1]
     wanted[2] = reward[2, 0] + GAMMA * next_q[2]
@@ -214,10 +217,12 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     critic_loss = sum(((value[:, 0] - wanted.detach()) ** 2).mean() for value in both)
     assert isinstance(critic_loss, Tensor)
     critic = stepped(w["critic"], critic_loss, LR, 0.0)
-    actions = pi(latent, w["actor"], torch.randn(B, A, dtype=torch.float64))
-    actor_loss = -torch.minimum(*q(latent, actions, critic)).mean()
-    actor_loss = actor_loss + PENALTY * sum(before_tanh(latent, w["actor"])[:, j].pow(2).mean() for j in range(A))
+    actions, log_prob = pi(latent, w["actor"], torch.randn(B, A, dtype=torch.float64))
+    actor_loss = (ALPHA * log_prob - torch.minimum(*q(latent, actions, critic))[:, 0]).mean()
     actor = stepped(w["actor"], actor_loss, LR, 0.0)
+    log_alpha = torch.tensor(math.log(ALPHA), dtype=torch.float64, requires_grad=True)
+    alpha_loss = (log_alpha.exp() * (-log_prob.detach() + A)).mean()  # the entropy that is wanted is -A
+    temperature = stepped({"log_alpha": log_alpha}, alpha_loss, TEMPERATURE_LR, 0.0)["log_alpha"]
 
     torch.manual_seed(3)
     metrics = agent.update(iter([(obs, action, reward, discount, mask)]), 0)
@@ -225,6 +230,9 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     assert float(parts) == pytest.approx(loss.item(), rel=1e-9)
     assert float(metrics["critic_loss"]) == pytest.approx(critic_loss.item(), rel=1e-9)
     assert float(metrics["actor_loss"]) == pytest.approx(actor_loss.item(), rel=1e-9)
+    assert float(metrics["actor_ent"]) == pytest.approx(-log_prob.mean().item(), rel=1e-9)
+    assert float(metrics["actor_saturated"]) == pytest.approx((actions.abs() > 0.95).double().mean().item())
+    assert agent.temperature.log_alpha.item() == pytest.approx(temperature.item(), rel=1e-9)
     after: dict[str, Weights] = {
         "encoder": {k[2:]: v for k, v in joint.items() if k[0] == "f"},
         "model": {k[2:]: v for k, v in joint.items() if k[0] == "m"},
@@ -370,31 +378,33 @@ def test_returns_of_segments_end_with_their_episodes() -> None:
     assert factor.tolist() == [[0.125], [0.0], [0.25]]
 
 
-@pytest.mark.parametrize("penalty", [0.0, 1e-3])
-def test_a_policy_leaves_the_bounds_of_its_actions_by_the_penalty_alone(
-    penalty: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("temperature", [1e-12, 0.1])
+def test_a_policy_leaves_the_bounds_of_its_actions_by_its_entropy_alone(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = SPQAgent(STATE, (A,), "cpu", lr=1e-2, hidden_dim=D, feature_dim=7, pre_tanh_penalty=penalty, seed=1)
+    agent = SPQAgent(STATE, (A,), "cpu", lr=1e-2, hidden_dim=D, feature_dim=7, init_temperature=temperature, seed=1)
     last: Any = agent.actor.policy[-1]
-    last.bias.data.fill_(12.0)  # where tanh is 1 in single precision
+    last.bias.data[:A] = 12.0  # where tanh is 1 in single precision
 
     def values(_: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         return -action.sum(1, keepdim=True), -action.sum(1, keepdim=True)
 
     monkeypatch.setattr(agent.critic, "forward", values)
     latent = torch.randn(64, D)
-    for _ in range(400):
+    means = []
+    for _ in range(300):
         metrics = agent.update_actor(latent)
-    assert (float(agent.actor(latent, 0.0).mean.detach().max()) < -0.9) == (penalty > 0)
-    assert (float(metrics["actor_pre_tanh"].detach().mean()) > 11) == (penalty == 0)
+        means.append(float(agent.actor(latent).mean.detach().mean()))
+    assert (means[-1] < -0.5) == (temperature == 0.1)
+    assert (means[-1] > 0.99) == (temperature < 0.1)
+    assert (float(metrics["actor_saturated"].mean()) > 0.99) == (temperature < 0.1)
 
 
 def test_noise_is_held() -> None:
-    noise, generator = HeldNoise((4000, 1), 16, torch.device("cpu")), torch.Generator().manual_seed(0)
-    drawn = torch.stack([noise.next(4000 * i, False, generator)[:, 0] for i in range(40)])  # [40, 4000]
-    assert (drawn[1:, 1::2] != drawn[:-1, 1::2]).all()  # it is held in every second environment at a time
+    noise, generator = HeldNoise((2000, 1), 16, torch.device("cpu")), torch.Generator().manual_seed(0)
+    drawn = torch.stack([noise.next(False, generator)[:, 0] for _ in range(40)])  # [40, 2000]
     lengths = []
-    for row in drawn[:, ::2].T.tolist():
+    for row in drawn.T.tolist():
         changes = [i for i in range(1, 40) if row[i] != row[i - 1]]
         lengths += [b - a for a, b in pairwise(changes[:2])]  # the first whole one
     assert max(lengths) <= 16
@@ -402,22 +412,19 @@ def test_noise_is_held() -> None:
     assert np.mean(np.array(lengths) == 1) == pytest.approx(weights[0] / weights.sum(), abs=0.04)
     assert float(drawn.std()) == pytest.approx(1.0, abs=0.05)
     last = noise.numbers.clone()
-    assert not (noise.next(0, True, generator) == last).any()  # a new kind of numbers begins at once
-    alone = HeldNoise((1, 1), 16, torch.device("cpu"))
-    numbers = torch.cat([alone.next(i, False, generator)[0] for i in range(2000)])
-    same = (numbers[1:] == numbers[:-1]).split(500)  # and in every second stretch of time
-    assert [int(stretch.sum()) > 100 for stretch in same] == [True, False, True, False]
+    assert not (noise.next(True, generator) == last).any()  # a new kind of numbers begins at once
     single = HeldNoise((1, 3), 1, torch.device("cpu"))
-    uniform = torch.stack([single.next(i, True, generator) for i in range(300)])
+    uniform = torch.stack([single.next(True, generator) for _ in range(300)])
     assert -1 <= float(uniform.min()) < -0.9 < 0.9 < float(uniform.max()) <= 1
     assert len(uniform.unique()) == uniform.numel()
 
 
 def test_exploration_is_random_then_noisy_then_absent() -> None:
-    agent = make_agent(STATE, num_expl_steps=10, stddev_schedule=0.5, hold=1, num_envs=3)
+    agent = make_agent(STATE, num_expl_steps=10, hold=1, num_envs=3)
     for module in networks(agent).values():
         module.float()
     obs = np.ones((3, 5), np.float32)
+    of_policy = agent.actor(agent.encoder(torch.from_numpy(obs)))
     quiet = agent.act_batch(obs, 20, eval_mode=True)
     assert quiet.dtype == np.float32
     np.testing.assert_allclose(quiet, np.tile(quiet[0], (3, 1)), atol=1e-6)
@@ -426,8 +433,9 @@ def test_exploration_is_random_then_noisy_then_absent() -> None:
     assert abs(random.mean()) < 0.1
     noisy = np.stack([agent.act_batch(obs, 20, eval_mode=False) for _ in range(400)])
     assert (np.abs(noisy) <= 1).all()
-    np.testing.assert_allclose(noisy.mean(0), quiet, atol=0.12)
-    assert float((noisy - quiet).std()) == pytest.approx(0.5, abs=0.06)
+    before = np.arctanh(noisy)
+    np.testing.assert_allclose(before.mean(0), of_policy.loc.detach(), atol=0.01)
+    np.testing.assert_allclose(before.std(0), of_policy.log_std.exp().detach(), rtol=0.15)
     np.testing.assert_allclose(agent.act(obs[0], 20, eval_mode=True), quiet[0], atol=1e-6)
 
 

@@ -45,10 +45,7 @@ class CriticGradient(SPQAgent):
 
     def update_critic(self, latent: Tensor, action: Tensor, reward: Tensor, factor: Tensor, last: Tensor) -> Metrics:
         """Fit both Q functions and the encoder: minimise L_Q at new latents of the same images."""
-        with torch.no_grad():
-            target = reward + factor * torch.min(
-                *self.critic_target(last, self._smoothed(self.actor.before_tanh(last)))
-            )
+        target = self.target_values(reward, factor, last)
         with self._autocast():
             latent = self.encoder(self._seen[0])
         self._seen = ()  # not in snapshots

@@ -60,7 +60,10 @@ LEARNER = table(
     ),
     lr=key(POSITIVE, "Learning rate of Adam, for encoder, actor and critic; agent=spq: not encoder."),
     feature_dim=key(Int(1), "Width of the trunks behind the encoder.", "units"),
-    stddev_schedule=key(Schedule(), "Standard deviation of the exploration noise; durations in agent steps."),
+    stddev_schedule=key(
+        Schedule(),
+        "Standard deviation of the exploration noise; durations in agent steps. agent=spq and drq_sac learn theirs.",
+    ),
     updates_per_step=key(POSITIVE, "Calls of agent.update for each agent step, on average.", "calls"),
     seed_updates=key(Int(0), "Calls of agent.update made at once when the agent first learns.", "calls", legacy=0),
 )

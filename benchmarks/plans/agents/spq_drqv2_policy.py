@@ -1,0 +1,81 @@
+"""An arm of successor_parts.yaml: SPQ with DrQ-v2's policy, which has no entropy and a schedule of noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drqv2 import utils
+from drqv2.agents.spq import Metrics, SPQAgent
+from drqv2.nn.deterministic import MeanAction
+from drqv2.nn.networks import Actor
+from drqv2.nn.observations import to_device
+from drqv2.nn.optimizers import Adam, minimise
+
+
+class DrQV2Policy(SPQAgent):
+    """SPQ with a policy of one action for a latent and noise beside it, held as SPQ's own.
+
+    Args:
+        obs_shape, action_shape, device: as kwargs, those of SPQAgent.
+        precision, seed, num_envs, frame_stack: the same; a run passes them to agents that name them.
+        stddev_schedule: standard deviation of the exploration noise; 0.2, clipped at 0.3, in updates.
+        kwargs: the others.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        action_shape: Sequence[int],
+        device: str,
+        precision: str,
+        seed: int,
+        num_envs: int,
+        frame_stack: int,
+        stddev_schedule: str = "linear(0.6,0.2,8000)",
+        **kwargs: Any,
+    ) -> None:
+        own: dict[str, Any] = {"precision": precision, "seed": seed, "num_envs": num_envs, "frame_stack": frame_stack}
+        super().__init__(obs_shape, action_shape, device, **own, **kwargs)
+        self.stddev_schedule = stddev_schedule
+        old: Any = self.actor
+        trunk, first = old.trunk[0], old.policy[0]
+        self.actor: Any = Actor(trunk.in_features, action_shape, trunk.out_features, first.out_features)
+        self.actor.to(self.device)
+        self.actor_opt = Adam(self.actor.parameters(), lr=kwargs.get("lr", 3e-4), fused=True)
+
+    @torch.no_grad()
+    def act_batch(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
+        """Choose an action for each of a batch of observations, [B, ...]; see `SPQAgent.act_batch`."""
+        random = not eval_mode and step < self.num_expl_steps
+        noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
+        if random:
+            return noise.cpu().numpy()
+        mean = self.actor(self.encoder(to_device(obs, self.device)), 0.0).mean
+        action = mean + utils.schedule(self.stddev_schedule, step) * noise
+        return action.clamp(-1, 1).cpu().numpy()
+
+    def deterministic_policy(self) -> nn.Module:
+        """Return a module from observations to the actions without noise."""
+        return MeanAction(self.encoder, self.actor)
+
+    @torch.no_grad()
+    def target_values(self, reward: Tensor, factor: Tensor, last: Tensor) -> Tensor:
+        """Return DrQ-v2's targets, [B, 1]."""
+        return reward + factor * torch.min(*self.critic_target(last, self._smoothed(last)))
+
+    def update_actor(self, latent: Tensor) -> Metrics:
+        """Move the policy towards actions of higher value at latents [B, D]."""
+        action = self._smoothed(latent)
+        loss = -torch.min(*self.critic(latent, action)).mean()
+        minimise(self.actor_opt, loss)
+        return {"actor_loss": loss, "actor_saturated": (action.abs() > 0.95).float()}
+
+    def _smoothed(self, latent: Tensor) -> Tensor:
+        dist: Any = self.actor(latent, 0.2)
+        action: Tensor = dist.sample(clip=0.3, generator=self.update_generator)
+        return action
