@@ -33,7 +33,9 @@ TASKS = "tasks=[gymnasium:tests.both_env:Both-v0,gymnasium:tests.both_env:Mirror
 REGIMES = {
     "drqv2": f"{OFF_POLICY} agent.update_every_steps=1",
     "drq_sac": f"agent=drq_sac {OFF_POLICY}".replace(" stddev_schedule=0.3", ""),
-    "spq": f"agent=spq {OFF_POLICY} image_size=32 agent.model_warmup=50 agent.convolutions=patch",
+    "spq": f"agent=spq {OFF_POLICY} image_size=32 agent.model_warmup=50 agent.convolutions=patch".replace(
+        " stddev_schedule=0.3", ""
+    ),
     "multitask": f"regime=multitask {OFF_POLICY} {TASKS} num_train_frames=3000 eval_every_frames=3000".replace(
         "env._target_=tests.both_env.make ", ""
     ),

@@ -66,7 +66,7 @@ class DrQSACAgent(Agent):
         device: Annotated[torch.device | str, free(Device(), "As device.", follows="device")],
         lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for all networks.", follows="lr")] = 3e-4,
         temperature_lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for the temperature.")] = 3e-4,
-        init_temperature: Annotated[float, key(POSITIVE, "Weight of the entropy at the start.")] = 0.1,
+        init_temperature: Annotated[float, fixed(POSITIVE, "Weight of the entropy at the start.")] = 0.1,
         feature_dim: Annotated[int, key(Int(1), "Width of the trunks.", "units", follows="feature_dim")] = 50,
         hidden_dim: Annotated[int, key(Int(1), "Width of hidden layers.", "units")] = 1024,
         critic_target_tau: Annotated[float, key(FRACTION, "Fraction of the critic mixed into its target.")] = 0.005,

@@ -1,4 +1,4 @@
-"""SPQ, self-predictive Q-learning: DrQ-v2's actor and critic on latents that learn to predict themselves.
+"""SPQ, self-predictive Q-learning: soft actor-critic on latents that learn to predict themselves.
 
 An encoder f and a model m learn from segments of H transitions alone, not from the critic: unrolled from a segment's
 first observation, the model must predict the rewards and the latents that a target encoder f' gives to the later
@@ -9,12 +9,12 @@ observation and one for all later ones,
     L_m = sum_i mean (u_i - y_i)^2 + 0.1 CE(two_hot(symlog r_{t+i-1}), l_i) + infonce CE(cos(u_i, y_.) / 0.1, own y_i)
     a' ~ pi(y_H),  V = min_j Q'_j(y_H, a') - alpha log pi(a' | y_H),  R = sum_i gamma^{i-1} r_{t+i-1} + gamma^H V
     L_Q = sum_j mean (Q_j(z, a_t) - R)^2,  L_pi = mean (alpha log pi(a | z) - min_j Q_j(z, a)),  a ~ pi(z)
-    L_alpha = mean alpha (-log pi(a | z) - H),  H = -dim(a)
+    L_alpha = mean alpha (-log pi(a | z) + dim(a))
 
 where pi(z) is the tanh of normal numbers, and the weights of f', Q' follow those of f, Q by `target_tau`. L_m is the
 objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term. L_Q, L_pi and L_alpha are
-those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5): its policy stays random until it finds
-rewards, while one without entropy follows the noise in Q to the bounds of its actions and may find none. What else is
+those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5): before it finds rewards its policy stays
+random, while one without entropy follows the noise in Q to the bounds of its actions and may find none. What else is
 needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred by a running
 mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an action are held for
 several steps.
@@ -138,7 +138,7 @@ class SPQAgent(Agent):
         lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for actor and critic.", follows="lr")] = 3e-4,
         model_lr: Annotated[float, key(POSITIVE, "Learning rate of AdamW, for encoder and model.")] = 1e-3,
         temperature_lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for the temperature.")] = 3e-4,
-        init_temperature: Annotated[float, key(POSITIVE, "Weight of the entropy at the start.")] = 0.1,
+        init_temperature: Annotated[float, fixed(POSITIVE, "Weight of the entropy at the start.")] = 0.1,
         hidden_dim: Annotated[int, key(Int(1), "Width of latents and hidden layers.", "units")] = 512,
         feature_dim: Annotated[int, key(Int(1), "Width of the trunks.", "units", follows="feature_dim")] = 50,
         embed_dim: Annotated[int, key(Int(1), "Width of an action's embedding.", "units")] = 256,

@@ -342,13 +342,13 @@ def test_a_resume_changes_the_learning_rate_of_that_name() -> None:
     agent = make_agent(STATE)
 
     def rates() -> list[float]:
-        optimizers = (agent.model_opt, agent.actor_opt, agent.critic_opt)
+        optimizers = (agent.model_opt, agent.actor_opt, agent.critic_opt, agent.temperature_opt)
         return [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
 
     apply(agent, {}, {"agent.model_lr": 0.5})
-    assert rates() == [0.5, LR, LR]
-    apply(agent, {}, {"agent.lr": 0.25})
-    assert rates() == [0.5, 0.25, 0.25]
+    assert rates() == [0.5, LR, LR, TEMPERATURE_LR]
+    apply(agent, {}, {"agent.lr": 0.25, "agent.temperature_lr": 0.75})
+    assert rates() == [0.5, 0.25, 0.25, 0.75]
 
 
 def test_the_first_update_warms_the_model_up() -> None:
@@ -437,6 +437,14 @@ def test_exploration_is_random_then_noisy_then_absent() -> None:
     np.testing.assert_allclose(before.mean(0), of_policy.loc.detach(), atol=0.01)
     np.testing.assert_allclose(before.std(0), of_policy.log_std.exp().detach(), rtol=0.15)
     np.testing.assert_allclose(agent.act(obs[0], 20, eval_mode=True), quiet[0], atol=1e-6)
+    repeats = [float((np.diff(actions, axis=0) == 0).all(-1).mean()) for actions in (random, noisy)]
+    held = make_agent(STATE, num_expl_steps=10, hold=16)
+    for module in networks(held).values():
+        module.float()
+    for step, wanted in ((0, 0), (20, 1)):
+        actions = np.stack([held.act(obs[0], step, eval_mode=False) for _ in range(400)])
+        assert repeats[wanted] == 0
+        assert 0.3 < float((np.diff(actions, axis=0) == 0).all(-1).mean()) < 0.7
 
 
 @pytest.mark.parametrize(
@@ -522,6 +530,35 @@ def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.Monkey
         Without(IMAGE, (A,), "cpu", part="wings", **sizes, **offered)
 
 
+def test_the_arm_with_drqv2s_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks/plans/agents"))
+    from spq_drqv2_policy import DrQV2Policy
+
+    offered: dict[str, Any] = {"precision": "fp32", "seed": 1, "num_envs": 1, "frame_stack": 2}
+    agent = DrQV2Policy(STATE, (A,), "cpu", stddev_schedule="0.5", hold=16, hidden_dim=D, feature_dim=7, **offered)
+    obs = np.ones((1, 5), np.float32)
+    mean = agent.act_batch(obs, 2000, eval_mode=True)
+    np.testing.assert_allclose(agent.deterministic_policy()(torch.from_numpy(obs)).detach(), mean, atol=1e-6)
+    noise = np.stack([agent.act_batch(obs, 2000, eval_mode=False) - mean for _ in range(2000)])
+    assert 0.3 < float((np.diff(noise, axis=0) == 0).all(-1).mean()) < 0.7
+    assert float(noise.std()) == pytest.approx(0.5, abs=0.06)
+
+    def values(_: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return action.sum(1, keepdim=True), action.sum(1, keepdim=True) + 1
+
+    monkeypatch.setattr(agent.critic, "forward", values)
+    monkeypatch.setattr(agent.critic_target, "forward", values)
+    latent = torch.randn(64, D)
+    target = agent.target_values(torch.ones(64, 1), torch.full((64, 1), 0.5), latent)
+    dist: Any = agent.actor(latent, 0.0)
+    wanted = 1 + 0.5 * dist.mean.detach().sum(1, keepdim=True)
+    assert 0 < float((target - wanted).abs().max()) <= 0.5 * A * 0.3 + 1e-6  # noise is clipped at 0.3
+    for _ in range(20):
+        agent.update_actor(latent)
+    dist = agent.actor(latent, 0.0)
+    assert float((1 + 0.5 * dist.mean.detach().sum(1, keepdim=True) - wanted).mean()) > 0
+
+
 def float_batch(obs_shape: Shapes) -> list[Any]:
     """Return `batch` in the types that the replay gives, on the GPU."""
     obs, *others = batch(obs_shape)
@@ -552,9 +589,11 @@ def test_a_graph_does_what_single_kernels_do_and_continues_after_a_restore(obs_s
     assert [agent._graphs for agent in (eager, graphed)] == [False, True]
     for name, tensor in graphed.critic.state_dict().items():
         assert torch.equal(tensor, restored.critic.state_dict()[name])
+    assert torch.equal(graphed.temperature.log_alpha, restored.temperature.log_alpha)
     draws = [agent_state.capture(agent)["children"]["update_generator"] for agent in (eager, graphed, restored)]
     obs = each(lambda part: part[:1].cpu().numpy(), observation(data[0], 0))
-    actions = [agent.act_batch(obs, 5000, False) for agent in (eager, graphed, restored)]
-    for i in (1, 2):
-        assert_equal(draws[0], draws[i])
-        np.testing.assert_allclose(actions[0], actions[i], rtol=1e-3, atol=1e-4)
+    for eval_mode in (False, True):
+        actions = [agent.act_batch(obs, 5000, eval_mode) for agent in (eager, graphed, restored)]
+        for i in (1, 2):
+            assert_equal(draws[0], draws[i])
+            np.testing.assert_allclose(actions[0], actions[i], rtol=1e-3, atol=1e-4)

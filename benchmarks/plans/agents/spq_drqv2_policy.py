@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from drqv2 import utils
 from drqv2.agents.spq import Metrics, SPQAgent
-from drqv2.nn.deterministic import MeanAction
+from drqv2.nn.deterministic import MeanAction, of_parts
 from drqv2.nn.networks import Actor
 from drqv2.nn.observations import to_device
 from drqv2.nn.optimizers import Adam, minimise
@@ -61,7 +61,7 @@ class DrQV2Policy(SPQAgent):
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the actions without noise."""
-        return MeanAction(self.encoder, self.actor)
+        return of_parts(MeanAction(self.encoder, self.actor), self.obs_parts)
 
     @torch.no_grad()
     def target_values(self, reward: Tensor, factor: Tensor, last: Tensor) -> Tensor:
