@@ -22,7 +22,7 @@ several steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -39,74 +39,19 @@ from drqv2.config.keys import fixed, free, key
 from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Device, Float, Int, Shape
 from drqv2.nn.augmentation import RandomShiftsAug
 from drqv2.nn.categorical import expected, symexp, symlog, two_hot
-from drqv2.nn.convolutions import check_name, pixel_convolutions
+from drqv2.nn.convolutions import check_name
 from drqv2.nn.cuda_graph import GraphedPolicy, GraphedUpdate, graphed_policy, graphed_update
 from drqv2.nn.deterministic import of_parts
+from drqv2.nn.latents import LatentEncoder, LatentModel
 from drqv2.nn.networks import Critic, check_shapes
 from drqv2.nn.noise import HeldNoise
-from drqv2.nn.observations import PartsEncoder, Shapes, has_images, to_device
+from drqv2.nn.observations import Shapes, has_images, to_device
 from drqv2.nn.optimizers import Adam, AdamW, minimise
 from drqv2.nn.returns import segment_returns
 from drqv2.nn.squashed import SquashedActor, SquashedMean, Temperature
 from drqv2.parts import batched, each, names
 
 Metrics = dict[str, Tensor]
-
-
-def normalised(inputs: int, outputs: int) -> nn.Sequential:
-    """Return a layer, its normalisation and its nonlinearity."""
-    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.ELU())
-
-
-class LatentEncoder(nn.Module):
-    """Images (C, H, W), vectors (N,) or dicts to latents [D], f: features, then z = ELU(LN(h - mean)) of a linear h."""
-
-    mean: Tensor
-    rate: Tensor
-
-    def __init__(self, obs_shape: Shapes, dim: int, convolutions: str, frames: int) -> None:
-        super().__init__()
-
-        def of_image(shape: Sequence[int]) -> nn.Module:
-            return pixel_convolutions(shape, convolutions, frames, "agent.convolutions")
-
-        if isinstance(obs_shape, Mapping):
-            self.body: nn.Module = PartsEncoder(obs_shape, of_image, lambda size: normalised(size, dim))
-        else:
-            self.body = of_image(obs_shape) if len(obs_shape) == 3 else normalised(obs_shape[0], dim)
-        features = self.body(each(lambda shape: torch.zeros(1, *shape), obs_shape)).numel()
-        self.linear, self.norm = nn.Linear(features, dim), nn.LayerNorm(dim)
-        self.register_buffer("mean", torch.zeros(dim))  # of h: that of the first batch, then 0.02 of the way to others'
-        self.register_buffer("rate", torch.ones(()))
-
-    def forward(self, obs: Any, track: bool = False) -> Tensor:
-        """Return latents [B, D] of observations [B, ...]; with `track`, the mean follows this batch."""
-        obs = each(_channels_last, obs)
-        h = self.linear(self.body(obs).flatten(1)).to(self.mean.dtype)
-        if track:
-            self.mean.lerp_(h.detach().mean(0), self.rate)
-            self.rate.fill_(0.02)
-        return F.elu(self.norm(h - self.mean))
-
-
-def _channels_last(obs: Tensor) -> Tensor:
-    return obs.contiguous(memory_format=torch.channels_last) if obs.ndim == 4 else obs
-
-
-class Model(nn.Module):
-    """Latent [D] and action [A] to the next latent and the reward, m; its last layer starts at zero."""
-
-    def __init__(self, dim: int, action_dim: int, embed_dim: int, bins: int) -> None:
-        super().__init__()
-        self.embed = nn.Sequential(nn.Linear(action_dim, embed_dim), nn.ELU())
-        self.net = nn.Sequential(*normalised(dim + embed_dim, dim), *normalised(dim, dim), nn.Linear(dim, dim + bins))
-        for parameter in self.net[-1].parameters():
-            nn.init.zeros_(parameter)
-
-    def forward(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return next latents [B, D] and logits of the rewards [B, bins], for latents [B, D] and actions [B, A]."""
-        out, dim = self.net(torch.cat([latent, self.embed(action)], -1)), latent.shape[1]
-        return out[:, :dim], out[:, dim:]
 
 
 class SPQAgent(Agent):
@@ -176,7 +121,7 @@ class SPQAgent(Agent):
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 
         self.encoder = LatentEncoder(obs_shape, hidden_dim, convolutions, frame_stack).to(self.device)
-        self.model = Model(hidden_dim, action_shape[0], embed_dim, len(self.bins)).to(self.device)
+        self.model = LatentModel(hidden_dim, action_shape[0], embed_dim, len(self.bins)).to(self.device)
         sizes = (hidden_dim, action_shape, feature_dim, hidden_dim)
         self.actor = SquashedActor(*sizes).to(self.device)
         self.critic = Critic(*sizes, layer_norm=True).to(self.device)

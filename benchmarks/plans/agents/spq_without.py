@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from drqv2.agents.spq import LatentEncoder, SPQAgent
+from drqv2.agents.spq import SPQAgent
 from drqv2.errors import UserError
+from drqv2.nn.latents import LatentEncoder
 
 PARTS = ("centring", "differences", "zero_start")
 

@@ -1,0 +1,70 @@
+"""Networks of SPQ: an encoder whose latents are centred and normalised, and a model of what follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drqv2.nn.convolutions import pixel_convolutions
+from drqv2.nn.observations import PartsEncoder, Shapes
+from drqv2.parts import each
+
+
+def normalised(inputs: int, outputs: int) -> nn.Sequential:
+    """Return a layer, its normalisation and its nonlinearity."""
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.ELU())
+
+
+class LatentEncoder(nn.Module):
+    """Images (C, H, W), vectors (N,) or dicts to latents [D], f: features, then z = ELU(LN(h - mean)) of a linear h."""
+
+    mean: Tensor
+    rate: Tensor
+
+    def __init__(self, obs_shape: Shapes, dim: int, convolutions: str, frames: int) -> None:
+        super().__init__()
+
+        def of_image(shape: Sequence[int]) -> nn.Module:
+            return pixel_convolutions(shape, convolutions, frames, "agent.convolutions")
+
+        if isinstance(obs_shape, Mapping):
+            self.body: nn.Module = PartsEncoder(obs_shape, of_image, lambda size: normalised(size, dim))
+        else:
+            self.body = of_image(obs_shape) if len(obs_shape) == 3 else normalised(obs_shape[0], dim)
+        features = self.body(each(lambda shape: torch.zeros(1, *shape), obs_shape)).numel()
+        self.linear, self.norm = nn.Linear(features, dim), nn.LayerNorm(dim)
+        self.register_buffer("mean", torch.zeros(dim))  # of h: that of the first batch, then 0.02 of the way to others'
+        self.register_buffer("rate", torch.ones(()))
+
+    def forward(self, obs: Any, track: bool = False) -> Tensor:
+        """Return latents [B, D] of observations [B, ...]; with `track`, the mean follows this batch."""
+        obs = each(_channels_last, obs)
+        h = self.linear(self.body(obs).flatten(1)).to(self.mean.dtype)
+        if track:
+            self.mean.lerp_(h.detach().mean(0), self.rate)
+            self.rate.fill_(0.02)
+        return F.elu(self.norm(h - self.mean))
+
+
+def _channels_last(obs: Tensor) -> Tensor:
+    return obs.contiguous(memory_format=torch.channels_last) if obs.ndim == 4 else obs
+
+
+class LatentModel(nn.Module):
+    """Latent [D] and action [A] to the next latent and the reward, m; its last layer starts at zero."""
+
+    def __init__(self, dim: int, action_dim: int, embed_dim: int, bins: int) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(action_dim, embed_dim), nn.ELU())
+        self.net = nn.Sequential(*normalised(dim + embed_dim, dim), *normalised(dim, dim), nn.Linear(dim, dim + bins))
+        for parameter in self.net[-1].parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return next latents [B, D] and logits of the rewards [B, bins], for latents [B, D] and actions [B, A]."""
+        out, dim = self.net(torch.cat([latent, self.embed(action)], -1)), latent.shape[1]
+        return out[:, :dim], out[:, dim:]
