@@ -24,12 +24,12 @@ RUN = Path("run")
 def test_rules_of_the_keys():
     rules = {name: key.resume for name, key in REGIMES["drqv2"].every_key.items()}
     fixed = {name for name, rule in rules.items() if rule == "fixed"}
-    of_agent = {f"agent.{name}" for name in "encoder critic_layer_norm convolutions horizon pad hold".split()}
+    of_agent = "encoder critic_layer_norm convolutions horizon init_temperature pad hold".split()
     assert fixed == {
         *"regime task_name env_id obs_type num_envs action_repeat frame_stack image_size camera cameras".split(),
         "observation_parts",
         *"image_key channels".split(),
-        *of_agent,
+        *(f"agent.{name}" for name in of_agent),
     }
     learning = ["seed", "lr", "batch_size", "nstep", "discount", "num_seed_frames", "agent.lr", "env._target_"]
     assert {rules[name] for name in learning} == {"force"}
