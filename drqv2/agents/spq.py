@@ -7,9 +7,10 @@ observation and one for all later ones,
 
     z = f(o_t),  u_0 = z,  (u_i, l_i) = m(u_{i-1}, a_{t+i-1}),  y_i = f'(o_{t+i}),  i = 1 ... H
     L_m = sum_i mean (u_i - y_i)^2 + 0.1 CE(two_hot(symlog r_{t+i-1}), l_i) + infonce CE(cos(u_i, y_.) / 0.1, own y_i)
-    a' ~ pi(y_H),  V = min_j Q'_j(y_H, a') - alpha log pi(a' | y_H),  R = sum_i gamma^{i-1} r_{t+i-1} + gamma^H V
-    L_Q = sum_j mean (Q_j(z, a_t) - R)^2,  L_pi = mean (alpha log pi(a | z) - min_j Q_j(z, a)),  a ~ pi(z)
-    L_alpha = mean alpha (-log pi(a | z) + dim(a))
+    a' ~ pi(y_H),  G_H = min_j Q'_j(y_H, a') - alpha log pi(a' | y_H),  G_i = r_{t+i} + gamma G_{i+1},  y_0 = z
+    L_Q = mean_{i<H} sum_j (Q_j(y_i, a_{t+i}) - G_i)^2
+    L_pi = mean_{i<H} (alpha log pi(a | y_i) - min_j Q_j(y_i, a)),  a ~ pi(y_i)
+    L_alpha = mean_{i<H} alpha (-log pi(a | y_i) + dim(a))
 
 where pi(z) is the tanh of normal numbers, and the weights of f', Q' follow those of f, Q by `target_tau`. L_m is the
 objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term. L_Q, L_pi and L_alpha are
@@ -203,10 +204,9 @@ class SPQAgent(Agent):
         return self.compile and self.device.type == "cuda" and type(self) is SPQAgent and not hooked
 
     def _learn(self, batch: Sequence[Any]) -> Metrics:
-        _, action, reward, discount, mask = batch
-        metrics, latent, last = self.update_model(*batch)
-        metrics |= self.update_critic(latent, action[:, 0], *segment_returns(reward, discount, mask), last)
-        metrics |= self.update_actor(latent)
+        metrics, latents, last = self.update_model(*batch)
+        metrics |= self.update_critic(latents, *batch[1:], last)
+        metrics |= self.update_actor(latents.flatten(0, 1))
         utils.soft_update_params(self.critic, self.critic_target, self.target_tau)
         return {name: value.detach().mean() for name, value in metrics.items()} if self.use_tb else {}
 
@@ -215,8 +215,8 @@ class SPQAgent(Agent):
     ) -> tuple[Metrics, Tensor, Tensor]:
         """Fit encoder and model to a batch, as `update` draws it: minimise L_m.
 
-        It returns metrics and, without gradient, [B, D] each, the latents of the segments' first observations and the
-        target latents of the last ones within their episodes.
+        It returns metrics and, without gradient, the latents of the observations before each transition, [H, B, D],
+        and of the last ones within their episodes, [B, D]. They are target latents, except those of the first.
         """
         first, *later = self._observations(obs)
         targets = self._targets(later)
@@ -245,25 +245,30 @@ class SPQAgent(Agent):
             "reward_error": (symexp(expected(logits[-1], self.bins)) - reward[:, -1:]).abs(),
             "latent_std": latent.std(0),
         }
-        return metrics, latent.detach(), targets[(mask.sum(1).long() - 1).clamp(min=0), own]
+        latents = torch.cat([latent.detach()[None], targets[:-1]])
+        return metrics, latents, targets[(mask.sum(1).long() - 1).clamp(min=0), own]
 
-    def update_critic(self, latent: Tensor, action: Tensor, reward: Tensor, factor: Tensor, last: Tensor) -> Metrics:
-        """Fit both Q functions: minimise L_Q. Shapes are [B, D], [B, A], [B, 1], [B, 1] and [B, D].
+    def update_critic(self, *args: Tensor) -> Metrics:
+        """Fit both Q functions: minimise L_Q; arguments are those of `critic_loss`."""
+        metrics = self.critic_loss(*args)
+        minimise(self.critic_opt, metrics["critic_loss"])
+        return metrics
 
-        `reward` is the segments' sum of rewards, `factor` the weight of the value after them, at `last`.
-        """
-        target = self.target_values(reward, factor, last)
-        q1, q2 = self.critic(latent, action)
-        loss = F.mse_loss(q1, target) + F.mse_loss(q2, target)
-        minimise(self.critic_opt, loss)
+    def critic_loss(
+        self, latents: Tensor, action: Tensor, reward: Tensor, discount: Tensor, mask: Tensor, last: Tensor
+    ) -> Metrics:
+        """Return L_Q, "critic_loss", and metrics for what `update_model` returns and a batch, as `update` draws it."""
+        target = segment_returns(reward, discount, mask, self.value(last)).T.reshape(-1, 1)
+        q1, q2 = self.critic(latents.flatten(0, 1), action.transpose(0, 1).flatten(0, 1))
+        share = mask.T.reshape(-1, 1) / mask.sum()
+        loss = (((q1 - target).square() + (q2 - target).square()) * share).sum()
         return {"critic_target_q": target, "critic_q1": q1, "critic_q2": q2, "critic_loss": loss}
 
     @torch.no_grad()
-    def target_values(self, reward: Tensor, factor: Tensor, last: Tensor) -> Tensor:
-        """Return R, [B, 1], for the arguments of `update_critic`."""
-        action, log_prob = self.actor(last).sample(self.update_generator)
-        value = torch.min(*self.critic_target(last, action)) - self.temperature() * log_prob
-        return reward + factor * value
+    def value(self, latent: Tensor) -> Tensor:
+        """Return V, [B, 1], at target latents [B, D]."""
+        action, log_prob = self.actor(latent).sample(self.update_generator)
+        return torch.min(*self.critic_target(latent, action)) - self.temperature() * log_prob
 
     def update_actor(self, latent: Tensor) -> Metrics:
         """Move policy and temperature at latents [B, D]: minimise L_pi and L_alpha."""

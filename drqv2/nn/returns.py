@@ -35,11 +35,21 @@ def nstep_returns(reward: np.ndarray, discount: np.ndarray, nstep: int, gamma: f
     return returns, factor
 
 
-def segment_returns(reward: Tensor, discount: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sums of discounted rewards of segments within their episodes, and the discount after them, [B, 1]."""
-    factors = torch.where(mask > 0, discount, 1.0).cumprod(1)  # [B, H]
-    before = torch.cat([torch.ones_like(factors[:, :1]), factors[:, :-1]], 1)
-    return (before * reward * mask).sum(1, keepdim=True), factors[:, -1:]
+def segment_returns(reward: Tensor, discount: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+    """Return the return from each step of segments to their end or that of their episode, whichever is first, [B, H].
+
+    G_i = r_i + gamma_i G_{i+1}, where the mask is 1, and G_i = G_{i+1} after the episode's end, with `value` as G_H.
+
+    Args:
+        reward: reward of each step, [B, H].
+        discount: discount of each step, with gamma in it, [B, H].
+        mask: 1 for steps of the episode, 0 after its end, [B, H].
+        value: value of the observation after the last step of the episode in the segment, [B, 1].
+    """
+    returns = [value[:, 0]]
+    for r, gamma, inside in zip(*(part.flip(1).T for part in (reward, discount, mask)), strict=True):
+        returns.append(torch.where(inside > 0, r + gamma * returns[-1], returns[-1]))
+    return torch.stack(returns[:0:-1], 1)
 
 
 def vtrace(

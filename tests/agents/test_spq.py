@@ -209,16 +209,23 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     noise = torch.randn(B, A, dtype=torch.float64)
     last = torch.stack([targets[[2, 1, 0, 2, 2, 2][b]][b] for b in range(B)])
     next_action, log_prob = pi(last, w["actor"], noise)
-    next_q = torch.minimum(*q(last, next_action, w["critic_target"]))[:, 0] - ALPHA * log_prob
-    wanted = reward[:, 0] + GAMMA * reward[:, 1] + GAMMA**2 * reward[:, 2] + GAMMA**3 * next_q
-    wanted[1] = reward[1, 0] + GAMMA * reward[1, 1]
-    wanted[2] = reward[2, 0] + GAMMA * next_q[2]
-    both = q(latent, action[:, 0], w["critic"])
-    critic_loss = sum(((value[:, 0] - wanted.detach()) ** 2).mean() for value in both)
-    assert isinstance(critic_loss, Tensor)
+    value = torch.minimum(*q(last, next_action, w["critic_target"]))[:, 0] - ALPHA * log_prob
+    after_two = reward[:, 2] + GAMMA * value
+    wanted = [reward[:, 0] + GAMMA * (reward[:, 1] + GAMMA * after_two), reward[:, 1] + GAMMA * after_two, after_two]
+    wanted[0][1], wanted[1][1] = reward[1, 0] + GAMMA * reward[1, 1], reward[1, 1]
+    wanted[0][2] = reward[2, 0] + GAMMA * value[2]
+    starts = [latent, *targets[:-1]]
+    errors = [
+        (q_j[b, 0] - wanted[i][b].detach()) ** 2
+        for i in range(H)
+        for q_j in q(starts[i], action[:, i], w["critic"])
+        for b in range(B)
+        if mask[b, i] == 1
+    ]
+    critic_loss = 2 * torch.stack(errors).mean()
     critic = stepped(w["critic"], critic_loss, LR, 0.0)
-    actions, log_prob = pi(latent, w["actor"], torch.randn(B, A, dtype=torch.float64))
-    actor_loss = (ALPHA * log_prob - torch.minimum(*q(latent, actions, critic))[:, 0]).mean()
+    actions, log_prob = pi(torch.cat(starts), w["actor"], torch.randn(H * B, A, dtype=torch.float64))
+    actor_loss = (ALPHA * log_prob - torch.minimum(*q(torch.cat(starts), actions, critic))[:, 0]).mean()
     actor = stepped(w["actor"], actor_loss, LR, 0.0)
     log_alpha = torch.tensor(math.log(ALPHA), dtype=torch.float64, requires_grad=True)
     alpha_loss = (log_alpha.exp() * (-log_prob.detach() + A)).mean()  # the entropy that is wanted is -A
@@ -373,9 +380,8 @@ def test_returns_of_segments_end_with_their_episodes() -> None:
     reward = torch.tensor([[1.0, 2.0, 4.0]] * 3)
     discount = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.0, 0.0], [0.5, 0.5, 0.5]])
     mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
-    total, factor = segment_returns(reward, discount, mask)
-    assert total.tolist() == [[3.0], [2.0], [2.0]]
-    assert factor.tolist() == [[0.125], [0.0], [0.25]]
+    returns = segment_returns(reward, discount, mask, torch.tensor([[8.0], [8.0], [8.0]]))
+    assert returns.tolist() == [[4.0, 6.0, 8.0], [2.0, 2.0, 8.0], [4.0, 6.0, 8.0]]
 
 
 @pytest.mark.parametrize("temperature", [1e-12, 0.1])
@@ -549,14 +555,14 @@ def test_the_arm_with_drqv2s_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent.critic, "forward", values)
     monkeypatch.setattr(agent.critic_target, "forward", values)
     latent = torch.randn(64, D)
-    target = agent.target_values(torch.ones(64, 1), torch.full((64, 1), 0.5), latent)
+    value = agent.value(latent)
     dist: Any = agent.actor(latent, 0.0)
-    wanted = 1 + 0.5 * dist.mean.detach().sum(1, keepdim=True)
-    assert 0 < float((target - wanted).abs().max()) <= 0.5 * A * 0.3 + 1e-6  # noise is clipped at 0.3
+    wanted = dist.mean.detach().sum(1, keepdim=True)
+    assert 0 < float((value - wanted).abs().max()) <= A * 0.3 + 1e-6  # noise is clipped at 0.3
     for _ in range(20):
         agent.update_actor(latent)
     dist = agent.actor(latent, 0.0)
-    assert float((1 + 0.5 * dist.mean.detach().sum(1, keepdim=True) - wanted).mean()) > 0
+    assert float((dist.mean.detach().sum(1, keepdim=True) - wanted).mean()) > 0
 
 
 def float_batch(obs_shape: Shapes) -> list[Any]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from drqv2.agents.spq import Metrics, SPQAgent
@@ -43,17 +42,15 @@ class CriticGradient(SPQAgent):
         self._seen = super()._observations(obs)
         return self._seen
 
-    def update_critic(self, latent: Tensor, action: Tensor, reward: Tensor, factor: Tensor, last: Tensor) -> Metrics:
-        """Fit both Q functions and the encoder: minimise L_Q at new latents of the same images."""
-        target = self.target_values(reward, factor, last)
+    def update_critic(self, latents: Tensor, *others: Tensor) -> Metrics:
+        """Fit both Q functions and the encoder: minimise L_Q, with new latents of the segments' first observations."""
         with self._autocast():
-            latent = self.encoder(self._seen[0])
+            first = self.encoder(self._seen[0])
         self._seen = ()  # not in snapshots
-        q1, q2 = self.critic(latent, action)
-        loss = F.mse_loss(q1, target) + F.mse_loss(q2, target)
+        metrics = self.critic_loss(torch.cat([first[None], latents[1:]]), *others)
         for optimizer in (self.critic_opt, self.encoder_opt):
             optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        metrics["critic_loss"].backward()
         self.critic_opt.step()
         self.encoder_opt.step()
-        return {"critic_target_q": target, "critic_q1": q1, "critic_q2": q2, "critic_loss": loss}
+        return metrics

@@ -64,9 +64,9 @@ class DrQV2Policy(SPQAgent):
         return of_parts(MeanAction(self.encoder, self.actor), self.obs_parts)
 
     @torch.no_grad()
-    def target_values(self, reward: Tensor, factor: Tensor, last: Tensor) -> Tensor:
-        """Return DrQ-v2's targets, [B, 1]."""
-        return reward + factor * torch.min(*self.critic_target(last, self._smoothed(last)))
+    def value(self, latent: Tensor) -> Tensor:
+        """Return DrQ-v2's target value, [B, 1], at target latents [B, D]."""
+        return torch.min(*self.critic_target(latent, self._smoothed(latent)))
 
     def update_actor(self, latent: Tensor) -> Metrics:
         """Move the policy towards actions of higher value at latents [B, D]."""
