@@ -517,7 +517,8 @@ def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.Monkey
         assert same == first.keys() - ({"model"} if part == "zero_start" else set()), part
     obs, *others = batch(IMAGE)
     seen = (obs.to(torch.uint8), *(x.float() for x in others))
-    metrics = {part: agent.update_model(*seen)[0] for part, agent in agents.items()}
+    learnt = {part: agent.update_model(*seen) for part, agent in agents.items()}
+    metrics = {part: found[0] for part, found in learnt.items()}
     assert {part: bool(agent.encoder.mean.any()) for part, agent in agents.items()} == {
         part: part != "centring" for part in agents
     }
@@ -530,6 +531,17 @@ def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.Monkey
             zero * others[3].sum().item() / len(obs), rel=1e-4
         )
         assert starts_at_zero == (part != "zero_start"), part
+    for part in ("", "transitions"):
+        _, latents, last = learnt[part]
+        metrics[part] = agents[part].critic_loss(latents, *seen[1:], last)
+        metrics[part] |= agents[part].update_actor(latents.flatten(0, 1))
+    whole, first_alone = metrics[""], metrics["transitions"]
+    for name in ("critic_target_q", "critic_q1", "critic_q2"):
+        torch.testing.assert_close(first_alone[name], whole[name][:B])
+    target = first_alone["critic_target_q"]
+    errors = [(first_alone[name] - target).square().mean() for name in ("critic_q1", "critic_q2")]
+    torch.testing.assert_close(first_alone["critic_loss"], sum(errors))
+    assert [len(found["actor_ent"]) for found in (whole, first_alone)] == [H * B, B]
     with pytest.raises(UserError, match="for images alone"):
         Without(STATE, (A,), "cpu", part="centring", **sizes, **offered)
     with pytest.raises(UserError, match=r"agent\.part=wings must be one of centring"):

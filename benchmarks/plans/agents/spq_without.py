@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from drqv2.agents.spq import SPQAgent
+from drqv2.agents.spq import Metrics, SPQAgent
 from drqv2.errors import UserError
 from drqv2.nn.latents import LatentEncoder
+from drqv2.nn.returns import segment_returns
 
-PARTS = ("centring", "differences", "zero_start")
+PARTS = ("centring", "differences", "transitions", "zero_start")
 
 
 class Uncentred(LatentEncoder):
@@ -29,7 +31,8 @@ class Without(SPQAgent):
         obs_shape, action_shape, device: as kwargs, those of SPQAgent.
         precision, seed, num_envs, frame_stack: the same; a run passes them to agents that name them.
         part: what it lacks, one of PARTS: the running mean of latents, the weights of the first layer for differences
-            of frames (they are those of each frame), or the zeros in the model's last layer at the start.
+            of frames (they are those of each frame), the later transitions of a segment, for actor and critic, or the
+            zeros in the model's last layer at the start.
         kwargs: the others.
 
     Raises:
@@ -55,6 +58,7 @@ class Without(SPQAgent):
             raise UserError(f"agent.part={part} must be one of {', '.join(PARTS)}")
         if len(obs_shape) != 3:
             raise UserError("spq_without.Without is for images alone; set obs_type=pixels")
+        self.first_alone = part == "transitions"
         encoder: Any
         for encoder in (self.encoder, self.encoder_target):
             if part == "centring":
@@ -64,3 +68,17 @@ class Without(SPQAgent):
         if part == "zero_start":
             last: Any = self.model.net[-1]
             last.reset_parameters()
+
+    def critic_loss(
+        self, latents: Tensor, action: Tensor, reward: Tensor, discount: Tensor, mask: Tensor, last: Tensor
+    ) -> Metrics:
+        """Return SPQ's, or that of the first transitions alone."""
+        if not self.first_alone:
+            return super().critic_loss(latents, action, reward, discount, mask, last)
+        first = segment_returns(reward, discount, mask, self.value(last))[:, :1]
+        ended = torch.zeros_like(first)  # nothing is added to this return
+        return super().critic_loss(latents[:1], action[:, :1], first, ended, torch.ones_like(first), last)
+
+    def update_actor(self, latent: Tensor) -> Metrics:
+        """Move policy and temperature as SPQ does, or at the segments' first latents alone."""
+        return super().update_actor(latent[: len(latent) // self.segment] if self.first_alone else latent)
