@@ -42,8 +42,9 @@ class CriticGradient(SPQAgent):
         self._seen = super()._observations(obs)
         return self._seen
 
-    def update_critic(self, latents: Tensor, *others: Tensor) -> Metrics:
+    def update_critic(self, *args: Tensor) -> Metrics:
         """Fit both Q functions and the encoder: minimise L_Q, with new latents of the segments' first observations."""
+        latents, *others = args
         with self._autocast():
             first = self.encoder(self._seen[0])
         self._seen = ()  # not in snapshots
