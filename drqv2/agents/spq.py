@@ -95,7 +95,7 @@ class SPQAgent(Agent):
         ] = "strided",
         horizon: Annotated[
             int,
-            fixed(Int(1), "Transitions of a segment and of a return.", "agent steps", follows="nstep"),
+            fixed(Int(1), "Transitions of a segment and of the longest return.", "agent steps", follows="nstep"),
         ] = 3,
         target_tau: Annotated[float, key(FRACTION, "Fraction of networks mixed into targets.")] = 0.01,
         infonce: Annotated[float, key(Float(0), "Weight of the contrastive loss.")] = 0.1,
@@ -204,9 +204,11 @@ class SPQAgent(Agent):
         return self.compile and self.device.type == "cuda" and type(self) is SPQAgent and not hooked
 
     def _learn(self, batch: Sequence[Any]) -> Metrics:
+        _, action, reward, discount, mask = batch
         metrics, latents, last = self.update_model(*batch)
-        metrics |= self.update_critic(latents, *batch[1:], last)
-        metrics |= self.update_actor(latents.flatten(0, 1))
+        returns = segment_returns(reward, discount, mask, self.value(last))
+        metrics |= self.update_critic(latents, action, returns, mask)
+        metrics |= self.update_actor(latents, mask)
         utils.soft_update_params(self.critic, self.critic_target, self.target_tau)
         return {name: value.detach().mean() for name, value in metrics.items()} if self.use_tb else {}
 
@@ -248,37 +250,38 @@ class SPQAgent(Agent):
         latents = torch.cat([latent.detach()[None], targets[:-1]])
         return metrics, latents, targets[(mask.sum(1).long() - 1).clamp(min=0), own]
 
-    def update_critic(self, *args: Tensor) -> Metrics:
-        """Fit both Q functions: minimise L_Q; arguments are those of `critic_loss`."""
-        metrics = self.critic_loss(*args)
-        minimise(self.critic_opt, metrics["critic_loss"])
-        return metrics
-
-    def critic_loss(
-        self, latents: Tensor, action: Tensor, reward: Tensor, discount: Tensor, mask: Tensor, last: Tensor
-    ) -> Metrics:
-        """Return L_Q, "critic_loss", and metrics for what `update_model` returns and a batch, as `update` draws it."""
-        target = segment_returns(reward, discount, mask, self.value(last)).T.reshape(-1, 1)
-        q1, q2 = self.critic(latents.flatten(0, 1), action.transpose(0, 1).flatten(0, 1))
-        share = mask.T.reshape(-1, 1) / mask.sum()
-        loss = (((q1 - target).square() + (q2 - target).square()) * share).sum()
-        return {"critic_target_q": target, "critic_q1": q1, "critic_q2": q2, "critic_loss": loss}
-
     @torch.no_grad()
     def value(self, latent: Tensor) -> Tensor:
-        """Return V, [B, 1], at target latents [B, D]."""
+        """Return G_H, [B, 1], at target latents [B, D]."""
         action, log_prob = self.actor(latent).sample(self.update_generator)
         return torch.min(*self.critic_target(latent, action)) - self.temperature() * log_prob
 
-    def update_actor(self, latent: Tensor) -> Metrics:
-        """Move policy and temperature at latents [B, D]: minimise L_pi and L_alpha."""
+    def update_critic(self, latents: Tensor, action: Tensor, returns: Tensor, mask: Tensor) -> Metrics:
+        """Fit both Q functions: minimise L_Q; arguments are those of `critic_loss`."""
+        metrics = self.critic_loss(latents, action, returns, mask)
+        minimise(self.critic_opt, metrics["critic_loss"])
+        return metrics
+
+    def critic_loss(self, latents: Tensor, action: Tensor, returns: Tensor, mask: Tensor) -> Metrics:
+        """Return L_Q, "critic_loss", and metrics whose means are those over the transitions, [H * B, 1].
+
+        Arguments are y_i, [H, B, D], and a_{t+i}, [B, H, A], G_i and the mask of a batch, [B, H].
+        """
+        q1, q2 = self.critic(latents.flatten(0, 1), action.transpose(0, 1).flatten(0, 1))
+        target, weight = returns.T.reshape(-1, 1), weights(mask)
+        loss = (weight * ((q1 - target).square() + (q2 - target).square())).mean()
+        values = {"critic_target_q": target, "critic_q1": q1, "critic_q2": q2}
+        return {"critic_loss": loss} | {name: weight * value for name, value in values.items()}
+
+    def update_actor(self, latents: Tensor, mask: Tensor) -> Metrics:
+        """Move policy and temperature: minimise L_pi and L_alpha, for latents and the mask as in `critic_loss`."""
+        latent, weight, alpha = latents.flatten(0, 1), weights(mask), self.temperature()
         action, log_prob = self.actor(latent).sample(self.update_generator)
-        alpha = self.temperature()
-        loss = (alpha.detach() * log_prob - torch.min(*self.critic(latent, action))).mean()
+        loss = (weight * (alpha.detach() * log_prob - torch.min(*self.critic(latent, action)))).mean()
         minimise(self.actor_opt, loss)
-        entropy = -log_prob.detach()
+        entropy = -weight * log_prob.detach()
         minimise(self.temperature_opt, (alpha * (entropy - self.target_entropy)).mean())
-        saturated = (action.abs() > 0.95).float()
+        saturated = weight * (action.abs() > 0.95)
         return {"actor_loss": loss, "actor_ent": entropy, "actor_saturated": saturated, "temperature": alpha}
 
     def _observations(self, obs: Any) -> Sequence[Any]:
@@ -304,3 +307,8 @@ class SPQAgent(Agent):
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+
+def weights(mask: Tensor) -> Tensor:
+    """Return the weights of transitions in means, [H * B, 1], for the mask of a batch, [B, H]: 0 after an end."""
+    return (mask.T / mask.mean()).reshape(-1, 1)

@@ -225,10 +225,11 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     critic_loss = 2 * torch.stack(errors).mean()
     critic = stepped(w["critic"], critic_loss, LR, 0.0)
     actions, log_prob = pi(torch.cat(starts), w["actor"], torch.randn(H * B, A, dtype=torch.float64))
-    actor_loss = (ALPHA * log_prob - torch.minimum(*q(torch.cat(starts), actions, critic))[:, 0]).mean()
+    inside = mask.T.flatten() == 1
+    actor_loss = (ALPHA * log_prob - torch.minimum(*q(torch.cat(starts), actions, critic))[:, 0])[inside].mean()
     actor = stepped(w["actor"], actor_loss, LR, 0.0)
     log_alpha = torch.tensor(math.log(ALPHA), dtype=torch.float64, requires_grad=True)
-    alpha_loss = (log_alpha.exp() * (-log_prob.detach() + A)).mean()  # the entropy that is wanted is -A
+    alpha_loss = (log_alpha.exp() * (-log_prob[inside].detach() + A)).mean()  # the entropy that is wanted is -A
     temperature = stepped({"log_alpha": log_alpha}, alpha_loss, TEMPERATURE_LR, 0.0)["log_alpha"]
 
     torch.manual_seed(3)
@@ -237,8 +238,13 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     assert float(parts) == pytest.approx(loss.item(), rel=1e-9)
     assert float(metrics["critic_loss"]) == pytest.approx(critic_loss.item(), rel=1e-9)
     assert float(metrics["actor_loss"]) == pytest.approx(actor_loss.item(), rel=1e-9)
-    assert float(metrics["actor_ent"]) == pytest.approx(-log_prob.mean().item(), rel=1e-9)
-    assert float(metrics["actor_saturated"]) == pytest.approx((actions.abs() > 0.95).double().mean().item())
+    assert float(metrics["actor_ent"]) == pytest.approx(-log_prob[inside].mean().item(), rel=1e-9)
+    assert float(metrics["actor_saturated"]) == pytest.approx((actions[inside].abs() > 0.95).double().mean().item())
+    for name, values in {
+        "target_q": torch.cat(wanted),
+        "q1": torch.cat([q(starts[i], action[:, i], w["critic"])[0][:, 0] for i in range(H)]),
+    }.items():
+        assert float(metrics[f"critic_{name}"]) == pytest.approx(values[inside].mean().item(), rel=1e-9)
     assert agent.temperature.log_alpha.item() == pytest.approx(temperature.item(), rel=1e-9)
     after: dict[str, Weights] = {
         "encoder": {k[2:]: v for k, v in joint.items() if k[0] == "f"},
@@ -259,6 +265,14 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     torch.testing.assert_close(agent.encoder_target.mean, agent.encoder.mean)
 
 
+def test_a_segment_of_one_transition() -> None:
+    agent = make_agent(STATE, horizon=1)
+    obs, action, reward, _, _ = batch(STATE)
+    ended = torch.zeros(B, 1, dtype=torch.float64)
+    metrics = agent.update(iter([(obs[:, :2], action[:, :1], reward[:, :1], ended, ended + 1)]), 0)
+    assert float(metrics["critic_target_q"]) == pytest.approx(reward[:, 0].mean().item())
+
+
 def test_the_mean_follows_batches_slowly_after_the_first() -> None:
     agent = make_agent(STATE)
     first, second = torch.randn(2, B, 5, dtype=torch.float64)
@@ -277,6 +291,7 @@ def test_actor_and_critic_leave_encoder_and_model_alone(monkeypatch: pytest.Monk
 
     def recorded(*args: Tensor) -> Any:
         result = update_model(*args)
+        assert not any(latents.requires_grad for latents in result[1:])
         after_model.extend(p.detach().clone() for p in learnt)
         return result
 
@@ -377,11 +392,12 @@ def test_the_first_update_warms_the_model_up() -> None:
 
 
 def test_returns_of_segments_end_with_their_episodes() -> None:
-    reward = torch.tensor([[1.0, 2.0, 4.0]] * 3)
+    reward = torch.tensor([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0], [3.0, 6.0, 4.0]])
     discount = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.0, 0.0], [0.5, 0.5, 0.5]])
     mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
-    returns = segment_returns(reward, discount, mask, torch.tensor([[8.0], [8.0], [8.0]]))
-    assert returns.tolist() == [[4.0, 6.0, 8.0], [2.0, 2.0, 8.0], [4.0, 6.0, 8.0]]
+    value = torch.tensor([[8.0], [16.0], [32.0]])
+    assert segment_returns(reward, discount, mask, value).tolist() == [[4, 6, 8], [2, 2, 16], [14, 22, 32]]
+    assert segment_returns(reward[:, :1], discount[:, :1], mask[:, :1], value).tolist() == [[5], [9], [19]]
 
 
 @pytest.mark.parametrize("temperature", [1e-12, 0.1])
@@ -399,7 +415,7 @@ def test_a_policy_leaves_the_bounds_of_its_actions_by_its_entropy_alone(
     latent = torch.randn(64, D)
     means = []
     for _ in range(300):
-        metrics = agent.update_actor(latent)
+        metrics = agent.update_actor(latent[None], torch.ones(64, 1))
         means.append(float(agent.actor(latent).mean.detach().mean()))
     assert (means[-1] < -0.5) == (temperature == 0.1)
     assert (means[-1] > 0.99) == (temperature < 0.1)
@@ -486,8 +502,20 @@ def test_the_arm_whose_encoder_learns_from_the_critic(monkeypatch: pytest.Monkey
         networks(own)[name].load_state_dict(module.state_dict())
     obs, *others = batch(IMAGE)
     seen = (obs.to(torch.uint8), *(x.float() for x in others))
+    received: list[list[Tensor]] = []
     for agent in (plain, own):
+        critic_loss = agent.critic_loss
+
+        def recorded(*args: Tensor, critic_loss: Any = critic_loss) -> Any:
+            received.append([part.detach() for part in args])
+            return critic_loss(*args)
+
+        monkeypatch.setattr(agent, "critic_loss", recorded)
         agent.update(iter([seen] * 300), 0)
+    latents, others = ([args[i] for args in received] for i in (0, 1))
+    torch.testing.assert_close(latents[0][1:], latents[1][1:])
+    torch.testing.assert_close(others[0], others[1])
+    assert 0 < float((latents[0][0] - latents[1][0]).abs().max()) < 1  # of an encoder that has just been changed
     apart = [
         (p - q).detach().abs().max() for p, q in zip(plain.encoder.parameters(), own.encoder.parameters(), strict=True)
     ]
@@ -532,18 +560,20 @@ def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.Monkey
         )
         assert starts_at_zero == (part != "zero_start"), part
     for part in ("", "transitions"):
-        _, latents, last = learnt[part]
-        metrics[part] = agents[part].critic_loss(latents, *seen[1:], last)
-        metrics[part] |= agents[part].update_actor(latents.flatten(0, 1))
+        latents = learnt[part][1]
+        returns = torch.randn(B, H, generator=torch.Generator().manual_seed(6))
+        seen_by = agents[part].update_critic(latents, seen[1], returns, seen[4])
+        metrics[part] = seen_by | agents[part].update_actor(latents, seen[4])
+        agents[part].update(repeat(seen), 0)
     whole, first_alone = metrics[""], metrics["transitions"]
     for name in ("critic_target_q", "critic_q1", "critic_q2"):
-        torch.testing.assert_close(first_alone[name], whole[name][:B])
-    target = first_alone["critic_target_q"]
-    errors = [(first_alone[name] - target).square().mean() for name in ("critic_q1", "critic_q2")]
+        torch.testing.assert_close(first_alone[name], whole[name][:B] * seen[4].mean())  # all first ones are inside
+    torch.testing.assert_close(first_alone["critic_target_q"], returns[:, :1])
+    errors = [(first_alone[name] - returns[:, :1]).square().mean() for name in ("critic_q1", "critic_q2")]
     torch.testing.assert_close(first_alone["critic_loss"], sum(errors))
-    assert [len(found["actor_ent"]) for found in (whole, first_alone)] == [H * B, B]
+    assert [found["actor_ent"].shape for found in (whole, first_alone)] == [(H * B, 1), (B, 1)]
     with pytest.raises(UserError, match="for images alone"):
-        Without(STATE, (A,), "cpu", part="centring", **sizes, **offered)
+        Without(STATE, (A,), "cpu", part="differences", **sizes, **offered)
     with pytest.raises(UserError, match=r"agent\.part=wings must be one of centring"):
         Without(IMAGE, (A,), "cpu", part="wings", **sizes, **offered)
 
@@ -572,7 +602,7 @@ def test_the_arm_with_drqv2s_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = dist.mean.detach().sum(1, keepdim=True)
     assert 0 < float((value - wanted).abs().max()) <= A * 0.3 + 1e-6  # noise is clipped at 0.3
     for _ in range(20):
-        agent.update_actor(latent)
+        agent.update_actor(latent[None], torch.ones(64, 1))
     dist = agent.actor(latent, 0.0)
     assert float((dist.mean.detach().sum(1, keepdim=True) - wanted).mean()) > 0
 

@@ -42,13 +42,12 @@ class CriticGradient(SPQAgent):
         self._seen = super()._observations(obs)
         return self._seen
 
-    def update_critic(self, *args: Tensor) -> Metrics:
+    def update_critic(self, latents: Tensor, action: Tensor, returns: Tensor, mask: Tensor) -> Metrics:
         """Fit both Q functions and the encoder: minimise L_Q, with new latents of the segments' first observations."""
-        latents, *others = args
         with self._autocast():
             first = self.encoder(self._seen[0])
         self._seen = ()  # not in snapshots
-        metrics = self.critic_loss(torch.cat([first[None], latents[1:]]), *others)
+        metrics = self.critic_loss(torch.cat([first[None], latents[1:]]), action, returns, mask)
         for optimizer in (self.critic_opt, self.encoder_opt):
             optimizer.zero_grad(set_to_none=True)
         metrics["critic_loss"].backward()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drqv2 import utils
-from drqv2.agents.spq import Metrics, SPQAgent
+from drqv2.agents.spq import Metrics, SPQAgent, weights
 from drqv2.nn.deterministic import MeanAction, of_parts
 from drqv2.nn.networks import Actor
 from drqv2.nn.observations import to_device
@@ -68,12 +68,13 @@ class DrQV2Policy(SPQAgent):
         """Return DrQ-v2's target value, [B, 1], at target latents [B, D]."""
         return torch.min(*self.critic_target(latent, self._smoothed(latent)))
 
-    def update_actor(self, latent: Tensor) -> Metrics:
-        """Move the policy towards actions of higher value at latents [B, D]."""
+    def update_actor(self, latents: Tensor, mask: Tensor) -> Metrics:
+        """Move the policy towards actions of higher value at latents [H, B, D], where the mask [B, H] is 1."""
+        latent, weight = latents.flatten(0, 1), weights(mask)
         action = self._smoothed(latent)
-        loss = -torch.min(*self.critic(latent, action)).mean()
+        loss = -(weight * torch.min(*self.critic(latent, action))).mean()
         minimise(self.actor_opt, loss)
-        return {"actor_loss": loss, "actor_saturated": (action.abs() > 0.95).float()}
+        return {"actor_loss": loss, "actor_saturated": weight * (action.abs() > 0.95)}
 
     def _smoothed(self, latent: Tensor) -> Tensor:
         dist: Any = self.actor(latent, 0.2)

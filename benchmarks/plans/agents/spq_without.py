@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from drqv2.agents.spq import Metrics, SPQAgent
 from drqv2.errors import UserError
 from drqv2.nn.latents import LatentEncoder
-from drqv2.nn.returns import segment_returns
 
 PARTS = ("centring", "differences", "transitions", "zero_start")
 
@@ -36,7 +34,7 @@ class Without(SPQAgent):
         kwargs: the others.
 
     Raises:
-        UserError: there is no such part, or observations are not images.
+        UserError: there is no such part, or no images whose differences could be left out.
     """
 
     def __init__(
@@ -56,9 +54,9 @@ class Without(SPQAgent):
         super().__init__(obs_shape, action_shape, device, **own, **kwargs)
         if part not in PARTS:
             raise UserError(f"agent.part={part} must be one of {', '.join(PARTS)}")
-        if len(obs_shape) != 3:
-            raise UserError("spq_without.Without is for images alone; set obs_type=pixels")
-        self.first_alone = part == "transitions"
+        if part == "differences" and len(obs_shape) != 3:
+            raise UserError("agent.part=differences is for images alone; set obs_type=pixels")
+        self.used = 1 if part == "transitions" else self.segment  # transitions of a segment
         encoder: Any
         for encoder in (self.encoder, self.encoder_target):
             if part == "centring":
@@ -69,16 +67,11 @@ class Without(SPQAgent):
             last: Any = self.model.net[-1]
             last.reset_parameters()
 
-    def critic_loss(
-        self, latents: Tensor, action: Tensor, reward: Tensor, discount: Tensor, mask: Tensor, last: Tensor
-    ) -> Metrics:
-        """Return SPQ's, or that of the first transitions alone."""
-        if not self.first_alone:
-            return super().critic_loss(latents, action, reward, discount, mask, last)
-        first = segment_returns(reward, discount, mask, self.value(last))[:, :1]
-        ended = torch.zeros_like(first)  # nothing is added to this return
-        return super().critic_loss(latents[:1], action[:, :1], first, ended, torch.ones_like(first), last)
+    def update_critic(self, latents: Tensor, action: Tensor, returns: Tensor, mask: Tensor) -> Metrics:
+        """Fit both Q functions, to the first transitions alone if the part is the later ones."""
+        last = self.used
+        return super().update_critic(latents[:last], action[:, :last], returns[:, :last], mask[:, :last])
 
-    def update_actor(self, latent: Tensor) -> Metrics:
-        """Move policy and temperature as SPQ does, or at the segments' first latents alone."""
-        return super().update_actor(latent[: len(latent) // self.segment] if self.first_alone else latent)
+    def update_actor(self, latents: Tensor, mask: Tensor) -> Metrics:
+        """Move policy and temperature, at the first latents alone if the part is the later transitions."""
+        return super().update_actor(latents[: self.used], mask[:, : self.used])
