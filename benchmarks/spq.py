@@ -87,7 +87,9 @@ def whole_runs(quick: bool) -> list[Row]:
     return rows
 
 
-def prepared(overrides: list[str], quick: bool) -> tuple[Any, tuple[torch.Tensor, ...]]:
+def prepared(
+    overrides: list[str], quick: bool, action_shape: tuple[int, ...] = ACTIONS
+) -> tuple[Any, tuple[torch.Tensor, ...]]:
     """Return an agent as a run makes it, and a batch of random pixels on its device."""
     torch_settings.set_numerics()
     torch_settings.keep_freed_memory()
@@ -95,7 +97,7 @@ def prepared(overrides: list[str], quick: bool) -> tuple[Any, tuple[torch.Tensor
     cfg = compose(*overrides, "task=cheetah_run", f"device={device}", "lr=1e-4")
     batch = 8 if quick else cfg.batch_size
     node: Any = OmegaConf.to_container(cfg.agent, resolve=True)
-    shapes = {"obs_shape": (9, 84, 84), "action_shape": ACTIONS}
+    shapes = {"obs_shape": (9, 84, 84), "action_shape": action_shape}
     offered = {
         "precision": machine.resolve_precision(cfg.precision, device),
         "compile": machine.resolve_compile(cfg.compile, device),
@@ -107,7 +109,7 @@ def prepared(overrides: list[str], quick: bool) -> tuple[Any, tuple[torch.Tensor
     channels = 9 if horizon is None else 9 + 3 * horizon
     obs = torch.randint(0, 256, (batch, channels, 84, 84), dtype=torch.uint8)
     lead = (batch,) if horizon is None else (batch, horizon)
-    action, reward = torch.rand(*lead, *ACTIONS) * 2 - 1, torch.rand(*lead, *([1] if horizon is None else []))
+    action, reward = torch.rand(*lead, *action_shape) * 2 - 1, torch.rand(*lead, *([1] if horizon is None else []))
     last = obs.flip(0) if horizon is None else torch.ones_like(reward)
     return agent, tuple(part.to(device) for part in (obs, action, reward, torch.full_like(reward, 0.97), last))
 

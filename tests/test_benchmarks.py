@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import common, env, env_parts, learner, memory, overlap, replay, spq
+from benchmarks import common, env, env_parts, learner, memory, overlap, replay, representation, spq
 from benchmarks.alternation import alternate
 from benchmarks.baseline import learner as plain
 from benchmarks.baseline.loader import EpisodeStream, plain_loader
@@ -335,3 +335,15 @@ def test_spq_is_measured_beside_drqv2_and_in_parts() -> None:
     assert all(row["ms"] > 0 for row in rows)
     assert all((row["fps"] is not None) == (row["side"] in whole) for row in rows)
     assert 50 < sum(row["percent"] or 0.0 for row in rows) < 150
+
+
+@pytest.mark.slow
+def test_the_representation_is_measured_from_random_actions() -> None:
+    frames, actions, rewards, first = representation.experience("cartpole_balance", 520)
+    assert (frames.shape, actions.shape, rewards.shape) == ((520, 3, 84, 84), (520, 1), (520,))
+    assert list(np.flatnonzero(first)) == [0, 501]  # an episode has 500 agent steps, and one more observation
+    assert rewards[500] == 0 < rewards[499]
+    assert 0.2 < (actions[1:500] == actions[:499]).mean() < 0.8  # held
+    rows = representation.measure("cartpole_balance", quick=True)
+    assert [row["update"] for row in rows] == list(representation.QUICK_AT)
+    assert all(0 <= row["infonce_hits"] <= 1 and row["latent_std"] > 0 for row in rows)

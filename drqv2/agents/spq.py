@@ -16,9 +16,9 @@ where pi(z) is the tanh of normal numbers, and the weights of f', Q' follow thos
 objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term. L_Q, L_pi and L_alpha are
 those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5): before it finds rewards its policy stays
 random, while one without entropy follows the noise in Q to the bounds of its actions and may find none. What else is
-needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred by a running
-mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an action are held for
-several steps.
+needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred by their
+batch's mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an action are
+held for several steps.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class SPQAgent(Agent):
         first, *later = self._observations(obs)
         targets = self._targets(later)
         with self._autocast():
-            latent = self.encoder(first, track=True)
+            latent = self.encoder(first, batch=True)
 
         unrolled, last = [], latent
         for i in range(self.segment):
@@ -239,7 +239,6 @@ class SPQAgent(Agent):
         loss = dynamics + 0.1 * rewards + self.infonce * contrast
         minimise(self.model_opt, loss)
         utils.soft_update_params(self.encoder, self.encoder_target, self.target_tau)
-        self.encoder_target.mean.copy_(self.encoder.mean)
 
         metrics = {
             **{"dynamics_loss": dynamics, "reward_loss": rewards, "infonce_loss": contrast},
@@ -303,7 +302,7 @@ class SPQAgent(Agent):
     def _targets(self, later: Sequence[Any]) -> Tensor:
         """Return the target encoder's latents of the observations 1 ... H steps after the first, [H, B, D]."""
         with self._autocast():
-            return torch.stack([self.encoder_target(obs) for obs in later])
+            return torch.stack([self.encoder_target(obs, batch=True) for obs in later])
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")

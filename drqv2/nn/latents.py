@@ -20,7 +20,10 @@ def normalised(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class LatentEncoder(nn.Module):
-    """Images (C, H, W), vectors (N,) or dicts to latents [D], f: features, then z = ELU(LN(h - mean)) of a linear h."""
+    """Images (C, H, W), vectors (N,) or dicts to latents [D], f: features, then z = ELU(LN(h - mean)) of a linear h.
+
+    The mean is that of a batch in updates, so that no gradient moves all latents together, and a running one elsewhere.
+    """
 
     mean: Tensor
     rate: Tensor
@@ -37,17 +40,19 @@ class LatentEncoder(nn.Module):
             self.body = of_image(obs_shape) if len(obs_shape) == 3 else normalised(obs_shape[0], dim)
         features = self.body(each(lambda shape: torch.zeros(1, *shape), obs_shape)).numel()
         self.linear, self.norm = nn.Linear(features, dim), nn.LayerNorm(dim)
-        self.register_buffer("mean", torch.zeros(dim))  # of h: that of the first batch, then 0.02 of the way to others'
+        self.register_buffer("mean", torch.zeros(dim))  # of h: that of the first batch, then 0.1 of the way to others'
         self.register_buffer("rate", torch.ones(()))
 
-    def forward(self, obs: Any, track: bool = False) -> Tensor:
-        """Return latents [B, D] of observations [B, ...]; with `track`, the mean follows this batch."""
+    def forward(self, obs: Any, batch: bool = False) -> Tensor:
+        """Return latents [B, D] of observations [B, ...]; with `batch`, centred by their own mean, see above."""
         obs = each(_channels_last, obs)
         h = self.linear(self.body(obs).flatten(1)).to(self.mean.dtype)
-        if track:
-            self.mean.lerp_(h.detach().mean(0), self.rate)
-            self.rate.fill_(0.02)
-        return F.elu(self.norm(h - self.mean))
+        if not batch:
+            return F.elu(self.norm(h - self.mean))
+        mean = h.mean(0)
+        self.mean.lerp_(mean.detach(), self.rate)
+        self.rate.fill_(0.1)
+        return F.elu(self.norm(h - mean))
 
 
 def _channels_last(obs: Tensor) -> Tensor:

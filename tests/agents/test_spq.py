@@ -122,8 +122,9 @@ def f_linear(obs: Any, w: Weights) -> Tensor:
     return linear(torch.cat([seen, (seen.shape[1] / D) ** 0.5 * felt], 1), w, "linear")
 
 
-def f(obs: Any, w: Weights, mean: Tensor) -> Tensor:
-    return elu(normalised(f_linear(obs, w) - mean, w, "norm"))
+def f(obs: Any, w: Weights) -> Tensor:
+    h = f_linear(obs, w)
+    return elu(normalised(h - h.mean(0), w, "norm"))
 
 
 def m(latent: Tensor, action: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
@@ -163,10 +164,10 @@ def observation(obs: Any, i: int) -> Any:
 
 
 def model_loss(
-    obs: Any, action: Tensor, reward: Tensor, mask: Tensor, w: dict[str, Weights], means: tuple[Tensor, Tensor]
+    obs: Any, action: Tensor, reward: Tensor, mask: Tensor, w: dict[str, Weights]
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    latent = f(observation(obs, 0), w["encoder"], means[0])
-    targets = [f(observation(obs, i + 1), w["encoder_target"], means[1]).detach() for i in range(H)]
+    latent = f(observation(obs, 0), w["encoder"])
+    targets = [f(observation(obs, i + 1), w["encoder_target"]).detach() for i in range(H)]
     u, total = latent, torch.zeros((), dtype=torch.float64)
     for i in range(H):
         u, logits = m(u, action[:, i], w["model"])
@@ -200,8 +201,7 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
         for name, module in networks(agent).items()
     }
     obs, action, reward, discount, mask = batch(obs_shape)
-    mean = f_linear(observation(obs, 0), w["encoder"]).mean(0).detach()  # that of the first batch
-    loss, latent, targets = model_loss(obs, action, reward, mask, w, (mean, agent.encoder_target.mean))
+    loss, latent, targets = model_loss(obs, action, reward, mask, w)
     joint = {f"f.{k}": v for k, v in w["encoder"].items()} | {f"m.{k}": v for k, v in w["model"].items()}
     joint = stepped(joint, loss, MODEL_LR, 0.01)
 
@@ -259,10 +259,7 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     for name, module in networks(agent).items():
         for key, parameter in module.named_parameters():
             torch.testing.assert_close(parameter, after[name][key], rtol=1e-8, atol=1e-9, msg=f"{name}.{key}")
-    torch.testing.assert_close(agent.encoder.mean, mean)
-    torch.testing.assert_close(agent.encoder_target.mean, mean)
-    agent.update(iter([(obs, action, reward, discount, mask)]), 1)
-    torch.testing.assert_close(agent.encoder_target.mean, agent.encoder.mean)
+    torch.testing.assert_close(agent.encoder.mean, f_linear(observation(obs, 0), w["encoder"]).mean(0))
 
 
 def test_a_segment_of_one_transition() -> None:
@@ -273,14 +270,37 @@ def test_a_segment_of_one_transition() -> None:
     assert float(metrics["critic_target_q"]) == pytest.approx(reward[:, 0].mean().item())
 
 
-def test_the_mean_follows_batches_slowly_after_the_first() -> None:
+def test_latents_are_centred_by_their_batch_in_updates_and_by_a_running_mean_elsewhere() -> None:
     agent = make_agent(STATE)
-    first, second = torch.randn(2, B, 5, dtype=torch.float64)
+    first, second = torch.randn(2, B, 5, dtype=torch.float64) + 10
     weights: Weights = {**dict(agent.encoder.named_parameters())}
+    h = [f_linear(obs, weights) for obs in (first, second)]
     for obs in (first, second):
-        agent.encoder(obs, track=True)
-    means = [f_linear(obs, weights).mean(0) for obs in (first, second)]
-    torch.testing.assert_close(agent.encoder.mean, 0.98 * means[0] + 0.02 * means[1])
+        latents = agent.encoder(obs, batch=True)
+    torch.testing.assert_close(latents, elu(normalised(h[1] - h[1].mean(0), weights, "norm")))
+    mean = 0.9 * h[0].mean(0) + 0.1 * h[1].mean(0)
+    torch.testing.assert_close(agent.encoder.mean, mean)
+    torch.testing.assert_close(agent.encoder(second), elu(normalised(h[1] - mean, weights, "norm")))
+    agent.encoder(second, batch=True)[:, 0].sum().backward()
+    layer: Any = agent.encoder.linear  # no gradient moves all latents together
+    assert float(layer.bias.grad.abs().max()) < 1e-12 < float(layer.weight.grad.abs().max())
+
+
+def test_latents_tell_images_apart_that_hardly_differ() -> None:
+    agent = SPQAgent(IMAGE, (A,), "cpu", hidden_dim=64, convolutions="patch", frame_stack=2, pad=2, horizon=H, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    scene = torch.randint(0, 256, (3, 32, 32), generator=generator, dtype=torch.uint8)
+    for _ in range(150):
+        frames = scene.repeat(32, 2 + H, 1, 1).unflatten(1, (2 + H, 3))
+        place = torch.randint(4, 26, (32, 2), generator=generator)
+        step = torch.randint(-1, 2, (32, H, 2), generator=generator)
+        for b in range(32):  # a small square which the actions move
+            for t in range(2 + H):
+                y, x = (place[b] + step[b, : max(0, t - 1)].sum(0)).tolist()
+                frames[b, t, :, y : y + 3, x : x + 3] = 255
+        nothing, inside = torch.zeros(32, H), torch.ones(32, H)
+        metrics, *_ = agent.update_model(frames.flatten(1, 2), step.float(), nothing, inside, inside)
+    assert float(metrics["latent_std"].detach().mean()) > 0.5
 
 
 def test_actor_and_critic_leave_encoder_and_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ PARTS = ("centring", "differences", "transitions", "zero_start")
 class Uncentred(LatentEncoder):
     """Latents z = ELU(LN(h)) of a linear h, whose mean stays in it."""
 
-    def forward(self, obs: Any, track: bool = False) -> Tensor:
+    def forward(self, obs: Any, batch: bool = False) -> Tensor:
         """Return latents [B, D] of observations [B, ...]; the mean stays zero."""
         return super().forward(obs)
 
@@ -28,7 +28,7 @@ class Without(SPQAgent):
     Args:
         obs_shape, action_shape, device: as kwargs, those of SPQAgent.
         precision, seed, num_envs, frame_stack: the same; a run passes them to agents that name them.
-        part: what it lacks, one of PARTS: the running mean of latents, the weights of the first layer for differences
+        part: what it lacks, one of PARTS: the centring of latents, the weights of the first layer for differences
             of frames (they are those of each frame), the later transitions of a segment, for actor and critic, or the
             zeros in the model's last layer at the start.
         kwargs: the others.
