@@ -221,9 +221,9 @@ class SPQAgent(Agent):
         and of the last ones within their episodes, [B, D]. They are target latents, except those of the first.
         """
         first, *later = self._observations(obs)
-        targets = self._targets(later)
+        targets, seen = self._targets(later)
         with self._autocast():
-            latent = self.encoder(first, batch=True)
+            latent, seen_first = self.encoder.both(first)
 
         unrolled, last = [], latent
         for i in range(self.segment):
@@ -246,8 +246,8 @@ class SPQAgent(Agent):
             "reward_error": (symexp(expected(logits[-1], self.bins)) - reward[:, -1:]).abs(),
             "latent_std": latent.std(0),
         }
-        latents = torch.cat([latent.detach()[None], targets[:-1]])
-        return metrics, latents, targets[(mask.sum(1).long() - 1).clamp(min=0), own]
+        latents = torch.cat([seen_first[None], seen[:-1]])
+        return metrics, latents, seen[(mask.sum(1).long() - 1).clamp(min=0), own]
 
     @torch.no_grad()
     def value(self, latent: Tensor) -> Tensor:
@@ -299,10 +299,14 @@ class SPQAgent(Agent):
         return part[:, steps * channels : (steps + self.frame_stack) * channels]
 
     @torch.no_grad()
-    def _targets(self, later: Sequence[Any]) -> Tensor:
-        """Return the target encoder's latents of the observations 1 ... H steps after the first, [H, B, D]."""
+    def _targets(self, later: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Return the target encoder's latents of the observations 1 ... H steps after the first, [H, B, D] each.
+
+        See `LatentEncoder.both`: the first are for the model, the second for actor and critic.
+        """
         with self._autocast():
-            return torch.stack([self.encoder_target(obs, batch=True) for obs in later])
+            centred, seen = zip(*(self.encoder_target.both(obs) for obs in later), strict=True)
+        return torch.stack(centred), torch.stack(seen)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")

@@ -22,7 +22,8 @@ def normalised(inputs: int, outputs: int) -> nn.Sequential:
 class LatentEncoder(nn.Module):
     """Images (C, H, W), vectors (N,) or dicts to latents [D], f: features, then z = ELU(LN(h - mean)) of a linear h.
 
-    The mean is that of a batch in updates, so that no gradient moves all latents together, and a running one elsewhere.
+    The mean is a running one, except where encoder and model learn: there it is the batch's own, so that no gradient
+    moves all latents together.
     """
 
     mean: Tensor
@@ -43,15 +44,23 @@ class LatentEncoder(nn.Module):
         self.register_buffer("mean", torch.zeros(dim))  # of h: that of the first batch, then 0.1 of the way to others'
         self.register_buffer("rate", torch.ones(()))
 
-    def forward(self, obs: Any, batch: bool = False) -> Tensor:
-        """Return latents [B, D] of observations [B, ...]; with `batch`, centred by their own mean, see above."""
-        obs = each(_channels_last, obs)
-        h = self.linear(self.body(obs).flatten(1)).to(self.mean.dtype)
-        if not batch:
-            return F.elu(self.norm(h - self.mean))
+    def forward(self, obs: Any) -> Tensor:
+        """Return latents [B, D] of observations [B, ...]."""
+        return self._latents(self._linear(obs), self.mean)
+
+    def both(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Return latents centred by their own mean, [B, D], which the running mean follows; and by that, detached."""
+        h = self._linear(obs)
         mean = h.mean(0)
         self.mean.lerp_(mean.detach(), self.rate)
         self.rate.fill_(0.1)
+        return self._latents(h, mean), self._latents(h.detach(), self.mean).detach()
+
+    def _linear(self, obs: Any) -> Tensor:
+        h: Tensor = self.linear(self.body(each(_channels_last, obs)).flatten(1))
+        return h.to(self.mean.dtype)
+
+    def _latents(self, h: Tensor, mean: Tensor) -> Tensor:
         return F.elu(self.norm(h - mean))
 
 

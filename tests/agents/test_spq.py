@@ -122,9 +122,9 @@ def f_linear(obs: Any, w: Weights) -> Tensor:
     return linear(torch.cat([seen, (seen.shape[1] / D) ** 0.5 * felt], 1), w, "linear")
 
 
-def f(obs: Any, w: Weights) -> Tensor:
+def f(obs: Any, w: Weights, mean: Tensor | None = None) -> Tensor:
     h = f_linear(obs, w)
-    return elu(normalised(h - h.mean(0), w, "norm"))
+    return elu(normalised(h - (h.mean(0) if mean is None else mean), w, "norm"))
 
 
 def m(latent: Tensor, action: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
@@ -163,9 +163,7 @@ def observation(obs: Any, i: int) -> Any:
     return obs[:, channels * i : channels * (i + 2)] if obs.ndim == 4 else obs[:, i]
 
 
-def model_loss(
-    obs: Any, action: Tensor, reward: Tensor, mask: Tensor, w: dict[str, Weights]
-) -> tuple[Tensor, Tensor, list[Tensor]]:
+def model_loss(obs: Any, action: Tensor, reward: Tensor, mask: Tensor, w: dict[str, Weights]) -> Tensor:
     latent = f(observation(obs, 0), w["encoder"])
     targets = [f(observation(obs, i + 1), w["encoder_target"]).detach() for i in range(H)]
     u, total = latent, torch.zeros((), dtype=torch.float64)
@@ -182,7 +180,7 @@ def model_loss(
             cosines = torch.stack([u[b] @ y / (u[b].norm() * y.norm()) for y in targets[i]]) / 0.1
             contrast = -(cosines[b] - torch.logsumexp(cosines, 0))
             total = total + (dynamics + 0.1 * of_reward + INFONCE * contrast) / B
-    return total, latent.detach(), targets
+    return total
 
 
 def stepped(w: Weights, loss: Tensor, lr: float, decay: float) -> Weights:
@@ -201,7 +199,14 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
         for name, module in networks(agent).items()
     }
     obs, action, reward, discount, mask = batch(obs_shape)
-    loss, latent, targets = model_loss(obs, action, reward, mask, w)
+    loss = model_loss(obs, action, reward, mask, w)
+    means = [f_linear(observation(obs, i), w["encoder_target" if i else "encoder"]).mean(0) for i in range(H + 1)]
+    running = [means[0], means[1]]  # after the first batch, then 0.1 of the way to the next
+    for mean in means[2:]:
+        running.append(0.9 * running[-1] + 0.1 * mean)
+    latent, *targets = (
+        f(observation(obs, i), w["encoder_target" if i else "encoder"], running[i]).detach() for i in range(H + 1)
+    )
     joint = {f"f.{k}": v for k, v in w["encoder"].items()} | {f"m.{k}": v for k, v in w["model"].items()}
     joint = stepped(joint, loss, MODEL_LR, 0.01)
 
@@ -259,7 +264,8 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     for name, module in networks(agent).items():
         for key, parameter in module.named_parameters():
             torch.testing.assert_close(parameter, after[name][key], rtol=1e-8, atol=1e-9, msg=f"{name}.{key}")
-    torch.testing.assert_close(agent.encoder.mean, f_linear(observation(obs, 0), w["encoder"]).mean(0))
+    torch.testing.assert_close(agent.encoder.mean, means[0])
+    torch.testing.assert_close(agent.encoder_target.mean, running[-1])
 
 
 def test_a_segment_of_one_transition() -> None:
@@ -270,18 +276,20 @@ def test_a_segment_of_one_transition() -> None:
     assert float(metrics["critic_target_q"]) == pytest.approx(reward[:, 0].mean().item())
 
 
-def test_latents_are_centred_by_their_batch_in_updates_and_by_a_running_mean_elsewhere() -> None:
+def test_latents_are_centred_by_their_batch_for_the_model_and_by_a_running_mean_elsewhere() -> None:
     agent = make_agent(STATE)
     first, second = torch.randn(2, B, 5, dtype=torch.float64) + 10
     weights: Weights = {**dict(agent.encoder.named_parameters())}
     h = [f_linear(obs, weights) for obs in (first, second)]
-    for obs in (first, second):
-        latents = agent.encoder(obs, batch=True)
-    torch.testing.assert_close(latents, elu(normalised(h[1] - h[1].mean(0), weights, "norm")))
+    agent.encoder.both(first)
+    of_model, of_others = agent.encoder.both(second)
+    torch.testing.assert_close(of_model, elu(normalised(h[1] - h[1].mean(0), weights, "norm")))
     mean = 0.9 * h[0].mean(0) + 0.1 * h[1].mean(0)
     torch.testing.assert_close(agent.encoder.mean, mean)
-    torch.testing.assert_close(agent.encoder(second), elu(normalised(h[1] - mean, weights, "norm")))
-    agent.encoder(second, batch=True)[:, 0].sum().backward()
+    torch.testing.assert_close(of_others, elu(normalised(h[1] - mean, weights, "norm")).detach())
+    torch.testing.assert_close(agent.encoder(second).detach(), of_others)
+    assert not of_others.requires_grad
+    of_model[:, 0].sum().backward()
     layer: Any = agent.encoder.linear  # no gradient moves all latents together
     assert float(layer.bias.grad.abs().max()) < 1e-12 < float(layer.weight.grad.abs().max())
 
@@ -567,9 +575,11 @@ def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.Monkey
     seen = (obs.to(torch.uint8), *(x.float() for x in others))
     learnt = {part: agent.update_model(*seen) for part, agent in agents.items()}
     metrics = {part: found[0] for part, found in learnt.items()}
-    assert {part: bool(agent.encoder.mean.any()) for part, agent in agents.items()} == {
-        part: part != "centring" for part in agents
-    }
+    for part, agent in agents.items():
+        image = torch.full((1, *IMAGE), 128, dtype=torch.uint8)
+        before = agent.encoder(image)
+        agent.encoder.mean += 1
+        assert torch.equal(before, agent.encoder(image)) == (part == "centring"), part
     assert {part: agent.encoder.body[0].frames for part, agent in agents.items()} == {
         part: 1 if part == "differences" else 2 for part in agents
     }

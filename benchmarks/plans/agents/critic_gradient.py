@@ -45,7 +45,7 @@ class CriticGradient(SPQAgent):
     def update_critic(self, latents: Tensor, action: Tensor, returns: Tensor, mask: Tensor) -> Metrics:
         """Fit both Q functions and the encoder: minimise L_Q, with new latents of the segments' first observations."""
         with self._autocast():
-            first = self.encoder(self._seen[0], batch=True)
+            first = self.encoder(self._seen[0])
         self._seen = ()  # not in snapshots
         metrics = self.critic_loss(torch.cat([first[None], latents[1:]]), action, returns, mask)
         for optimizer in (self.critic_opt, self.encoder_opt):

@@ -17,9 +17,8 @@ PARTS = ("centring", "differences", "transitions", "zero_start")
 class Uncentred(LatentEncoder):
     """Latents z = ELU(LN(h)) of a linear h, whose mean stays in it."""
 
-    def forward(self, obs: Any, batch: bool = False) -> Tensor:
-        """Return latents [B, D] of observations [B, ...]; the mean stays zero."""
-        return super().forward(obs)
+    def _latents(self, h: Tensor, mean: Tensor) -> Tensor:
+        return super()._latents(h, 0 * mean)
 
 
 class Without(SPQAgent):
