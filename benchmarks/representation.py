@@ -7,6 +7,7 @@ predictions, H steps on, that are nearer to their own target than to the batch's
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from benchmarks.common import Row, machine_facts, show_machine, show_rows
 from benchmarks.spq import prepared
 from drqv2.envs import make
+from drqv2.errors import UserError
 from drqv2.nn.noise import HeldNoise
 
 STEPS, AT = 1500, (1, 50, 100, 250, 500, 1000)
@@ -74,7 +76,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smoke test: three updates of small batches")
     args = parser.parse_args()
     show_machine(machine_facts())
-    rows = [row for task in args.task for row in measure(task, args.quick)]
+    try:
+        rows = [row for task in args.task for row in measure(task, args.quick)]
+    except UserError as error:
+        sys.exit(str(error))
     show_rows("representation", "updates of encoder and model alone", rows)
 
 
