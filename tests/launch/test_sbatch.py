@@ -25,8 +25,8 @@ SCONTROL = """#!/bin/bash
 if [[ $1 == show ]]; then echo 127.0.0.1; echo other; else echo "$@" > requeued; fi
 """
 RAY = "#!/bin/bash\n[[ $1 == status ]] || exec sleep 1000\n"
-RUN = """import pathlib, signal, sys
-signal.signal(signal.SIGUSR2, lambda *_: sys.exit(75))
+RUN = """import os, pathlib, signal
+signal.signal(signal.SIGUSR2, lambda *_: os._exit(75))
 pathlib.Path("runs").touch()
 signal.pause()
 """
