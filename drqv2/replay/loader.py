@@ -198,6 +198,7 @@ def make_replay_loader(
     balanced: bool = False,
     segment: int | None = None,
     fading: float | None = None,
+    by_reward: float = 0.0,
 ) -> ReplayLoader:
     """Return an endless iterator over batches of n-step transitions, or of segments.
 
@@ -221,6 +222,7 @@ def make_replay_loader(
         balanced: divide each batch equally among the tasks that have episodes.
         segment: transitions in each sample, in place of one with an n-step return; see `BatchGatherer`.
         fading: factor on a transition's probability for each newer one, see `ReplaySampler`.
+        by_reward: share of a batch that is drawn by reward, see `ReplaySampler`.
 
     Raises:
         ValueError: `num_workers` is out of range.
@@ -239,4 +241,5 @@ def make_replay_loader(
         if device is not None and str(replay_device) == torch.device(device).type:
             replay_device = device
         source = DeviceReplay(storage, nstep, discount, frame_stack, replay_device, segment)
-    return ReplayLoader(ReplaySampler(storage, batch_size, seed, balanced, fading), source)
+    sampler = ReplaySampler(storage, batch_size, seed, balanced, fading, by_reward, segment or nstep)
+    return ReplayLoader(sampler, source)

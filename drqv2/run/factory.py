@@ -206,4 +206,5 @@ def loader_options(
         "device": device,
         "segment": agent.segment,
         "fading": cfg.get("replay_fading"),
+        "by_reward": cfg.get("replay_by_reward", 0.0),
     }

@@ -349,6 +349,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "workers": {"num_workers": 2},
     "device": {"replay_device": "cpu"},
     "fading": {"fading": 0.9},
+    "by_reward": {"by_reward": 0.5},
 }
 
 

@@ -32,7 +32,7 @@ def test_the_agent_that_learns_from_segments(tmp_path: Path, place: str) -> None
     assert taken != BLOCK
     (tmp_path / "segments.py").write_text(taken + WATCHED)
     names = [f"agent_dir={tmp_path}", "agent._target_=segments.RewardWeighted", "~agent.num_expl_steps", *LEAN]
-    options = [*names, place, "replay_fading=0.99"]
+    options = [*names, place, "replay_fading=0.99", "replay_by_reward=0.5"]
     whole, part = tmp_path / "whole", tmp_path / "part"
     run(whole, *options)
     run(part, *options, "num_train_frames=180")

@@ -50,7 +50,9 @@ MULTITASK += (
     "save_video=true use_tb=true render_size=32 snapshot_keep_last=2 agent.critic=residual agent.critic_dim=8 "
     "agent.critic_heads=task agent.update_every_steps=1 updates_per_step=0.5 task_sampling=proportional"
 ).split()
-SPQ = "agent=spq agent.convolutions=patch agent.embed_dim=8 agent.model_warmup=5 replay_fading=0.99".split()
+SPQ = (
+    "agent=spq agent.convolutions=patch agent.embed_dim=8 agent.model_warmup=5 replay_fading=0.99 replay_by_reward=0.5"
+).split()
 BOTH = "tasks=[gymnasium:tests.both_env:Both-v0,gymnasium:tests.both_env:Mirrored-v0]"
 KILLED = "snapshot_every_seconds=0.1 save_video=true render_size=32 use_tb=true".split()
 _OTHERS = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from drqv2.config.dm_control import episode_frames
 from drqv2.config.keys import free, key, table
-from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Int, Schedule
+from drqv2.config.kinds import FRACTION, POSITIVE, Bool, Choice, Float, Int, Schedule
 from drqv2.config.regime import Agent, Regime
 from drqv2.errors import UserError
 
@@ -40,6 +40,11 @@ REPLAY = table(
         "Factor by which a transition is drawn more rarely for each one that came after it, down to a tenth.",
         null="all are drawn alike",
         legacy=None,
+    ),
+    replay_by_reward=key(
+        Float(0, 1),
+        "Share of a batch that is drawn by reward, equally many of each of eight levels from least to greatest.",
+        legacy=0.0,
     ),
     keep_replay=free(Bool(), "Keep the stored episodes when the run has reached its end."),
 )
