@@ -8,17 +8,17 @@ LEVELS = 8  # of equal width, from the least reward to the greatest
 
 
 class RewardLevels:
-    """Draws transitions of which each level of reward has an equal share.
+    """Draws transitions of which each level of reward with at least `enough` transitions has an equal share.
 
-    A level with fewer than `most` transitions has a share in proportion to them, so that a single one is not drawn all
-    the time.
+    The share of one with fewer is in proportion to them, so that a single transition is not drawn all the time.
 
     Args:
-        rewards: of all transitions, [N] with N > 0.
-        most: transitions above which a level's share does not grow.
+        rewards: of all transitions, finite, [N] with N > 0.
+        enough: transitions for a full share.
     """
 
-    def __init__(self, rewards: np.ndarray, most: int) -> None:
+    def __init__(self, rewards: np.ndarray, enough: int) -> None:
+        rewards = rewards.astype(np.float64)  # in which no range of float32 numbers overflows
         low, high = float(rewards.min()), float(rewards.max())
         level = np.zeros(len(rewards), np.int8)
         if high > low:
@@ -26,7 +26,7 @@ class RewardLevels:
         self._order = np.argsort(level, kind="stable")
         self._counts = np.bincount(level, minlength=LEVELS)
         self._first = np.cumsum(self._counts) - self._counts
-        self._shares = np.cumsum(np.minimum(self._counts, most))
+        self._shares = np.cumsum(np.minimum(self._counts, enough))
 
     def draw(self, rng: np.random.Generator, number: int) -> np.ndarray:
         """Return indices of drawn transitions, int64 [number]."""

@@ -32,9 +32,9 @@ class ReplaySampler(Sampler[Request]):
         fading: None draws uniformly. Else a transition's weight is max(0.1, fading^age), and its age the number of
             those in the window, of its own task if `balanced`, that came after it: the older experience fades, as in
             DR.Q (TD errors play no part, so that a batch depends on seed, number and window alone).
-        by_reward: share of a batch that is drawn by reward instead, see `RewardLevels`, from the window, or each task's
-            part of it if `balanced`. Such a sample begins with the drawn transition or up to reach - 1 before it. This
-            is the skewed sampling of UNREAL (Jaderberg et al., arXiv 1611.05397, section 3.2) for rewards of any kind.
+        by_reward: share of a batch, on average, that is drawn by reward instead, see `RewardLevels`, from the window,
+            or each task's part of it if `balanced`. Such a sample begins with the drawn transition or up to reach - 1
+            before it. UNREAL samples so where it predicts rewards (Jaderberg et al., arXiv 1611.05397, section 3.2).
         reach: transitions of a sample.
     """
 
@@ -90,7 +90,7 @@ class ReplaySampler(Sampler[Request]):
         return [(np.arange(*window), self._storage.ends(window))]
 
     def _levels_of(self, window: Window) -> list[RewardLevels]:
-        for e in self._rewards.keys() - set(range(*window)):
+        for e in [e for e in self._rewards if e < window.first]:
             del self._rewards[e]
         for e in range(*window):
             if e not in self._rewards and self._storage.lengths[e]:
@@ -108,7 +108,7 @@ class ReplaySampler(Sampler[Request]):
             shares[rng.permutation(len(parts))[: self._batch_size % len(parts)]] += 1
         drawn = []
         for i, ((episodes, ends), share) in enumerate(zip(parts, shares.tolist(), strict=True)):
-            by_reward = round(self._by_reward * share)
+            by_reward = int(self._by_reward * share + rng.random()) if self._by_reward else 0
             index = _drawn_by_age(rng, int(ends[-1]), share - by_reward, self._fading)
             if by_reward:
                 index = np.concatenate([index, self._levels(window)[i].draw(rng, by_reward)])

@@ -361,4 +361,5 @@ def test_presets_of_spq_hold_for_tasks_with_values_of_their_own(task: str) -> No
     for preset, expected in sizes.items():
         cfg = train.compose(f"preset={preset}", f"task={task}")
         assert (cfg.batch_size, cfg.agent.horizon, cfg.agent.feature_dim) == expected
+        assert (cfg.replay_fading, cfg.replay_by_reward) == (0.9999, 0.5)
         assert not {"encoder", "critic_layer_norm", "stddev_clip"} & set(cfg.agent)

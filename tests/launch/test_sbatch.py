@@ -30,6 +30,12 @@ signal.signal(signal.SIGUSR2, lambda *_: os._exit(75))
 pathlib.Path("runs").touch()
 signal.pause()
 """
+ENDED = """import os, pathlib, signal, time
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+pathlib.Path("runs").touch()
+time.sleep(0.3)
+os._exit(3)
+"""
 SHORT = (
     "env_id=gymnasium:CartPole-v1 batch_size=4 unroll_length=20 eval_every_frames=100000000 num_eval_episodes=1 "
     "save_video=false use_tb=false agent.hidden_dim=8 log_every_seconds=0"
@@ -70,22 +76,40 @@ def wait_for_rows(table: Path, job: subprocess.Popen[str]) -> None:
 
 def test_a_cancelled_job_stops_the_run_and_is_not_requeued(tmp_path: Path, temporary: str) -> None:
     """With stand-ins for Ray and for the run, which is stopped as the one below is."""
-    (tmp_path / "train.py").write_text(RUN)
-    (tmp_path / "commands").mkdir()
-    (tmp_path / "commands" / "ray").write_text(RAY)
-    (tmp_path / "commands" / "ray").chmod(0o755)
-    job = start(tmp_path, temporary)
+    job = started(tmp_path, temporary, RUN)
+    job.terminate()
+    output, _ = job.communicate(timeout=PATIENCE)
+    assert job.returncode == 75, output
+    assert not (tmp_path / "requeued").exists()
+
+
+def test_the_status_of_a_run_survives_any_number_of_signals(tmp_path: Path, temporary: str) -> None:
+    job = started(tmp_path, temporary, ENDED)
+    deadline = time.monotonic() + PATIENCE
+    while job.poll() is None and time.monotonic() < deadline:
+        job.terminate()
+        time.sleep(0.002)
+    output, _ = job.communicate(timeout=PATIENCE)
+    assert job.returncode == 3, output
+
+
+def started(project: Path, temporary: str, run: str) -> subprocess.Popen[str]:
+    """Start a job with stand-ins for Ray and for the run, and return it when that runs."""
+    (project / "train.py").write_text(run)
+    (project / "commands").mkdir()
+    (project / "commands" / "ray").write_text(RAY)
+    (project / "commands" / "ray").chmod(0o755)
+    job = start(project, temporary)
+    deadline = time.monotonic() + PATIENCE
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not (tmp_path / "runs").exists():
+        while not (project / "runs").exists():
             assert job.poll() is None, job.communicate()[0]
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    finally:
+    except BaseException:
         job.terminate()
-        output, _ = job.communicate(timeout=PATIENCE)
-    assert job.returncode == 75, output
-    assert not (tmp_path / "requeued").exists()
+        raise
+    return job
 
 
 def test_a_job_ends_requeues_itself_and_resumes(tmp_path: Path, temporary: str) -> None:

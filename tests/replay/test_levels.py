@@ -12,26 +12,28 @@ from dm_env import specs
 
 from drqv2.replay.levels import LEVELS, RewardLevels
 from drqv2.replay.sampler import LOOKAHEAD, ReplaySampler
+from drqv2.replay.storage import episode_path
 from replay_buffer import ReplayBufferStorage, make_replay_loader
 from tests.naive_replay import data_specs, make_episode, on_cpu, same
+from tests.short_run import rows, run
 
 
-def shares(rewards: Sequence[float], most: int = 1000, number: int = 40_000) -> np.ndarray:
+def shares(rewards: Sequence[float], enough: int = 1000, number: int = 40_000) -> np.ndarray:
     """Return how often each transition is drawn, in parts of all draws."""
-    drawn = RewardLevels(np.array(rewards, np.float32), most).draw(np.random.default_rng(0), number)
+    drawn = RewardLevels(np.array(rewards, np.float32), enough).draw(np.random.default_rng(0), number)
     return np.bincount(drawn, minlength=len(rewards)) / number
 
 
 @pytest.mark.parametrize("scale", [1.0, -1.0, 1e-3, 1e6])
 def test_rare_rewards_are_drawn_as_often_as_frequent_ones(scale: float) -> None:
     rewards = scale * np.array([0.0] * 95 + [1.0] * 5)
-    found = shares(rewards.tolist(), most=5)
+    found = shares(rewards.tolist(), enough=5)
     np.testing.assert_allclose(found, [0.5 / 95] * 95 + [0.5 / 5] * 5, rtol=0.35)
     assert found[95:].sum() == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_level_of_few_transitions_counts_in_proportion_to_them() -> None:
-    assert shares([0.0] * 99 + [1.0], most=9)[99] == pytest.approx(0.1, abs=0.01)
+    assert shares([0.0] * 99 + [1.0], enough=9)[99] == pytest.approx(0.1, abs=0.01)
 
 
 @pytest.mark.parametrize("value", [0.0, -3.5, 1e30])
@@ -42,7 +44,7 @@ def test_equal_rewards_are_drawn_alike(value: float) -> None:
 def test_levels_are_of_equal_width() -> None:
     counts = np.arange(LEVELS) + 1
     level = np.repeat(np.arange(LEVELS), counts)
-    found = shares([0.0, *(level[1:] + 0.5), float(LEVELS)], most=1)
+    found = shares([0.0, *(level[1:] + 0.5), float(LEVELS)], enough=1)
     np.testing.assert_allclose(np.bincount(np.append(level, LEVELS - 1), found), 1 / LEVELS, rtol=0.1)
 
 
@@ -99,21 +101,81 @@ def test_each_task_has_its_own_levels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [{}, {"num_workers": 2}, {"replay_device": "cpu"}], ids=str)
-def test_batches_drawn_by_reward_are_the_same_after_a_resume(tmp_path: Path, place: dict[str, Any]) -> None:
+@pytest.mark.parametrize("anew", [True, False])
+def test_batches_drawn_by_reward_are_the_same_after_a_resume(tmp_path: Path, place: dict[str, Any], anew: bool) -> None:
+    """While episodes come and leave; into new objects, or into those that have gone on."""
     rewards = np.random.default_rng(0).exponential(size=(9, 12)).tolist()
-    storage = stored(tmp_path, rewards[:4])
-    options: dict[str, Any] = {"storage": storage, "seed": 4, "segment": 3, "fading": 0.99, "by_reward": 0.5}
-    loader = make_replay_loader(tmp_path, 60, 8, place.pop("num_workers", 0), True, 3, 0.9, **options, **place)
-    for _ in range(5):
-        next(loader)
+    options: dict[str, Any] = {"seed": 4, "segment": 3, "fading": 0.99, "by_reward": 0.5} | place
+    workers = options.pop("num_workers", 0)
+
+    def more(storage: ReplayBufferStorage, loader: Any, numbers: Sequence[int]) -> list[Any]:
+        drawn = []
+        for number in numbers:
+            for step, reward in zip(make_episode(number, 12), [0.0, *rewards[number]], strict=True):
+                storage.add(step._replace(reward=reward))
+            drawn += [on_cpu(next(loader)) for _ in range(LOOKAHEAD + 1)]
+        return drawn
+
+    storage = ReplayBufferStorage(data_specs(), tmp_path, 40)
+    loader = make_replay_loader(tmp_path, 40, 8, workers, True, 3, 0.9, storage=storage, **options)
+    more(storage, loader, range(5))
+    storage.pin("snapshots", storage.first_needed)
     saved = storage.state_dict(), loader.state_dict()
-    expected = [on_cpu(next(loader)) for _ in range(40)]
-    loader.close()
-    resumed = ReplayBufferStorage(data_specs(), tmp_path, 60)
-    resumed.load_state_dict(saved[0])
-    loader = make_replay_loader(tmp_path, 60, 8, 0, True, 3, 0.9, **options | {"storage": resumed})
+    expected = more(storage, loader, range(5, 9))
+    assert storage.window.first == 6
+    if anew:
+        loader.close()
+        storage = ReplayBufferStorage(data_specs(), tmp_path, 40)
+        loader = make_replay_loader(tmp_path, 40, 8, 0, True, 3, 0.9, storage=storage, **options)
+    storage.load_state_dict(saved[0])
     loader.load_state_dict(saved[1])
-    assert same([on_cpu(next(loader)) for _ in range(40)], expected)
+    assert same(more(storage, loader, range(5, 9)), expected)
+    loader.close()
+
+
+@pytest.mark.parametrize(("batch", "tasks"), [(1, 1), (1, 3), (2, 3)])
+def test_the_share_is_right_on_average_however_small_a_batch(tmp_path: Path, batch: int, tasks: int) -> None:
+    rewards = np.zeros((3, 40))
+    rewards[:, 5] = 1
+    storage = stored(tmp_path, rewards.tolist(), tasks=tasks > 1)
+    found = counts(storage, batch, number=4000, by_reward=0.5, balanced=tasks > 1)
+    enough = min(3, batch) if tasks == 1 else 1  # rewarded transitions of a part, and its others, that count
+    share = enough / (enough + batch)
+    assert found[:, 5].sum() == pytest.approx(0.5 / 40 + 0.5 * share, rel=0.15)
+
+
+def test_a_damaged_episode_is_not_drawn_by_reward(tmp_path: Path) -> None:
+    storage = stored(tmp_path, [[0.0] * 10, [1.0] * 10, [0.5] * 10])
+    storage.pin("snapshots", 0)
+    state = storage.state_dict()
+    path = episode_path(tmp_path, 1)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    storage.load_state_dict(state)
+    found = counts(storage, batch=8, by_reward=1.0)
+    assert found[1].sum() == 0
+    assert found[0].sum() == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("own", [{"segment": 3}, {}], ids=["segment", "nstep"])
+def test_a_loader_reads_existing_episodes_and_reaches_as_far_as_its_samples(
+    tmp_path: Path, own: dict[str, Any]
+) -> None:
+    rewards = np.zeros((1, 30))
+    rewards[0, 20] = 1
+    stored(tmp_path, rewards.tolist())
+    loader = make_replay_loader(tmp_path, None, 1, 0, False, 3, 1.0, by_reward=1.0, **own)
+    drawn = [bool(next(loader)[2].any()) for _ in range(1000)]
+    # Half of the draws are of the one with a reward, which each of the three begins within reach of.
+    assert np.mean(drawn) == pytest.approx(0.5 + 0.5 * 3 / 29, abs=0.06)
+
+
+def test_a_run_draws_by_reward(tmp_path: Path) -> None:
+    rewards = []
+    for share in (0, 1):
+        folder = run(tmp_path / str(share), f"replay_by_reward={share}", "num_train_frames=300")
+        rewards.append([float(row["batch_reward"]) for row in rows(folder, "train") if row["batch_reward"]])
+    assert len(rewards[0]) == len(rewards[1]) > 1
+    assert all(a != b for a, b in zip(*rewards, strict=True))
 
 
 def test_rewards_follow_the_window(tmp_path: Path) -> None:

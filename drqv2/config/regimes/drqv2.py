@@ -43,7 +43,8 @@ REPLAY = table(
     ),
     replay_by_reward=key(
         Float(0, 1),
-        "Share of a batch that is drawn by reward, equally many of each of eight levels from least to greatest.",
+        "Share of a batch that is drawn by reward: equally many of each of eight levels from the least to the "
+        "greatest, fewer of one with fewer transitions than a batch.",
         legacy=0.0,
     ),
     keep_replay=free(Bool(), "Keep the stored episodes when the run has reached its end."),
