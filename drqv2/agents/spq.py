@@ -10,7 +10,7 @@ observation and one for all later ones,
     a' ~ pi(y_H),  G_H = min_j Q'_j(y_H, a') - alpha log pi(a' | y_H),  G_i = r_{t+i} + gamma G_{i+1},  y_0 = z
     L_Q = mean_{i<H} sum_j (Q_j(y_i, a_{t+i}) - G_i)^2
     L_pi = mean_{i<H} (alpha log pi(a | y_i) - min_j Q_j(y_i, a)),  a ~ pi(y_i)
-    L_alpha = mean_{i<H} alpha (-log pi(a | y_i) + dim(a))
+    L_alpha = mean_{i<H} alpha (-log pi(a | y_i) - target_entropy dim(a))
 
 where pi(z) is the tanh of normal numbers, and the weights of f', Q' follow those of f, Q by `target_tau`. L_m is the
 objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term. L_Q, L_pi and L_alpha are
@@ -85,6 +85,15 @@ class SPQAgent(Agent):
         model_lr: Annotated[float, key(POSITIVE, "Learning rate of AdamW, for encoder and model.")] = 1e-3,
         temperature_lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for the temperature.")] = 3e-4,
         init_temperature: Annotated[float, fixed(POSITIVE, "Weight of the entropy at the start.")] = 0.1,
+        target_entropy: Annotated[
+            float,
+            key(
+                Float(),
+                "Entropy of the policy that the temperature keeps, for each number of an action.",
+                "nats",
+                legacy=-1.0,
+            ),
+        ] = -3.0,
         hidden_dim: Annotated[int, key(Int(1), "Width of latents and hidden layers.", "units")] = 512,
         feature_dim: Annotated[int, key(Int(1), "Width of the trunks.", "units", follows="feature_dim")] = 50,
         embed_dim: Annotated[int, key(Int(1), "Width of an action's embedding.", "units")] = 256,
@@ -117,7 +126,7 @@ class SPQAgent(Agent):
         self.target_tau, self.infonce, self.model_warmup = target_tau, infonce, model_warmup
         self.num_expl_steps, self.update_every_steps = num_expl_steps, update_every_steps
         self.use_tb, self.precision, self.compile = use_tb, precision, compile
-        self.target_entropy = -float(action_shape[0])
+        self.target_entropy = target_entropy * action_shape[0]
         self.obs_parts, self.images, self.frame_stack = names(obs_shape), has_images(obs_shape), frame_stack
         self.bins = torch.linspace(-10, 10, 65, device=self.device)
 

@@ -27,7 +27,7 @@ from drqv2.snapshot.agent_weights import apply
 from tests.compare import assert_equal
 
 B, H, A, D, GAMMA = 6, 3, 2, 16, 0.9
-LR, MODEL_LR, TEMPERATURE_LR, TAU, INFONCE, ALPHA = 0.01, 0.02, 0.03, 0.1, 0.3, 0.4
+LR, MODEL_LR, TEMPERATURE_LR, TAU, INFONCE, ALPHA, ENTROPY = 0.01, 0.02, 0.03, 0.1, 0.3, 0.4, -2.5
 IMAGE, STATE = (6, 32, 32), (5,)  # two frames of three channels
 DICT = {"pixels": IMAGE, "wrist": (2, 28, 30), "goal": (2,), "state": STATE}  # two of one channel, and vectors
 Weights = dict[str, Tensor]
@@ -48,6 +48,7 @@ def make_agent(obs_shape: Shapes, **changes: Any) -> SPQAgent:
         "infonce": INFONCE,
         "temperature_lr": TEMPERATURE_LR,
         "init_temperature": ALPHA,
+        "target_entropy": ENTROPY,
         "model_warmup": 0,
         "num_expl_steps": 0,
     }
@@ -234,7 +235,7 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     actor_loss = (ALPHA * log_prob - torch.minimum(*q(torch.cat(starts), actions, critic))[:, 0])[inside].mean()
     actor = stepped(w["actor"], actor_loss, LR, 0.0)
     log_alpha = torch.tensor(math.log(ALPHA), dtype=torch.float64, requires_grad=True)
-    alpha_loss = (log_alpha.exp() * (-log_prob[inside].detach() + A)).mean()  # the entropy that is wanted is -A
+    alpha_loss = (log_alpha.exp() * (-log_prob[inside].detach() - ENTROPY * A)).mean()
     temperature = stepped({"log_alpha": log_alpha}, alpha_loss, TEMPERATURE_LR, 0.0)["log_alpha"]
 
     torch.manual_seed(3)

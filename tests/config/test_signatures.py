@@ -93,6 +93,12 @@ def test_names_of_the_public_implementation_are_known_agents() -> None:
     assert schema.find_agent("drqv2.DrQV2Agent") is schema.find_agent("drqv2.agents.drqv2.DrQV2Agent")
 
 
+def test_a_run_that_lacks_a_key_of_its_agent_keeps_what_held_before_the_key() -> None:
+    target = "drqv2.agents.spq.SPQAgent"
+    assert agent_node(target)["target_entropy"] == -3.0
+    assert stored({"regime": "drqv2", "agent": {"_target_": target}})["agent.target_entropy"] == -1.0
+
+
 def test_keys_that_have_moved_are_read_from_old_configurations(tmp_path: Path) -> None:
     agent = {"_target_": TARGETS[0], "lr": 0.1, "total_steps": 99, "discount": 0.9, "update_epochs": 4.0}
     agent |= {"minibatch_size": None, "device": "cpu"}
