@@ -25,7 +25,7 @@ class Key:
         null: null is allowed, with this meaning.
         resume: what a resumed run may do with the key. free: change it, which does not affect learning beyond
             rounding; force: change it with resume_force=true; fixed: keep it, the run's state depends on it.
-        legacy: value of a stored configuration that lacks the key, because it was written before the key existed;
+        legacy: value of a configuration that lacks the key, as one that was stored before the key existed;
             NO_LEGACY: every configuration has the key.
         follows: the key whose value is the default, of an agent's key.
     """

@@ -122,11 +122,16 @@ def moved(config: Mapping[str, Any], regime: Regime) -> tuple[list[str], dict[st
 def stored(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a stored configuration, resolved, by the dotted names that keys have today.
 
-    Keys that did not exist when it was written have their `legacy` value.
+    Keys that did not exist when it was written have their `legacy` value; a class that is none of the regime's agents,
+    whose code is not run for this, has those of the first one.
     """
     if (regime := REGIMES.get(config.get("regime", FIRST))) is None:
         return leaves(dict(config))  # one from elsewhere, whose code is not run for this
-    found = {name: key.legacy for name, key in regime.every_key.items() if key.legacy is not NO_LEGACY}
+    node = config.get("agent")
+    target = node.get("_target_") if isinstance(node, Mapping) else None
+    agent = regime.agent(str(target)) or next(iter(regime.agents.values()))
+    keys = regime.keys_of(agent.target)
+    found = {name: key.legacy for name, key in keys.items() if key.legacy is not NO_LEGACY}
     arguments, values = moved(config, regime)
     found |= {regime.renamed.get(name, name): value for name, value in leaves(dict(config)).items()} | values
     return {name: found[name] for name in found.keys() - {f"agent.{name}" for name in arguments}}

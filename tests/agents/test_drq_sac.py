@@ -147,9 +147,13 @@ def test_an_update_is_the_formulas(obs_shape: Shapes) -> None:
     actor_loss = (alpha.detach() * log_prob - torch.min(*q(z.detach(), chosen, fitted))).mean()
     new_actor = stepped(actor, actor_loss, LR)
     entropy = -log_prob.detach()
-    new_temperature = stepped(temperature, (alpha * (entropy + A)).mean(), TEMPERATURE_LR)
+    alpha_loss = (alpha * (entropy + A)).mean()
+    (alpha_gradient,) = torch.autograd.grad(alpha_loss, temperature["log_alpha"], retain_graph=True)
+    new_temperature = stepped(temperature, alpha_loss, TEMPERATURE_LR)
     new_target = {name: x.detach() + TAU * (new_critic[name] - x.detach()) for name, x in target.items()}
 
+    # Adam's first step shows the sign of this gradient alone.
+    assert agent.temperature.log_alpha.grad == pytest.approx(alpha_gradient.item(), rel=1e-9)
     for module, wanted in (
         (agent.critic, new_critic),
         (agent.encoder, new_encoder),

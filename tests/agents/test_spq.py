@@ -236,6 +236,7 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     actor = stepped(w["actor"], actor_loss, LR, 0.0)
     log_alpha = torch.tensor(math.log(ALPHA), dtype=torch.float64, requires_grad=True)
     alpha_loss = (log_alpha.exp() * (-log_prob[inside].detach() - ENTROPY * A)).mean()
+    (alpha_gradient,) = torch.autograd.grad(alpha_loss, log_alpha, retain_graph=True)
     temperature = stepped({"log_alpha": log_alpha}, alpha_loss, TEMPERATURE_LR, 0.0)["log_alpha"]
 
     torch.manual_seed(3)
@@ -252,6 +253,8 @@ def test_an_update_is_that_of_its_formulas(obs_shape: Shapes) -> None:
     }.items():
         assert float(metrics[f"critic_{name}"]) == pytest.approx(values[inside].mean().item(), rel=1e-9)
     assert agent.temperature.log_alpha.item() == pytest.approx(temperature.item(), rel=1e-9)
+    # Adam's first step shows the sign of this gradient alone.
+    assert agent.temperature.log_alpha.grad == pytest.approx(alpha_gradient.item(), rel=1e-9)
     after: dict[str, Weights] = {
         "encoder": {k[2:]: v for k, v in joint.items() if k[0] == "f"},
         "model": {k[2:]: v for k, v in joint.items() if k[0] == "m"},

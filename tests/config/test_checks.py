@@ -258,6 +258,14 @@ def test_checks_know_the_task_and_its_environment(plain):
     checked(own | {"task_name": "my_robot", "replay_buffer_size": 10})
 
 
+def test_a_stored_configuration_without_a_key_of_its_agent_keeps_what_held_before_the_key() -> None:
+    cfg = composed("preset=spq_cpu")
+    assert cfg.agent.target_entropy == -3.0
+    del cfg.agent.target_entropy
+    validate(cfg)
+    assert cfg.agent.target_entropy == -1.0
+
+
 def test_missing_keys(plain):
     with pytest.raises(UserError, match="nstep is missing: add \\+nstep=VALUE"):
         checked({name: value for name, value in plain.items() if name != "nstep"})

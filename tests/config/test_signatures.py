@@ -97,6 +97,10 @@ def test_a_run_that_lacks_a_key_of_its_agent_keeps_what_held_before_the_key() ->
     target = "drqv2.agents.spq.SPQAgent"
     assert agent_node(target)["target_entropy"] == -3.0
     assert stored({"regime": "drqv2", "agent": {"_target_": target}})["agent.target_entropy"] == -1.0
+    for other in ("drqv2.agents.drq_sac.DrQSACAgent", "drqv2.DrQV2Agent", "elsewhere.Agent"):
+        found = stored({"regime": "drqv2", "agent": {"_target_": other}})
+        assert "agent.target_entropy" not in found
+        assert ("agent.critic_layer_norm" in found) == (other != "drqv2.agents.drq_sac.DrQSACAgent")
 
 
 def test_keys_that_have_moved_are_read_from_old_configurations(tmp_path: Path) -> None:
