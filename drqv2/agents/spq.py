@@ -14,8 +14,9 @@ observation and one for all later ones,
 
 where pi(z) is the tanh of normal numbers, and the weights of f', Q' follow those of f, Q by `target_tau`. L_m is the
 objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term. L_Q, L_pi and L_alpha are
-those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5): before it finds rewards its policy stays
-random, while one without entropy follows the noise in Q to the bounds of its actions and may find none. What else is
+those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5), with a low temperature: before it finds
+rewards its policy follows the noise in Q, but its entropy keeps it from staying at the bounds of its actions, where one
+without entropy may find none. What else is
 needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred by their
 batch's mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an action are
 held for several steps.
@@ -83,8 +84,8 @@ class SPQAgent(Agent):
         device: Annotated[torch.device | str, free(Device(), "As device.", follows="device")],
         lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for actor and critic.", follows="lr")] = 3e-4,
         model_lr: Annotated[float, key(POSITIVE, "Learning rate of AdamW, for encoder and model.")] = 1e-3,
-        temperature_lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for the temperature.")] = 3e-4,
-        init_temperature: Annotated[float, fixed(POSITIVE, "Weight of the entropy at the start.")] = 0.1,
+        temperature_lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for the temperature.")] = 1e-3,
+        init_temperature: Annotated[float, fixed(POSITIVE, "Weight of the entropy at the start.")] = 0.01,
         target_entropy: Annotated[
             float, key(Float(), "Entropy of the policy to keep, for each number of an action.", "nats", legacy=-1.0)
         ] = -3.0,
