@@ -23,7 +23,7 @@ from drqv2.nn.observations import Shapes
 from drqv2.nn.returns import segment_returns
 from drqv2.parts import each
 from drqv2.snapshot import agent_state
-from drqv2.snapshot.agent_weights import apply
+from drqv2.snapshot.agent_weights import apply, restore_agent
 from tests.compare import assert_equal
 
 B, H, A, D, GAMMA = 6, 3, 2, 16, 0.9
@@ -403,6 +403,20 @@ def test_a_resume_changes_the_learning_rate_of_that_name() -> None:
     assert rates() == [0.5, LR, LR, TEMPERATURE_LR]
     apply(agent, {}, {"agent.lr": 0.25, "agent.temperature_lr": 0.75})
     assert rates() == [0.5, 0.25, 0.25, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "then"),
+    [("target_entropy", -1.0, -1.0 * A), ("target_tau", 0.5, 0.5), ("infonce", 0.0, 0.0), ("update_every_steps", 3, 3)],
+)
+def test_a_resume_keeps_or_changes_a_key(name: str, value: float, then: float, tmp_path: Path) -> None:
+    saved = agent_state.capture(make_agent(STATE, **{name: value}))
+    kept, changed = make_agent(STATE), make_agent(STATE)
+    own = getattr(changed, name)
+    restore_agent(kept, saved, {}, tmp_path)
+    restore_agent(changed, saved, {f"agent.{name}": 0}, tmp_path)
+    assert (getattr(kept, name), getattr(changed, name)) == (then, own)
+    assert own != then
 
 
 def test_the_first_update_warms_the_model_up() -> None:
