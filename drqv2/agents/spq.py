@@ -14,12 +14,11 @@ observation and one for all later ones,
 
 where pi(z) is the tanh of normal numbers, and the weights of f', Q' follow those of f, Q by `target_tau`. L_m is the
 objective of MR.Q (Fujimoto et al., arXiv 2501.16142, section 4) with a contrastive term. L_Q, L_pi and L_alpha are
-those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5), with a low temperature: before it finds
-rewards its policy follows the noise in Q, but its entropy keeps it from staying at the bounds of its actions, where one
-without entropy may find none. What else is
-needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred by their
-batch's mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an action are
-held for several steps.
+those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5), with a low temperature, so that values count
+early; the policy's entropy keeps it from staying at the bounds of its actions, where one without may find no rewards.
+What else is needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred
+by their batch's mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an
+action are held for several steps.
 """
 
 from __future__ import annotations

@@ -407,16 +407,27 @@ def test_a_resume_changes_the_learning_rate_of_that_name() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "then"),
-    [("target_entropy", -1.0, -1.0 * A), ("target_tau", 0.5, 0.5), ("infonce", 0.0, 0.0), ("update_every_steps", 3, 3)],
+    [
+        *[("target_entropy", -1.0, -1.0 * A), ("target_tau", 0.5, 0.5), ("infonce", 0.0, 0.0)],
+        *[("update_every_steps", 3, 3), ("num_expl_steps", 9, 9), ("model_warmup", 7, 7)],
+    ],
 )
 def test_a_resume_keeps_or_changes_a_key(name: str, value: float, then: float, tmp_path: Path) -> None:
     saved = agent_state.capture(make_agent(STATE, **{name: value}))
     kept, changed = make_agent(STATE), make_agent(STATE)
     own = getattr(changed, name)
     restore_agent(kept, saved, {}, tmp_path)
-    restore_agent(changed, saved, {f"agent.{name}": 0}, tmp_path)
+    restore_agent(changed, saved, {f"agent.{name}": None}, tmp_path)  # the new agent's own value counts
     assert (getattr(kept, name), getattr(changed, name)) == (then, own)
     assert own != then
+
+
+def test_a_resume_keeps_the_temperature_it_had(tmp_path: Path) -> None:
+    old = SPQAgent(STATE, (A,), "cpu", hidden_dim=D, feature_dim=7, init_temperature=0.1, temperature_lr=3e-4)
+    new = SPQAgent(STATE, (A,), "cpu", hidden_dim=D, feature_dim=7)
+    assert (new.temperature().item(), new.temperature_opt.param_groups[0]["lr"]) == (pytest.approx(0.01), 1e-3)
+    restore_agent(new, agent_state.capture(old), {}, tmp_path)
+    assert (new.temperature().item(), new.temperature_opt.param_groups[0]["lr"]) == (pytest.approx(0.1), 3e-4)
 
 
 def test_the_first_update_warms_the_model_up() -> None:
@@ -463,9 +474,9 @@ def test_a_policy_leaves_the_bounds_of_its_actions_by_its_entropy_alone(
     for _ in range(300):
         metrics = agent.update_actor(latent[None], torch.ones(64, 1))
         means.append(float(agent.actor(latent).mean.detach().mean()))
-    assert (means[-1] < -0.5) == (temperature == 0.01)
-    assert (means[-1] > 0.99) == (temperature < 0.01)
-    assert (float(metrics["actor_saturated"].mean()) > 0.99) == (temperature < 0.01)
+    assert (means[-1] < -0.5) == (temperature > 1e-12)
+    assert (means[-1] > 0.99) == (temperature == 1e-12)
+    assert (float(metrics["actor_saturated"].mean()) > 0.99) == (temperature == 1e-12)
 
 
 def test_noise_is_held() -> None:
