@@ -107,6 +107,7 @@ class Queue:
 
     def __init__(self, plan: Plan, jobs: int, retry: bool) -> None:
         self._plan, self._jobs, self._retry = plan, jobs, retry
+        self._threads = max(1, int(machine.cores() / jobs))  # of each run
         self._running: list[Running] = []
 
     def work(self) -> None:
@@ -121,7 +122,7 @@ class Queue:
         with files.locked(self._plan.folder, "folder"):
             waiting = self.waiting()
             if waiting:
-                _record_machine(self._plan)
+                _record_machine(self._plan, self._threads)
             try:
                 with ExitStack() as cleanup, StopSignals(self._plan.folder) as stop:
                     cleanup.callback(self._stop)  # after the signals have their usual effect again
@@ -156,7 +157,7 @@ class Queue:
     def _until_done(self, waiting: deque[Entry], stop: StopSignals) -> None:
         while waiting or self._running:
             while waiting and len(self._running) < self._jobs:
-                self._running.append(_start(waiting.popleft()))
+                self._running.append(_start(waiting.popleft(), self._threads))
             stop.raise_if_requested()
             time.sleep(_TICK)
             self._collect()
@@ -179,11 +180,11 @@ class Queue:
         self._collect()
 
 
-def _start(entry: Entry) -> Running:
+def _start(entry: Entry, threads: int) -> Running:
     entry.folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(ROOT / "train.py"), *entry.overrides, "console=off", f"hydra.run.dir={entry.folder}"]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    settings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    settings = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}
     screen_plan.write_record(entry, None)
     with (entry.folder / OUTPUT).open("ab") as output:
         process = subprocess.Popen(
@@ -225,7 +226,7 @@ def _wait_for(entry: Entry) -> None:
             time.sleep(_TICK)
 
 
-def _record_machine(plan: Plan) -> None:
+def _record_machine(plan: Plan, threads: int) -> None:
     """Add code and machine to machine.json, unless they are the same as in the last call."""
     commit, dirty = git_commit(ROOT)
     now = {
@@ -233,6 +234,7 @@ def _record_machine(plan: Plan) -> None:
         "dirty": dirty,
         "processor": machine.processor()[0],
         "cores": machine.cores(),
+        "threads": threads,
         "torch": version("torch"),
     }
     known = screen_report.machines(plan)

@@ -145,8 +145,8 @@ def _head(plan: Plan, found: Mapping[Entry, Found]) -> Iterable[str]:
         dirty = " with uncommitted changes" if one["dirty"] else ""
         yield (
             f"From {one['time']}: commit {str(one['commit'])[:9]}{dirty}, {one['processor']}, "
-            f"{counted(one['cores'], 'core')}, "
-            f"one thread for each run, torch {one['torch']}."
+            f"{counted(one['cores'], 'core')}, {counted(one.get('threads', 1), 'thread')} for each run, "
+            f"torch {one['torch']}."
         )
     yield from (f"{line[0].upper()}{line[1:]}." for line in elsewhere(plan, found))
     if len({(one["commit"], one["dirty"]) for one in machines(plan)}) > 1:

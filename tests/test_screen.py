@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 
@@ -24,7 +25,7 @@ from benchmarks.screen_plan import OUTPUT, ROOT, Entry, Plan
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
 from drqv2.report.published import Reference
-from drqv2.system import files
+from drqv2.system import files, machine
 from tests.markdown import tables
 from tests.patience import PATIENCE
 from tests.report.made_runs import make_run
@@ -430,6 +431,9 @@ def test_a_queue_that_is_killed_and_stopped_continues(tmp_path: Path, capsys: py
     queue = start(path)
     wait_for(queue, lambda: learning(first))
     assert states() == ["running"] + ["queued"] * 3
+    threads = {"OMP_NUM_THREADS": str(max(1, int(machine.cores())))}  # one run has all of them
+    (run,) = psutil.Process(queue.pid).children()
+    assert threads.items() <= run.environ().items()
     with pytest.raises(SystemExit):
         screen.main([str(path)])
     assert f"is in use by process {queue.pid}" in capsys.readouterr().err
@@ -460,6 +464,6 @@ def test_a_queue_that_is_killed_and_stopped_continues(tmp_path: Path, capsys: py
 
     undisturbed = tmp_path / "undisturbed"
     command = [sys.executable, str(ROOT / "train.py"), *first.overrides, "console=off", f"hydra.run.dir={undisturbed}"]
-    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, env=os.environ | threads, check=True, stdout=subprocess.DEVNULL)
     for name in ("train", "eval"):
         assert rows(first.folder, name) == rows(undisturbed, name)
