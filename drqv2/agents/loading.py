@@ -33,7 +33,7 @@ from drqv2.agents.protocol import Agent, EstimatesValues, ValueNetworks, attribu
 from drqv2.config.checks import check_agent
 from drqv2.config.formatting import did_you_mean
 from drqv2.config.keys import NO_LEGACY
-from drqv2.config.signatures import agent_keys
+from drqv2.config.signatures import agent_keys, agent_node
 from drqv2.errors import UserError
 
 # The original's modules that have another name here; `replay_buffer`, `video` and `drqv2` have the same.
@@ -258,8 +258,10 @@ def _drop_own_keys(factory: Callable[..., Any], named: Mapping[str, inspect.Para
     takes_all = any(p.kind is p.VAR_KEYWORD for p in named.values())
     usual = agent_keys(_OURS)
     if "num_tasks" not in named:  # keys of an agent of several tasks, which regime=multitask sets whatever the agent
-        for name in agent_keys(_OF_TASKS).keys() - usual.keys() - named.keys():
-            kwargs.pop(name, None)
+        theirs = agent_node(_OF_TASKS)
+        for name in sorted(agent_keys(_OF_TASKS).keys() - usual.keys() - named.keys()):
+            if (value := kwargs.pop(name, theirs[name])) != theirs[name]:
+                print(f"agent.{name}={value} is left out: it is meant for MultiTaskAgent")
     for name, key in usual.items():
         if key.legacy is NO_LEGACY or name not in kwargs:
             continue

@@ -92,7 +92,8 @@ class DrQV2Env(gymnasium.Env[Any, Any]):
         }
         own: dict[str, Any] = {"options": options}
         if ":" in task:
-            own = {"factory": libraries.factory(task, options or {})}
+            frames = None if episode_steps is None else episode_steps * action_repeat
+            own = {"factory": libraries.factory(task, libraries.of_length(task, options or {}, frames))}
         self._env = make(task, frame_stack, action_repeat, 0, **seen, **own, max_episode_steps=episode_steps)
         self.arguments = seen | {"task": task, "frame_stack": frame_stack, "action_repeat": action_repeat}
         self.arguments |= {"channels_last": channels_last, "episode_steps": episode_steps, "options": options}

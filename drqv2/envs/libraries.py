@@ -41,6 +41,13 @@ def factory(env_id: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     return partial(_gymnasium_env, name, dict(options))
 
 
+def of_length(env_id: str, options: Mapping[str, Any], frames: int | None) -> dict[str, Any]:
+    """Return `options` in which a library's own limit does not end an episode before `frames`; None leaves them."""
+    if frames is None or "max_episode_steps" in options:
+        return dict(options)
+    return {**options, "max_episode_steps": frames if uses_envpool(env_id) else -1}
+
+
 def _gymnasium_env(name: str, options: dict[str, Any]) -> Any:
     import gymnasium
     from gymnasium.envs.registration import load_env_creator

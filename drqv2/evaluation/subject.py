@@ -103,5 +103,5 @@ def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
         cfg.tasks = [args.task]
     if args.seed is not None:
         cfg.seed = args.seed
-    validate(cfg)
+    validate(cfg, stored=True)
     factory.prepare_machine(cfg)

@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drqv2.nn.convolutions import pixel_convolutions
+from drqv2.nn.networks import Float32Sequential
 from drqv2.nn.observations import PartsEncoder, Shapes
 from drqv2.parts import each
 
 
-def normalised(inputs: int, outputs: int) -> nn.Sequential:
+def normalised(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     """Return a layer, its normalisation and its nonlinearity."""
-    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.ELU())
+    return nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.ELU()
 
 
 class LatentEncoder(nn.Module):
@@ -35,10 +36,13 @@ class LatentEncoder(nn.Module):
         def of_image(shape: Sequence[int]) -> nn.Module:
             return pixel_convolutions(shape, convolutions, frames, "agent.convolutions")
 
+        def of_vector(size: int) -> nn.Module:
+            return Float32Sequential(*normalised(size, dim))
+
         if isinstance(obs_shape, Mapping):
-            self.body: nn.Module = PartsEncoder(obs_shape, of_image, lambda size: normalised(size, dim))
+            self.body: nn.Module = PartsEncoder(obs_shape, of_image, of_vector)
         else:
-            self.body = of_image(obs_shape) if len(obs_shape) == 3 else normalised(obs_shape[0], dim)
+            self.body = of_image(obs_shape) if len(obs_shape) == 3 else of_vector(obs_shape[0])
         features = self.body(each(lambda shape: torch.zeros(1, *shape), obs_shape)).numel()
         self.linear, self.norm = nn.Linear(features, dim), nn.LayerNorm(dim)
         self.register_buffer("mean", torch.zeros(dim))  # of h: that of the first batch, then 0.1 of the way to others'

@@ -76,11 +76,11 @@ class StateEncoder(nn.Module):
     def __init__(self, obs_shape: Sequence[int]) -> None:
         super().__init__()
         self.repr_dim = 256
-        self.mlp = nn.Sequential(nn.Linear(obs_shape[0], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
+        self.mlp = Float32Sequential(nn.Linear(obs_shape[0], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
         self.apply(weight_init)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return features [B, repr_dim] of observations [B, N]; dtype as in `Encoder`."""
+        """Return features [B, repr_dim], float32, of observations [B, N]."""
         features: Tensor = self.mlp(obs)
         return features
 
@@ -177,6 +177,16 @@ class Float32LayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Return x normalised, float32 (float64 stays)."""
         return super().forward(_at_least_float32(x))
+
+
+class Float32Sequential(nn.Sequential):
+    """Layers in fp32, under bf16 autocast too, for vectors: in bf16, large numbers would be all the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layers make of x [B, N], float32 (float64 stays)."""
+        with torch.autocast(x.device.type, enabled=False):
+            out: Tensor = super().forward(_at_least_float32(x))
+        return out
 
 
 class Float32Linear(nn.Linear):

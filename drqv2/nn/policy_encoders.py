@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from drqv2.errors import UserError
 from drqv2.nn.convolutions import PixelConv2d, check_side
+from drqv2.nn.networks import Float32Sequential
 from drqv2.nn.observations import PartsEncoder, Shapes, has_images
 from drqv2.parts import each
 
@@ -65,7 +66,7 @@ def make_encoder(name: str, obs_shape: Shapes, hidden_dim: int) -> nn.Module:
         raise UserError(f"agent.encoder={name} applies only to {kind}; {shown}: use {allowed}")
     if isinstance(obs_shape, Mapping):
         of_image = partial(_convolutions, name)
-        parts = PartsEncoder(obs_shape, of_image, lambda size: nn.Sequential(*_mlp(size, hidden_dim)))
+        parts = PartsEncoder(obs_shape, of_image, lambda size: Float32Sequential(*_mlp(size, hidden_dim)))
         return nn.Sequential(parts, *_last(parts.repr_dim, hidden_dim)) if images else parts
     if not images:
         return nn.Sequential(*_mlp(obs_shape[0], hidden_dim))

@@ -199,4 +199,6 @@ def _good_enough(frames: np.ndarray, returns: np.ndarray, config: dict[str, Any]
 
 
 def _steps_per_round(config: dict[str, Any]) -> int:
+    if "unroll_length" in config:
+        return int(config["batch_size"] * config["unroll_length"])
     return int(config["segments"] * config["horizon"] if "segments" in config else config["num_envs"])

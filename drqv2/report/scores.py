@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drqv2.config.regimes.drqv2 import OTHER_LENGTH
 from drqv2.evaluation.statistics import LEAST
 from drqv2.report.curves import Series, interpolated, series
 from drqv2.report.groups import Group
@@ -116,5 +117,5 @@ def common_frame(settings: Sequence[Scores]) -> CommonFrame | None:
 
 def _is_suite(run: Run) -> bool:
     """Whether a run's tasks are those of dm_control; a part's may be named by a library."""
-    own = any(run.config.get(name) is not None for name in ("env_id", "env._target_", "env.time_limit"))
+    own = any(run.config.get(name) is not None for name in ("env_id", *OTHER_LENGTH))
     return not own and (not run.whole or run.task in (run.config.get("tasks") or ()))  # else metaworld:NAME or such

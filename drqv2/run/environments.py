@@ -150,7 +150,7 @@ def make_vector(cfg: DictConfig, step: int) -> VectorEnv:
     if (own := _own_vector(cfg, seed)) is not None:
         return own
     makes = [_maker(cfg, utils.TRAIN_ENV, i) for i in range(cfg.num_envs)]
-    if cfg.vector == "serial":
+    if cfg.vector == "serial" or (cfg.vector == "auto" and not cfg.overlap):
         return HandleVector([LocalEnv(make) for make in makes])
     groups = [makes[i : i + size] for i in range(0, len(makes), size)]
     how = machine.render_threads(len(groups)), cfg.env_timeout_seconds, _patience("vector=serial")
@@ -283,9 +283,9 @@ def env_options(cfg: DictConfig, env_id: str | None = None) -> dict[str, Any]:
     options: Any = OmegaConf.to_container(cfg.env, resolve=True)
     if env_id is None:
         return {name: value for name, value in options.items() if name != "_target_"}
-    if cfg.max_episode_steps is not None and "max_episode_steps" not in options:  # the library's own limit
+    if cfg.max_episode_steps is not None:
         frames = cfg.max_episode_steps * setting(cfg, env_id, "action_repeat")
-        options["max_episode_steps"] = frames if ids.uses_envpool(env_id) else -1
+        options = libraries.of_length(env_id, options, frames)
     for name, key in _SET_BY.items() if ids.uses_envpool(env_id) else ():
         if name in options:
             raise UserError(f"env.{name}: is set by {key}; leave it out")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from drqv2.config.cfgs import CFGS, load
 from drqv2.config.formatting import show
 from drqv2.config.schema import find, regime_of
 from drqv2.errors import EnvError, NotFiniteError, UserError
@@ -50,7 +51,7 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
     compiled = "compiled" if cfg.compile else "not compiled"
     print(f"device: {cfg.device}, {cfg.precision}, {compiled}; renderer: {renderer}")
     if _too_large_for_cpu(cfg):
-        print("without a GPU, these sizes take hours for each 100,000 frames; preset=cpu has smaller ones")
+        print(f"without a GPU, these sizes take hours for each 100,000 frames{_smaller(cfg)}")
     with ExitStack() as acquired:
         acquired.enter_context(files.locked(work_dir))
         files.remove_leftovers(work_dir)
@@ -67,6 +68,14 @@ def open_workspace(regime: str, cfg: DictConfig, work_dir: Path, stop: StopSigna
         provenance.record_start(work_dir, run.global_frame, run.device)
         acquired.pop_all()
     return run
+
+
+def _smaller(cfg: DictConfig) -> str:
+    """Return which preset has smaller sizes for the run's agent, if there is one."""
+    regime, target = regime_of(cfg), cfg.agent._target_
+    name = next((name for name, agent in regime.agents.items() if agent.target == target), "drqv2")
+    fitting = [preset for preset in ("cpu", "spq_cpu") if name in load(CFGS / "preset" / f"{preset}.yaml").for_agents]
+    return f"; preset={fitting[0]} has smaller ones" if fitting else ""
 
 
 def _too_large_for_cpu(cfg: DictConfig) -> bool:

@@ -448,6 +448,16 @@ def test_the_critics_layer_norm_is_chosen_for_agents_that_take_it(
     assert capsys.readouterr().out.count("agent.critic_layer_norm=True is left out: it is meant for") == 1
 
 
+def test_keys_of_the_agent_of_several_tasks_are_not_left_out_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path, own=OWN_ENCODERS)
+    make_agent({"_target_": "own.Own", "encoder": "drqv2", "value": "scalar", "critic_dim": 512}, folder, {}, {})
+    assert "left out" not in capsys.readouterr().out
+    make_agent({"_target_": "own.Own", "encoder": "drqv2", "value": "hl_gauss"}, folder, {}, {})
+    assert "agent.value=hl_gauss is left out: it is meant for MultiTaskAgent\n" in capsys.readouterr().out
+
+
 FIXED_SIZE = """
 import torch.nn as nn
 from drqv2 import Actor, DrQV2Agent

@@ -262,7 +262,9 @@ def test_a_stored_configuration_without_a_key_of_its_agent_keeps_what_held_befor
     cfg = composed("preset=spq_cpu")
     assert cfg.agent.target_entropy == -3.0
     del cfg.agent.target_entropy
-    validate(cfg)
+    validate(cfg)  # a new one: the class has its own default
+    assert "target_entropy" not in cfg.agent
+    validate(cfg, stored=True)
     assert cfg.agent.target_entropy == -1.0
 
 

@@ -123,6 +123,15 @@ def test_environments_of_other_libraries(task: str, space: Any) -> None:
     env.close()
 
 
+def test_the_limit_of_another_library_is_replaced() -> None:
+    env = gymnasium.make(
+        "drqv2/env-v0", task="gymnasium:Pendulum-v1", obs_type="state", action_repeat=1, episode_steps=230
+    )  # 200 by itself
+    env.reset(seed=1)
+    assert [t for t in range(1, 231) if env.step(np.zeros(1, np.float32))[3]] == [230]
+    env.close()
+
+
 def test_limits_and_options_of_a_task() -> None:
     env = made(obs_type="state", episode_steps=3, action_repeat=1)
     assert env.unwrapped.arguments.items() >= {"task": "cartpole_balance", "episode_steps": 3, "options": None}.items()

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drqv2.nn.latents import LatentEncoder
 from drqv2.nn.networks import ENCODERS, Actor, Critic, Encoder, StateEncoder, centred
 
 
@@ -129,6 +130,15 @@ def test_state_encoder() -> None:
     expected = linear(weights, "mlp.2", linear(weights, "mlp.0", obs).clamp(min=0)).clamp(min=0)
     torch.testing.assert_close(encoder(obs), expected)
     assert expected.shape == (4, encoder.repr_dim)
+
+
+def test_vectors_are_not_rounded_in_bf16() -> None:
+    obs = torch.tensor([[1000.0, 0.1], [1001.0, 0.1]])  # the same in bf16
+    for network in (StateEncoder((2,)), LatentEncoder((2,), 8, "patch", 1).body):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = network(obs)
+        assert torch.equal(found, network(obs))
+        assert not torch.equal(found[0], found[1])
 
 
 def test_encoder_takes_bytes_and_floats() -> None:

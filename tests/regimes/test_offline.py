@@ -479,6 +479,8 @@ def test_data_of_another_shape_is_named(data: Path, tmp_path: Path, capsys: pyte
         (["agent=dqn"], "agent=dqn"),
         (["agent.update_every_steps=2"], "must be 1 with regime=offline"),
         (["offline_frames=20"], "applies only to then=drqv2"),
+        (["num_envs=2"], "num_envs=2 applies only to then=drqv2"),
+        (["seed_updates=5"], "seed_updates=5 applies only to then=drqv2"),
         (["then=drqv2", "offline_frames=1"], "offline_frames=1: shorter than one agent step"),
         (["then=drqv2"], "needs offline_frames below"),
         (["then=drqv2", "offline_frames=20", "save_snapshot=false"], "resumes from a snapshot"),

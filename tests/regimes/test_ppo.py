@@ -19,10 +19,13 @@ from omegaconf import OmegaConf
 import eval as eval_py
 import report
 import train
+from drqv2 import compose
 from drqv2.agents.ppo import PPOAgent
+from drqv2.envs.env_process import ProcessEnv
+from drqv2.envs.handles import LocalEnv
 from drqv2.launch.command_line import launch
 from drqv2.regimes.ppo import PPOWorkspace
-from drqv2.run.environments import envs_per_process
+from drqv2.run.environments import envs_per_process, make_vector
 from drqv2.snapshot import file as snapshot
 from drqv2.system import machine
 from tests.short_run import PPO, assert_same, resume, rows
@@ -131,6 +134,14 @@ def test_a_run_with_environments_in_one_process_resumes_in_others(
     resume(tmp_path / "run", "envs_per_process=2")
     assert "environments: 3 of CartPole-v1, in 2 processes, up to 2 in each;" in capsys.readouterr().out
     assert_same(whole, tmp_path / "run")
+
+
+def test_without_overlap_they_are_stepped_in_this_process() -> None:
+    for overrides, kind in (("overlap=false", LocalEnv), ("overlap=false vector=processes", ProcessEnv)):
+        base = ("regime=ppo", "env_id=gymnasium:CartPole-v1", "num_envs=2", "obs_type=state")
+        vector: Any = make_vector(compose(*base, *overrides.split()), 0)
+        assert [type(handle) for handle in vector.handles] == [kind, kind]
+        vector.close()
 
 
 def test_as_many_processes_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:

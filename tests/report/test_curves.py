@@ -48,6 +48,13 @@ def test_a_run_that_stop_return_has_ended_is_finished(
     assert sections._state(other) == "without evaluations"
 
 
+def test_an_evaluation_of_impala_may_be_a_batch_of_rollouts_late(tmp_path: Path) -> None:
+    sizes = {"action_repeat": 1, "num_envs": 4, "batch_size": 8, "unroll_length": 80, "total_timesteps": 600_000}
+    path = make_run(tmp_path / "run", [10, 200], every=500_480, regime="impala", **sizes)
+    assert values_at(read(path), 500_000).tolist() == [200]
+    assert values_at(read(path), 499_000).tolist() == [10]
+
+
 def test_damaged_files_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", [1, 2, 3])
     text = (path / "eval.csv").read_text().replace("20000,10000", "2x000,10000")

@@ -144,6 +144,7 @@ def test_scores(tmp_path: Path) -> None:
         make_run(tmp_path / "c", [1], task_name="walker_of_mine", env={"_target_": "my.env"}),
         make_run(tmp_path / "d", [1], task_name="dog_run"),
         make_run(tmp_path / "f", [1], task_name="fish_swim", env={"_target_": None, "time_limit": 5}),
+        make_run(tmp_path / "g", [1], task_name="cartpole_balance", max_episode_steps=1000),
         make_run_of_tasks(tmp_path / "e", {REACH: [1], "cup_catch": [1], "gymnasium:cheetah_2": [1]}, {REACH: [1]}),
     )
     assert {task: score_of(members) for task, members in tasks.items()} == {
@@ -152,6 +153,7 @@ def test_scores(tmp_path: Path) -> None:
         "walker_of_mine": "",
         "dog_run": "return / 1000",
         "fish_swim": "",
+        "cartpole_balance": "",
         "reach-v3": "success",
         "cup_catch": "return / 1000",
         "cheetah_2": "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drqv2 import compose
-from drqv2.run.start import _too_large_for_cpu
+from drqv2.run.start import _smaller, _too_large_for_cpu
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,13 @@ def test_sizes_that_take_hours_without_a_gpu(changes: dict[str, object], told: b
     assert _too_large_for_cpu(cfg) == told
     cfg.device = "cuda"
     assert not _too_large_for_cpu(cfg)
+
+
+@pytest.mark.parametrize(
+    ("changes", "preset"),
+    [({}, "cpu"), ({"agent": "spq"}, "spq_cpu"), ({"agent._target_": "own.Own"}, "cpu"), ({"agent": "drq_sac"}, None)],
+)
+def test_it_names_a_preset_of_the_runs_agent(changes: dict[str, object], preset: str | None) -> None:
+    assert _smaller(compose(**changes)) == (f"; preset={preset} has smaller ones" if preset else "")
+    if preset and "agent" in changes:
+        compose(preset=preset, **changes)

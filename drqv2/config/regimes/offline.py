@@ -67,6 +67,8 @@ def check(cfg: Mapping[str, Any]) -> None:
     if cfg["then"] is None and offline is not None:
         raise UserError(f"offline_frames={offline} applies only to then=drqv2; set num_train_frames instead")
     collecting = {
+        "num_envs": 1,
+        "seed_updates": 0,
         "updates_per_step": 1,
         "steps_per_collect": None,
         "episodes_per_collect": None,

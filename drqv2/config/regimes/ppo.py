@@ -19,7 +19,8 @@ ROLLOUT = table(
     vector=free(
         Choice("auto", "processes", "serial"),
         "How environments are stepped: in processes, all in this one (for debugging), or auto: by the threads of "
-        "EnvPool or by your own gymnasium.vector.VectorEnv where they are theirs, else in processes.",
+        "EnvPool or by your own gymnasium.vector.VectorEnv where they are theirs, else in processes, with "
+        "overlap=false in this one.",
     ),
     envs_per_process=free(
         Int(1),
@@ -76,10 +77,9 @@ def check(cfg: Mapping[str, Any]) -> None:
     for name in ("envs_per_recv", "envs_per_process"):
         if cfg[name] is not None and cfg[name] > envs:
             raise UserError(f"{name}={cfg[name]}: more than num_envs={envs}")
-    if cfg["envs_per_process"] is not None and cfg["vector"] == "serial":
-        raise UserError(
-            f"envs_per_process={cfg['envs_per_process']}: vector=serial has no such processes; leave it out"
-        )
+    here = {"serial": "vector=serial", "auto": None if cfg["overlap"] else "overlap=false"}.get(cfg["vector"])
+    if cfg["envs_per_process"] is not None and here:
+        raise UserError(f"envs_per_process={cfg['envs_per_process']}: {here} has no such processes; leave it out")
 
 
 def default_minibatch(segments: int, horizon: int) -> int:

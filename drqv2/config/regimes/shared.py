@@ -95,14 +95,15 @@ TASK = table(
     **{"env._target_": _OWN_ENVIRONMENT},
     num_envs=fixed(
         Int(1),
-        "Environments stepped in parallel, each in its own process unless overlap=false. The number affects learning: "
-        "with more, an update sees fewer of the newest steps.",
+        "Environments stepped in parallel. The number affects learning: with more, an update sees fewer of the newest "
+        "steps.",
         "environments",
         legacy=1,
     ),
     overlap=free(
         Bool(),
-        "Step environments in processes of their own while the agent learns, or in the main process; same results.",
+        "Step environments in processes of their own while the agent learns, or in the main process; same results. In "
+        "training, regime=ppo follows it with vector=auto; IMPALA's are always in its actors.",
     ),
     env_timeout_seconds=free(
         POSITIVE,
