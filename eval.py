@@ -53,7 +53,7 @@ from drqv2.evaluation.tables import episodes_table, tasks_table
 from drqv2.evaluation.world import world_of
 from drqv2.launch.arguments import run_tool
 from drqv2.logging import overlay
-from drqv2.run.environments import make_envs
+from drqv2.run.environments import make_envs, setting
 from drqv2.run.evaluation import play, singly
 from drqv2.run.films import Picture, side_by_side
 from drqv2.run.stats import EpisodeResult
@@ -184,7 +184,7 @@ def _store_episodes(envs: Sequence[EnvHandle], act: Policy, args: SimpleNamespac
     with EpisodeStore(Path(args.store), envs[0], cfg.frame_stack, about) as store:
         results = play(envs, _EVALUATION, args.episodes, singly(explore), store.watch)
     print(_headline(subject, str(about["task"]), args.episodes))
-    print("\n".join(episodes_table(results, cfg.action_repeat)))
+    print("\n".join(episodes_table(results, setting(cfg, subject.played[0], "action_repeat"))))
     print(f"data set: {args.store}; python -m drqv2.datasets card {args.store}")
 
 
@@ -221,7 +221,7 @@ def _headline(subject: Subject, title: str, episodes: int) -> str:
 
 def _print_table(subject: Subject, episodes: int, results: Sequence[Sequence[EpisodeResult]]) -> list[str]:
     """Print the returns and, where it matters, which rewards these are; return the lines."""
-    played, repeat = subject.played, subject.cfg.action_repeat
+    played, repeat = subject.played, setting(subject.cfg, subject.played[0], "action_repeat")
     rewards = rewards_of(played)
     lines = tasks_table(played, results) if subject.several else episodes_table(results[0], repeat)
     lines = [rewards, *lines] if rewards else lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from omegaconf import OmegaConf
 import replay_buffer
 import train
 from drqv2.agents.drqv2 import DrQV2Agent
+from drqv2.errors import DiskError
 from drqv2.run.epochs import Epochs
 from drqv2.run.stats import EvalStats
 from drqv2.snapshot import file as snapshot
@@ -145,6 +147,28 @@ def test_a_forced_setting_is_not_asked_for_again_after_a_kill(
         with pytest.raises(Killed):
             resume(run_dir, "resume_force=true", "lr=0.01", "num_train_frames=200")
     resume(run_dir)
+    assert "0.01" in str(snapshot.load(run_dir / "snapshot.pt")["agent"]["children"]["critic_opt"])
+    assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
+
+
+@pytest.mark.parametrize("why", ["a full disk", "save_snapshot=false"])
+def test_a_forced_setting_is_not_asked_for_again_where_no_snapshot_holds_it(
+    started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    def full(*_: object, **how: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run_dir = Path(shutil.copytree(started, tmp_path / "run"))
+    forced = ["resume_force=true", "lr=0.01", "num_train_frames=200"]
+    if why == "a full disk":
+        with monkeypatch.context() as m:
+            m.setattr(snapshot, "save", full)
+            with pytest.raises(SystemExit) as leaving:
+                resume(run_dir, *forced)
+        assert leaving.value.code == DiskError.code
+    else:
+        resume(run_dir, *forced, why)
+    resume(run_dir, "save_snapshot=true")
     assert "0.01" in str(snapshot.load(run_dir / "snapshot.pt")["agent"]["children"]["critic_opt"])
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 

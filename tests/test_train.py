@@ -232,3 +232,8 @@ def test_preset_debug_exercises_everything(tmp_path: Path) -> None:
     for folder in ("eval_video", "train_video"):
         assert list((run_dir / folder).glob("*.mp4"))
     assert snapshot.load(run_dir / "snapshot.pt")["progress"]["step"] == 5000 // 8
+
+
+def test_the_last_evaluation_is_filmed_where_frames_are_no_multiple_of_the_repeat(tmp_path: Path) -> None:
+    run(tmp_path / "run", "action_repeat=7", "save_video=last")  # 480 frames
+    assert [path.name for path in (tmp_path / "run" / "eval_video").iterdir()] == ["476.mp4"]

@@ -159,9 +159,9 @@ class Environment(Wrapper):
             require_backend()  # only now, see `make`
         self.index, self.episode, self._over = int(index), int(episode), False
         self._actions, self._played = [], 0
-        place = f"evaluation {index}" if self._seed[1] == EVAL_ENV else f"environment {index}"
-        if index >= _ACTORS:
-            place = "an actor's environment"
+        place = "an actor's environment" if index >= _ACTORS else f"environment {index}"
+        if self._seed[1] == EVAL_ENV:
+            place = f"evaluation {index}" if index < _ACTORS else "the evaluation"  # eval.py's have no index
         self._checked.episode = f"episode {episode} of {place}"
         if self._seeder is not None:
             with explained(f"{self.name}: its seeding"):

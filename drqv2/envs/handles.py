@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 
 import numpy as np
 from dm_env import specs
@@ -67,6 +68,35 @@ class EnvHandle(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the environment."""
+
+
+class Requests:
+    """Requests to several environments; as a context manager it leaves none of them without its result fetched.
+
+    Args:
+        envs: the environments.
+    """
+
+    def __init__(self, envs: Sequence[EnvHandle]) -> None:
+        self._envs, self._pending = envs, set[int]()
+
+    def start(self, i: int, name: str, *args: Any) -> None:
+        """Start a method of an environment, by its index."""
+        self._envs[i].start(name, *args)
+        self._pending.add(i)
+
+    def finish(self, i: int) -> Any:
+        """Wait for the method that was started and return its result."""
+        self._pending.discard(i)
+        return self._envs[i].finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for i in self._pending:  # after an error, which counts; the environments can then be used again
+            with suppress(Exception):
+                self._envs[i].finish()
 
 
 class LocalEnv(EnvHandle):

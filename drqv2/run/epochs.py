@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from drqv2.errors import UserError
+from drqv2.errors import Stopped, UserError
 from drqv2.run import objective, summary
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
@@ -84,8 +84,7 @@ class Epochs:
         elif good_enough:
             print(f"nothing left to do: stop_return={self._stop_return} reached; set another, or null, to continue")
         elif p.step == 0 and p.last_eval_step < 0 and self._interval is not None and run.cfg.eval_at_start:
-            run.snapshots.save_if_due(now=True)
-            run.stop.raise_if_requested()
+            self._save_or_stop(now=True)
             self._evaluate(0)
             self._evaluated = False
         if not self._over:
@@ -106,7 +105,7 @@ class Epochs:
         Raises:
             Stopped: the process was asked to stop, and a snapshot holds the run.
         """
-        run, p = self.run, self.run.progress
+        p = self.run.progress
         if self._over:
             return True
         p.epoch_due |= epoch_ends and p.step not in (p.epoch_step, p.last_eval_step)
@@ -117,9 +116,22 @@ class Epochs:
                 return True
             self.call("on_epoch_start", p.epoch + 1, p.step)
         self.call("on_step", p.step)
-        run.snapshots.save_if_due(now=save)
-        run.stop.raise_if_requested()
+        self._save_or_stop(now=save)
         return False
+
+    def _save_or_stop(self, now: bool = False) -> None:
+        """Save a snapshot if one is due; if the process was asked to stop, do so once it is on disk.
+
+        Raises:
+            Stopped: the process was asked to stop.
+            DiskError: so it was, and the snapshot cannot be written.
+        """
+        run = self.run
+        stopping = run.stop.requested  # asked once: a signal that comes later is for the next round
+        run.snapshots.save_if_due(now)
+        if stopping:
+            run.snapshots.finish()
+            run.stop.raise_if_requested()
 
     def finish(self) -> None:
         """End the last epoch of a run and save it, unless the loop was left between two epochs."""
@@ -161,8 +173,7 @@ class Epochs:
         run.snapshots.save_if_due(now=evaluates)  # a run stopped during an evaluation repeats all of it
         checkpoint = self.call("save_checkpoint", p.epoch + 1, p.step, p.gradient_step)
         if run.stop.requested:  # meanwhile
-            run.snapshots.save_if_due()
-        run.stop.raise_if_requested()
+            self._save_or_stop()
         found = self._evaluate(p.epoch + 1) if evaluates else None
         evaluation, score, improved = found or (None, None, False)
         self.stopped = evaluation is not None and self._good_enough(evaluation)
@@ -201,7 +212,11 @@ class Epochs:
         """Evaluate at the end of an epoch; return the evaluation, its score, and whether that is the best so far."""
         run, p = self.run, self.run.progress
         self.call("before_eval", epoch, p.step)
-        stats = run.eval()
+        try:
+            stats = run.eval()
+        except Stopped:
+            run.snapshots.finish()  # the one from before the evaluation
+            raise
         self._evaluated = True
         self._column.after(run, stats)
         score = float(self.call("score", stats, default=stats.return_mean))

@@ -12,14 +12,14 @@ import torch
 from drqv2.agents.acting import Act, batch_policy
 from drqv2.agents.protocol import ActsFromStates
 from drqv2.envs import ExtendedTimeStep, info
-from drqv2.envs.handles import EnvHandle
+from drqv2.envs.handles import EnvHandle, Requests
 from drqv2.logging.console import Console
 from drqv2.logging.video import VideoRecorder
 from drqv2.run import protocol
 from drqv2.run.films import FirstEpisode, FirstEpisodes
 from drqv2.run.finite import require_finite
 from drqv2.run.stats import EpisodeResult, EvalStats, eval_stats
-from drqv2.utils import eval_mode
+from drqv2.utils import Until, eval_mode
 
 
 class Run(protocol.Run, Protocol):
@@ -27,6 +27,7 @@ class Run(protocol.Run, Protocol):
 
     tasks: list[str]
     console: Console
+    train_until_step: Until
 
 
 Metrics = Callable[[Sequence[EpisodeResult], float], dict[str, float]]  # of episodes and the seconds that they took
@@ -65,32 +66,34 @@ def play(
     results = [EpisodeResult()] * (tasks * episodes)
     upcoming = [iter(range(episodes)) for _ in range(tasks)]
     running: dict[int, int] = {}  # environment -> episode
+    requests = Requests(envs)
 
     def begin(i: int) -> None:
         task = i // (len(envs) // tasks)
         episode = next(upcoming[task], None)
         if episode is not None:
             running[i] = task * episodes + episode
-            envs[i].start("begin", evaluation, episode)
+            requests.start(i, "begin", evaluation, episode)
 
-    for i in range(len(envs)):
-        begin(i)
-    while running:
-        turn = list(running)
-        for some in [turn] if together else [[i] for i in turn]:
-            time_steps = {i: envs[i].finish() for i in some}
-            for i, time_step in time_steps.items():
-                results[running[i]] = results[running[i]].after(time_step)
-                watch(running[i], envs[i], time_step)
-            acting = [i for i in some if not time_steps[i].last()]
-            if acting:
-                actions = act([time_steps[i] for i in acting], [running[i] for i in acting])
-                for i, action in zip(acting, actions, strict=True):
-                    envs[i].start("step", action)
-            for i in some:
-                if time_steps[i].last():
-                    del running[i]
-                    begin(i)
+    with requests:
+        for i in range(len(envs)):
+            begin(i)
+        while running:
+            turn = list(running)
+            for some in [turn] if together else [[i] for i in turn]:
+                time_steps = {i: requests.finish(i) for i in some}
+                for i, time_step in time_steps.items():
+                    results[running[i]] = results[running[i]].after(time_step)
+                    watch(running[i], envs[i], time_step)
+                acting = [i for i in some if not time_steps[i].last()]
+                if acting:
+                    actions = act([time_steps[i] for i in acting], [running[i] for i in acting])
+                    for i, action in zip(acting, actions, strict=True):
+                        requests.start(i, "step", action)
+                for i in some:
+                    if time_steps[i].last():
+                        del running[i]
+                        begin(i)
     return results
 
 
@@ -122,8 +125,8 @@ def evaluate(run: Run, envs: Sequence[EnvHandle], recorder: VideoRecorder, metri
     video, episodes = run.work_dir / "eval_video" / f"{run.global_frame}.mp4", run.cfg.num_eval_episodes
     film = FirstEpisodes(recorder, video.name, run.tasks) if len(run.tasks) > 1 else FirstEpisode(recorder, video.name)
 
-    filmed = run.cfg.save_video is True or (run.cfg.save_video == "last" and run.global_frame >= run.num_frames)
-
+    last = not run.train_until_step(run.global_step)
+    filmed = run.cfg.save_video is True or (run.cfg.save_video == "last" and last)
     ended = 0
 
     def watch(episode: int, env: EnvHandle, time_step: ExtendedTimeStep) -> None:

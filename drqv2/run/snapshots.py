@@ -164,7 +164,7 @@ class Snapshots:
         return self.step == self.run.global_step and self._epoch == self.run.progress.epoch
 
     def finish(self) -> None:
-        """Wait for the last snapshot of the run.
+        """Wait for the last snapshot of the run, or of this process.
 
         Raises:
             DiskError: it cannot be written.
@@ -213,6 +213,6 @@ class Snapshots:
         if changed and self.run.cfg.save_snapshot:
             self.store_config(resume_force=True)  # until the snapshot holds them, too
             self.run.save_snapshot()
-            self.run.checkpoints.wait()
+            self.finish()
         if changed or self.run.cfg.resume_force:
-            self.store_config()
+            self.store_config(resume_force=bool(changed) and not self.run.cfg.save_snapshot)

@@ -40,21 +40,21 @@ class Turns:
         self._run = run
         self.rng_state: dict[str, Any] | None = None
         self._shown = False
-        self._iterators = 0  # how often epochs were asked for
+        self._newest = object()  # what the newest iterator over epochs holds
 
     def require_open(self) -> None:
         """Raise UserError if the run is closed."""
         if self._run.closed:
             raise UserError(f"the run in {self._run.work_dir} is closed; open it again with make_workspace")
 
-    def revoke(self) -> int:
-        """Make older iterators over the run's epochs invalid, see `require_newest`; return the number of a new one."""
-        self._iterators += 1
-        return self._iterators
+    def revoke(self) -> object:
+        """Make older iterators over the run's epochs invalid, see `require_newest`; return what a new one holds."""
+        self._newest = object()
+        return self._newest
 
-    def require_newest(self, number: int) -> None:
-        """Raise UserError if another iterator over the run's epochs has taken over from the one of this number."""
-        if number != self._iterators:
+    def require_newest(self, held: object) -> None:
+        """Raise UserError if another iterator over the run's epochs has taken over from the one that holds this."""
+        if held is not self._newest:
             raise UserError("this iterator's run was reset, or another iterator over its epochs has taken over")
 
     @contextmanager

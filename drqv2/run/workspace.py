@@ -174,7 +174,7 @@ class BaseWorkspace:
             Stopped, NotFiniteError: as in `train`.
             UserError: another iterator over the run's epochs has taken over.
         """
-        number = self.turns.revoke()
+        held = self.turns.revoke()
         with self.turns.shown():
             going = True
             while going:
@@ -182,7 +182,7 @@ class BaseWorkspace:
                 going = self.epoch.paused
                 if self.epoch.last is not None:
                     yield self.epoch.last
-                self.turns.require_newest(number)
+                self.turns.require_newest(held)
 
     def reset(self) -> None:
         """Start over from frame 0 with the same seed; everything the run has written is deleted, videos too.
@@ -221,6 +221,7 @@ class BaseWorkspace:
             try:
                 if self.epoch.paused and self.cfg.save_snapshot and not self.snapshots.is_current():
                     self.save_snapshot()  # the loop was left early
+                    self.snapshots.finish()
             finally:
                 self.close()
 

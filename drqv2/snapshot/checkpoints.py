@@ -31,7 +31,8 @@ class Checkpoints:
         self._dir = run_dir
         self._writer = ThreadPoolExecutor(1, "snapshot")
         self._writing: Future[None] | None = None
-        self._milestones: list[dict[str, Any]] = []  # still to be written
+        self._weights: dict[str, dict[str, Any]] = {}  # still to be written, by the name of their file
+        self._outdated: list[int] = []  # frames of weights still to be deleted
         self._frame = 0  # of the snapshot being written
         self._needs: list[int] = []  # of the two newest snapshots on disk and of the one being written
 
@@ -66,26 +67,29 @@ class Checkpoints:
 
     def _write(self, state: dict[str, Any], milestone: bool, outdated: Sequence[int]) -> None:
         newest, previous = (self._dir / name for name in SNAPSHOTS)
-        snapshot.save(newest, state, keep=previous)
         if milestone:
             kept = {name: state[name] for name in ("frame", "config")} | {"agent": weights(state["agent"])}
-            self._milestones.append(kept)
-        try:
-            while self._milestones:
-                snapshot.save(self._dir / f"weights_{self._milestones[0]['frame']}.pt", self._milestones[0])
-                del self._milestones[0]
-        except OSError as e:
-            words = "the weights of frame %d cannot be written (%s); retrying with the next snapshot."
-            _log.warning(words, self._milestones[0]["frame"], e.strerror or e)
-        for frame in outdated:
-            (self._dir / f"weights_{frame}.pt").unlink(missing_ok=True)
+            self._weights[f"weights_{state['frame']}.pt"] = kept
+        self._outdated += outdated
+        snapshot.save(newest, state, keep=previous)
+        self._write_weights()
+        while self._outdated:
+            (self._dir / f"weights_{self._outdated.pop()}.pt").unlink(missing_ok=True)
+
+    def _write_weights(self) -> None:
+        for name, content in list(self._weights.items()):
+            try:
+                snapshot.save(self._dir / name, content)
+                del self._weights[name]
+            except OSError as e:
+                words = "%s: the weights of frame %d cannot be written (%s); retrying with the next snapshot."
+                _log.warning(words, name, content["frame"], e.strerror or e)
 
     def save_best(self, frame: int, config: dict[str, Any], agent: dict[str, Any]) -> None:
-        """Write the weights of an agent's state to best.pt; log a warning if the disk is full."""
-        try:
-            snapshot.save(self._dir / files.BEST, {"frame": frame, "config": config, "agent": weights(agent)})
-        except OSError as e:
-            _log.warning("%s of frame %d cannot be written (%s).", files.BEST, frame, e.strerror or e)
+        """Write the weights of an agent's state to best.pt; if the disk is full, log a warning and try again later."""
+        self.wait()
+        self._weights[files.BEST] = snapshot.copied({"frame": frame, "config": config, "agent": weights(agent)})
+        self._write_weights()
 
     def wait(self, last: bool = False) -> None:
         """Wait until the snapshot being written is on disk; log a warning if it could not be written.

@@ -47,7 +47,8 @@ def inspect(run_dir: Path) -> None:
             )
             newest = newest or state
     if newest:
-        _inspect_replay(run_dir / files.REPLAY, newest["replay_storage"])
+        if "replay_storage" in newest:
+            _inspect_replay(run_dir / files.REPLAY, newest["replay_storage"])
         _inspect_logs(run_dir, newest["logger"])
     if aside := sorted(path.name for path in run_dir.glob("quarantine/*")):
         print(f"quarantine: {', '.join(aside)}")
@@ -64,6 +65,9 @@ def _inspect_replay(folder: Path, replay: dict[str, Any]) -> None:
     print(f"replay: {counted(sum(lengths), 'transition')} in {counted(len(lengths), 'episode')}, sha256 {whole}")
     if lost := lengths.count(0):
         print(f"  {lost} of them damaged or lost, and not sampled")
+    if not folder.exists():
+        print("  deleted")
+        return
     for i, (length, digest) in enumerate(zip(lengths, digests, strict=True)):
         path = episode_path(folder, replay["first"] + i)
         if length and not path.exists():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dm_env.specs import BoundedArray
 from safetensors.numpy import load_file
 
 import eval as evaluation
@@ -79,6 +80,14 @@ def test_random_share_is_the_share_of_uniform_actions() -> None:
     uniform = (chosen != 0).all(1)
     assert abs(uniform.mean() - 0.3) < 0.04
     assert abs(chosen[uniform].std() - 1 / np.sqrt(3)) < 0.03
+
+
+def test_several_discrete_actions_are_drawn_each_within_its_bounds() -> None:
+    spec: Any = BoundedArray((2,), np.int64, [0, 3], [1, 6])
+    act = with_noise(lambda *_: np.zeros(2, np.int64), spec, 0.0, 1.0, seed=1)
+    chosen = np.stack([act(None, 0) for _ in range(200)])
+    assert (chosen.dtype, chosen.shape) == (np.dtype(np.int64), (200, 2))
+    assert [sorted({*column}) for column in chosen.T.tolist()] == [[0, 1], [3, 4, 5, 6]]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import pytest
 import torch
 
 import train
-from drqv2.errors import Stopped, UserError
+from drqv2.errors import DiskError, Stopped, UserError
 from drqv2.launch.command_line import launch
 from drqv2.run.hooks import Hooks
 from drqv2.run.stats import EpisodeStats, EpochStats, EvalStats
@@ -196,6 +197,7 @@ def test_an_iterator_of_before_a_reset_says_so(straight: Path, tmp_path: Path) -
         older = run.epochs()
         next(older)
         run.reset()
+        next(run.epochs())
         with pytest.raises(UserError, match="was reset"):
             next(older)
         run.train()
@@ -214,6 +216,45 @@ def test_a_stopped_run_is_continued_in_the_same_process(straight: Path, tmp_path
             run.train(Hooks(on_step=kill))
         run.train()
     assert_same(straight, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("envs", ["overlap=false", "overlap=true"])
+def test_a_run_that_is_stopped_in_an_evaluation_continues_in_the_same_process(envs: str, tmp_path: Path) -> None:
+
+    def kill(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with opened(tmp_path / "run", "drqv2", envs, "num_eval_envs=2", "num_eval_episodes=3") as run:
+        with pytest.raises(Stopped):
+            run.train(Hooks(before_eval=kill))
+        run.train()
+    assert len(rows(tmp_path / "run", "eval")) == 4
+
+
+@pytest.mark.slow
+def test_a_run_whose_last_snapshot_cannot_be_written_does_not_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def full(*_: object, **how: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def kill(step: int) -> None:
+        if step == 60:
+            monkeypatch.setattr(snapshot, "save", full)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(DiskError, match="cannot be written"), opened(tmp_path / "run") as run:
+        run.train(Hooks(on_step=kill))
+    monkeypatch.undo()
+    with opened(tmp_path / "run") as run:  # from the snapshot before
+        first = next(run.epochs())
+    with pytest.raises(DiskError, match="cannot be written"), opened(tmp_path / "run") as run:
+        next(run.epochs(Hooks(before_eval=lambda *_: monkeypatch.setattr(snapshot, "save", full))))
+    monkeypatch.undo()
+    with opened(tmp_path / "run") as run:
+        assert (first.index, next(run.epochs()).index) == (1, 2)
 
 
 def test_an_iterator_whose_run_another_one_continues_says_so(tmp_path: Path) -> None:

@@ -176,6 +176,30 @@ def test_a_milestone_that_failed_for_lack_of_space_is_written_later(tmp_path, mo
     assert snapshot.load(tmp_path / "weights_1.pt")["frame"] == 1
 
 
+def test_weights_are_written_later_where_their_snapshot_failed(tmp_path, monkeypatch, caplog):
+    def full(*_: object, **how: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state(1), milestone=True)
+    checkpoints.wait()
+    with monkeypatch.context() as m:
+        m.setattr(snapshot, "save", full)
+        checkpoints.save(state(2), milestone=True, outdated=[1])
+        checkpoints.wait()
+        best = state(2)["agent"]
+        checkpoints.save_best(2, {}, best)
+        assert "best.pt: the weights of frame 2 cannot be written (No space left on device)" in caplog.text
+    best["children"]["net"]["value"]["weight"].zero_()  # the agent learns on
+    checkpoints.save(state(3))
+    checkpoints.close()
+    assert sorted(path.name for path in tmp_path.glob("weights_*.pt")) == ["weights_2.pt"]
+    assert snapshot.load(tmp_path / "weights_2.pt")["frame"] == 2
+    written = snapshot.load(tmp_path / "best.pt")
+    assert written["frame"] == 2
+    assert written["agent"]["net.weight"].all()
+
+
 NAN = torch.tensor([0.0, float("nan")])
 
 

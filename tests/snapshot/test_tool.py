@@ -63,6 +63,19 @@ def test_an_agent_with_a_state_of_its_own(finished: Path, tmp_path: Path, capsys
     assert "its own state_dict" in said(capsys, "export", tmp_path, tmp_path / "out.safetensors", code=2)
 
 
+def test_runs_without_a_replay(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = snapshot.load(finished / "snapshot.pt")
+    snapshot.save(tmp_path / "snapshot.pt", state)
+    text = said(capsys, tmp_path)  # keep_replay=false has deleted it
+    assert re.search(r"replay: .*\n  deleted\n", text)
+    assert "MISSING" not in text
+    del state["replay_storage"]  # as of regime=ppo
+    snapshot.save(tmp_path / "snapshot.pt", state)
+    text = said(capsys, tmp_path)
+    assert "replay" not in text
+    assert "train.csv: 4 rows in the snapshot" in text
+
+
 def test_damage_is_reported(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(finished, tmp_path / "run")
     run_dir = tmp_path / "run"
