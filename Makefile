@@ -12,8 +12,8 @@ PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 8 --dist works
 # Many of the slow tests wait for other processes: one worker more than there are cores.
 slow: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-# Without a GPU, use the cpu preset, unless ARGS chooses a preset or resumes a run, which has its own.
-CHOSEN = $(or $(findstring preset=,$(ARGS)),$(findstring resume=,$(ARGS)),$(filter --help -h,$(ARGS)))
+# Without a GPU, use the cpu preset, unless ARGS chooses a preset, regime or agent, or resumes a run, which has its own.
+CHOSEN = $(strip $(foreach key,preset= regime= agent= resume=,$(findstring $(key),$(ARGS))) $(filter --help -h,$(ARGS)))
 PRESET = $(if $(CHOSEN),,$(shell nvidia-smi -L >/dev/null 2>&1 || echo preset=cpu))
 
 .NOTPARALLEL:

@@ -100,10 +100,14 @@ def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
     elif name == "OutOfMemoryError":
         message = (
             f"the GPU is out of memory: {' '.join(text.split())[:120]}\n"
-            "Reduce batch_size, agent.hidden_dim or num_envs, or set replay_device=disk or compile=false"
+            "Set replay_device=disk or compile=false, or a smaller batch_size with resume_force=true; a new run can have "
+            "a smaller agent.hidden_dim or num_envs"
         )
     elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
-        message = "out of memory\nReduce batch_size, agent.hidden_dim, replay_buffer_num_workers or num_envs"
+        message = (
+            "out of memory\nReduce replay_buffer_num_workers or num_eval_envs, or batch_size with resume_force=true; a "
+            "new run can have a smaller agent.hidden_dim or num_envs"
+        )
     elif name == "SafetensorError" or (isinstance(error, FileNotFoundError) and str(work_dir) in text):
         end = " ".join(text.split())[-200:]  # a loader's process sends its traceback first
         message = f"a file of the run was damaged or deleted while it was in use: {end}\nEvery start checks these files"

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from drqv2.programs import INSTALLED, ROOT
+from drqv2.system import machine
 from drqv2.system.files import Appender
 
 _log = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ def record_start(run_dir: Path, frame: int, device: torch.device) -> None:
         "command": sys.argv,
         "host": socket.gethostname(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processor": machine.processor()[0],
+        "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
     }
