@@ -100,8 +100,8 @@ def _explain_run(error: Exception, work_dir: Path) -> UserError | None:
     elif name == "OutOfMemoryError":
         message = (
             f"the GPU is out of memory: {' '.join(text.split())[:120]}\n"
-            "Set replay_device=disk or compile=false, or a smaller batch_size with resume_force=true; a new run can have "
-            "a smaller agent.hidden_dim or num_envs"
+            "Set replay_device=disk or compile=false, or a smaller batch_size with resume_force=true; a new run can "
+            "have a smaller agent.hidden_dim or num_envs"
         )
     elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
         message = (
