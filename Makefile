@@ -7,6 +7,18 @@ export PYTHON
 
 PY := .venv/bin/python
 READY := .venv/.ready
+# An interpreter that was asked for is that of .venv, or nothing is done.
+ifneq ($(origin PYTHON),file)
+ifeq ($(filter clean,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(PY)),)
+VERSION := import sys; print('%d.%d' % sys.version_info[:2])
+ifneq ($(shell $(PYTHON) -c "$(VERSION)"),$(shell $(PY) -c "$(VERSION)"))
+$(error .venv has Python $(shell $(PY) -c "$(VERSION)"), not that of PYTHON=$(PYTHON): run `make clean` first)
+endif
+endif
+endif
+endif
+
 # One thread per worker: otherwise parallel workers compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses 8 --dist worksteal
 # Many of the slow tests wait for other processes: one worker more than there are cores.
@@ -43,7 +55,8 @@ lint: $(READY) ## check style, types, spelling, documentation, security, install
 	$(PY) -m codespell_lib
 	$(PY) -m mkdocs build
 	$(PY) -m bandit -q -c pyproject.toml -r drqv2 benchmarks *.py
-	$(PY) -m pip check || test "$$($(PY) -m pip check | grep -vc labmaze)" = 0 # no wheel for Python >= 3.13, and unused
+	@# labmaze has no wheel for Python >= 3.13, and is not used.
+	out=$$($(PY) -m pip check) || { echo "$$out" | grep -q labmaze && ! echo "$$out" | grep -v labmaze; }
 
 check: test lint slow ## run all tests and checks
 
@@ -67,9 +80,10 @@ gpu: $(if $(WHEELS),,$(READY)) ## measure a machine with a GPU, within MINUTES=8
 lock: ## write the packages in .venv to requirements.lock (see CONTRIBUTING.md)
 	@echo "# The tested set of packages, written by make lock from .venv. Without CUDA packages and local versions, so" > .lock
 	@echo "# that it serves CPU and GPU. dm-control requires labmaze, which is not used here." >> .lock
-	$(PY) -m pip freeze --all --exclude-editable | grep -viE '^(nvidia-[^m]|cuda|triton)' | \
+	$(PY) -m pip freeze --all --exclude-editable > .frozen
+	grep -viE '^(nvidia-[^m]|cuda|triton)' .frozen | \
 	    sed -E 's/\+[a-z0-9.]+$$//; s/^labmaze.*/& ; python_version < "3.13"/' >> .lock
-	@mv .lock requirements.lock
+	@mv .lock requirements.lock && rm .frozen
 
 clean: ## remove .venv, builds and caches, but not the runs
 	rm -rf .venv .audit build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -77,6 +77,8 @@ def screen(paths: Sequence[str], *, jobs: int | None, status: bool, report: bool
     try:
         if not status and not report:
             Queue(plan, jobs, retry).work()
+        for entry in plan.entries:
+            _require_same(entry)
         found = screen_plan.look(plan)
         print("\n".join(status_lines(plan, found, jobs)))
         if status:

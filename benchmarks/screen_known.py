@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from drqv2.errors import UserError
-from drqv2.report.runs import Run
+from drqv2.report.runs import Run, good_enough
 from drqv2.report.tables import read_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,16 +30,21 @@ class Known:
     values: np.ndarray
 
     def run(self, config: Mapping[str, Any], frames: int) -> Run | None:
-        """Return the run, as if read from its directory; None if it has not reached its end.
+        """Return the run up to a length, as if read from its directory; None if it has not come to its end.
 
         Args:
             config: the configuration that it had.
-            frames: its length.
+            frames: the length.
         """
-        x, returns, minutes = self.values[np.argsort(self.values[:, 0])].T
+        late = config["action_repeat"] * config["num_envs"]  # an evaluation may be a round late
+        values = self.values[np.argsort(self.values[:, 0])]
+        x, returns, minutes = values[values[:, 0] <= frames + late].T
+        stopped = good_enough(x, returns, config["stop_return"])
+        if not stopped and (not len(x) or x[-1] < frames - late):
+            return None
         seconds, passed = np.diff(60 * minutes), np.diff(x)
         timed = seconds > 0
-        run = Run(
+        return Run(
             path=Path(self.file),
             task=config["task_name"],
             seed=config["seed"],
@@ -54,12 +59,12 @@ class Known:
             videos=[],
             faults=[],
             action_repeat=config["action_repeat"],
+            stopped=stopped,
         )
-        return run if x[-1] >= frames - run.frames_per_round else None
 
 
-def read(names: Sequence[str]) -> dict[tuple[str, str, int], Known]:
-    """Return what tables hold, by arm, task and seed; of a run that is in several, what the first of them has.
+def read(names: Sequence[str]) -> dict[tuple[str, str, int], list[Known]]:
+    """Return what tables hold, by arm, task and seed, in the order of the tables.
 
     Args:
         names: CSV files, relative to the root of the repository.
@@ -67,7 +72,7 @@ def read(names: Sequence[str]) -> dict[tuple[str, str, int], Known]:
     Raises:
         UserError: a file cannot be read, or is no such table.
     """
-    found: dict[tuple[str, str, int], Known] = {}
+    found: dict[tuple[str, str, int], list[Known]] = {}
     for name in names:
         faults: list[str] = []
         rows = read_table(ROOT / name, _COLUMNS, faults)
@@ -77,5 +82,6 @@ def read(names: Sequence[str]) -> dict[tuple[str, str, int], Known]:
         own: dict[tuple[str, str, int], list[list[float]]] = {}
         for row, (seed, *values) in rows:
             own.setdefault((row.get("arm", ""), row.get("task", ""), int(seed)), []).append(values)
-        found = {run: Known(name, np.array(values)) for run, values in own.items()} | found
+        for run, evaluations in own.items():
+            found.setdefault(run, []).append(Known(name, np.array(evaluations)))
     return found

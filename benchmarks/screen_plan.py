@@ -97,7 +97,7 @@ class Plan:
     arms: dict[str, list[str]]
     reference: list[str]
     reference_fps: dict[str, float]
-    known: dict[tuple[str, str, int], screen_known.Known]
+    known: dict[tuple[str, str, int], list[screen_known.Known]]
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -110,11 +110,12 @@ class Plan:
 
     @cached_property
     def elsewhere(self) -> dict[Entry, runs.Run]:
-        """The runs that were made elsewhere and have reached their end."""
+        """The runs that were made elsewhere and have come to their end, from the first table that has all of it."""
         found = {}
         for entry in self.entries:
-            if known := self.known.get((entry.arm, entry.task, entry.seed)):
-                found[entry] = known.run(compose(*entry.overrides), self.frames)
+            if tables := self.known.get((entry.arm, entry.task, entry.seed)):
+                cfg = compose(*entry.overrides)
+                found[entry] = next(filter(None, (known.run(cfg, self.frames) for known in tables)), None)
         return {entry: run for entry, run in found.items() if run is not None}
 
     def references(self) -> dict[str, list[Reference]]:

@@ -149,7 +149,8 @@ def _head(plan: Plan, found: Mapping[Entry, Found]) -> Iterable[str]:
             f"torch {one['torch']}."
         )
     yield from (f"{line[0].upper()}{line[1:]}." for line in elsewhere(plan, found))
-    if len({(one["commit"], one["dirty"]) for one in machines(plan)}) > 1:
+    starts = [start for one in found.values() if one.run for start in one.run.starts]
+    if len({(one.get("commit"), one.get("dirty")) for one in [*machines(plan), *starts]}) > 1:
         yield "**Not all runs were started with the same code.**"
 
 

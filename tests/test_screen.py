@@ -257,6 +257,49 @@ def test_runs_made_elsewhere_are_not_repeated(plan: Plan, tmp_path: Path, capsys
     assert f"{out / 'returns.csv'}: b/" in screen_report.page(again, found)
 
 
+def evaluated(path: Path, rows: list[tuple[int, float]], arm: str = "narrow", seed: int = 1) -> str:
+    """Write a table of a run's evaluations as --report does; return its name."""
+    lines = [f"{arm},cartpole_balance,{seed},{frame},{value},{frame / 1000}" for frame, value in rows]
+    path.write_text("\n".join(["arm,task,seed,frame,return,minutes", *lines]) + "\n")
+    return str(path)
+
+
+def test_a_longer_run_made_elsewhere_counts_up_to_the_plans_length(tmp_path: Path) -> None:
+    longer = evaluated(tmp_path / "a.csv", [(0, 1.0), (2000, 2.0), (4000, 3.0), (6000, 900.0)])
+    plan = screen_plan.read(write(tmp_path, arms={"narrow": []}, seeds=[1], known=[longer]))
+    (run,) = plan.elsewhere.values()
+    assert (run.frames.tolist(), run.returns.tolist()) == ([0, 2000, 4000], [1, 2, 3])
+
+
+def test_the_first_table_that_has_all_of_a_run_counts(tmp_path: Path) -> None:
+    part = evaluated(tmp_path / "a.csv", [(0, 1.0), (2000, 2.0)])
+    whole = evaluated(tmp_path / "b.csv", [(0, 1.0), (2000, 2.0), (4000, 3.0)])
+    for known in ([part, whole], [whole, part]):
+        (run,) = screen_plan.read(write(tmp_path, known=known)).elsewhere.values()
+        assert str(run.path) == whole
+    assert not screen_plan.read(write(tmp_path, known=[part])).elsewhere
+
+
+def test_a_run_that_stop_return_has_ended_counts_with_its_last_return(tmp_path: Path) -> None:
+    early = evaluated(tmp_path / "a.csv", [(0, 1.0), (2000, 950.0)])
+    late = evaluated(tmp_path / "b.csv", [(0, 1.0), (2000, 100.0), (4000, 200.0)], seed=2)
+    overrides = ["stop_return=900", "eval_every_frames=2000"]
+    path = write(tmp_path, arms={"narrow": []}, overrides=overrides, at=[2000, 4000], known=[early, late])
+    plan = screen_plan.read(path)
+    assert len(plan.elsewhere) == 2
+    cells = tables(screen_report.page(plan, screen_plan.look(plan)))[1][1][0][1:3]
+    assert cells == ["525.0 (950.0, 100.0)", "575.0 (950.0, 200.0)"]
+
+
+def test_runs_of_different_code_are_named(plan: Plan) -> None:
+    first, *others = plan.entries[:3]
+    for entry in (first, *others):
+        (entry.folder / "starts.jsonl").write_text('{"commit": "a", "dirty": false}\n')
+    assert "the same code" not in screen_report.page(plan, screen_plan.look(plan))
+    (first.folder / "starts.jsonl").write_text('{"commit": "b", "dirty": false}\n')
+    assert "**Not all runs were started with the same code.**" in screen_report.page(plan, screen_plan.look(plan))
+
+
 def test_one_arm_is_reported_without_differences(plan: Plan) -> None:
     alone = replace(plan, arms={"b": plan.arms["b"]})
     page = screen_report.page(alone, screen_plan.look(alone))
@@ -391,6 +434,9 @@ def test_changed_overrides_are_not_continued(plan: Plan, capsys: pytest.CaptureF
         screen.main([str(plan.path)])
     assert ended.value.code == 2
     assert "was started with other overrides (lr=1e-3, lr=2e-3)" in capsys.readouterr().err
+    with pytest.raises(SystemExit):  # nor reported as if it had the new ones
+        screen.main([str(plan.path), "--report"])
+    assert "was started with other overrides" in capsys.readouterr().err
 
 
 def start(path: Path, *words: str) -> subprocess.Popen[str]:

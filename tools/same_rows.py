@@ -16,14 +16,14 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def main() -> int:
-    """Print a line for each file; return 1 if any of them differs."""
-    a, b = map(Path, sys.argv[1:3])
-    differ = False
-    for path in sorted(a.glob("*/*.csv")):
-        other = b / path.relative_to(a)
-        same = other.exists() and rows(path) == rows(other)
-        differ |= not same
-        print(f"{path.relative_to(a)}: {len(rows(path))} rows {'the same' if same else 'DIFFER'}")
+    """Print a line for each file; return 1 if any of them differs, or there is none."""
+    folders = [Path(name) for name in sys.argv[1:3]]
+    names = sorted({path.relative_to(folder) for folder in folders for path in folder.glob("*/*.csv")})
+    differ = not names
+    for name in names:
+        a, b = (rows(folder / name) if (folder / name).exists() else None for folder in folders)
+        differ |= a != b
+        print(f"{name}: {len(a or b or ())} rows {'the same' if a == b else 'DIFFER'}")
     return int(differ)
 
 

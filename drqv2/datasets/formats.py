@@ -25,6 +25,7 @@ Report = Callable[[str], None]  # called with a line about an episode that canno
 _DAMAGE = (  # what the readers raise for a file that is damaged, or not what its name says
     *(OSError, ValueError, KeyError, IndexError, TypeError, EOFError),
     *(SafetensorError, zipfile.BadZipFile, zlib.error),
+    *(RuntimeError, AttributeError),  # of h5py and zipfile
 )
 
 

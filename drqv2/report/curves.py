@@ -101,11 +101,14 @@ def thinned(values: np.ndarray, most: int) -> np.ndarray:
 
 
 def value_at(run: Run, frame: int, metric: str = "returns") -> float:
-    """Return the value at a run's last evaluation up to `frame`; NaN if the run did not get that far."""
+    """Return the value at a run's last evaluation up to `frame`; NaN if the run did not get that far.
+
+    A run that stop_return has ended keeps its last value: otherwise the seeds that were good enough would not count.
+    """
     frames, own = series(run, "frames", metric)
     slack = run.frames_per_round  # an evaluation may be this late, and the last one this early
     index = int(np.searchsorted(frames, frame + slack, side="right")) - 1
-    return float(own[index]) if index >= 0 and frames[-1] >= frame - slack else float("nan")
+    return float(own[index]) if index >= 0 and (run.stopped or frames[-1] >= frame - slack) else float("nan")
 
 
 def values_at(runs: Sequence[Run], frame: int, metric: str = "returns") -> np.ndarray:

@@ -43,6 +43,7 @@ class Run:
         parts: of a run of several tasks, each task's own part.
         whole: of a part, the label of the run's tasks; "" of a run.
         learnt: False of a part whose task the run plays but does not learn from.
+        stopped: whether stop_return has ended the run.
         given: what the command line said, by name preset and agent too.
     """
 
@@ -63,6 +64,7 @@ class Run:
     parts: list[Run] = field(default_factory=list)
     whole: str = ""
     learnt: bool = True
+    stopped: bool = False
     given: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -130,7 +132,8 @@ def read(path: Path) -> Run:
         task=config["task_name"],
         seed=config["seed"],
         config=config,
-        finished=len(frames) > 0 and (bool(frames[-1] >= end) or _good_enough(frames, returns, config)),
+        finished=len(frames) > 0 and bool(frames[-1] >= end),
+        stopped=good_enough(frames, returns, config.get("stop_return")),
         frames=frames,
         returns=returns,
         success=np.array([number(row, "success") for row, _ in rows]),
@@ -142,6 +145,7 @@ def read(path: Path) -> Run:
         action_repeat=config["action_repeat"],
         given=_given(path),
     )
+    run.finished |= run.stopped
     if run.several:
         names = enumerate(map(str, config["tasks"]))
         found = (_part(run, [row for row, _ in rows], i, name) for i, name in names)
@@ -192,10 +196,9 @@ def _part(run: Run, rows: Sequence[dict[str, str]], index: int, name: str) -> Ru
     )
 
 
-def _good_enough(frames: np.ndarray, returns: np.ndarray, config: dict[str, Any]) -> bool:
+def good_enough(frames: np.ndarray, returns: np.ndarray, stop_return: float | None) -> bool:
     """Return whether stop_return has ended a run; the evaluation before the first frame does not count."""
-    stop_return = config.get("stop_return")
-    return stop_return is not None and bool(frames[-1] > 0 and returns[-1] >= stop_return)
+    return stop_return is not None and len(frames) > 0 and bool(frames[-1] > 0 and returns[-1] >= stop_return)
 
 
 def _steps_per_round(config: dict[str, Any]) -> int:

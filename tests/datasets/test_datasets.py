@@ -433,6 +433,20 @@ def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path: Path, content:
     assert bad[0].startswith(f"{path}: damaged or of another format (")
 
 
+@pytest.mark.parametrize(("offset", "value", "said"), [(8, 1, "is encrypted"), (10, 99, "method is not supported")])
+def test_a_damaged_zip_directory_is_named(offset: int, value: int, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "0.npz"
+    episode: dict[str, Any] = {name: x for name, x in arrays().items() if name != "frame"}
+    np.savez(path, **episode)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + offset] = value  # flags, or the method, of the first array
+    path.write_bytes(content)
+    found, bad = read(tmp_path)
+    assert not found
+    assert bad[0].startswith(f"{path}: damaged or of another format (")
+    assert said in bad[0]
+
+
 def test_a_damaged_compressed_file_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
