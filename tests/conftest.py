@@ -14,6 +14,7 @@ from absl import logging as absl_logging
 from hypothesis import HealthCheck, settings
 
 from drqv2 import envs
+from drqv2.system import torch_settings
 
 # No deadline: machines differ, and may be busy. In continuous integration the same examples each time.
 _busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,9 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is marked `gpu` where there is none."""
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+    """Skip what is marked `gpu` where there is none; else set what a run sets, whatever ran before."""
+    if item.get_closest_marker("gpu"):
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU")
+        torch_settings.set_numerics()
 
 
 @pytest.fixture(autouse=True)

@@ -352,7 +352,10 @@ class DrQV2Agent(Agent):
 
     @property
     def _graphs(self) -> bool:
-        return self.compile and self._as_published and torch.device(self.device).type == "cuda"
+        # Code of your own may depend on the step, or count calls: a graph would repeat what it captured.
+        parts = (getattr(type(self), name) for name in ("_learn", "update_policy", "critic_loss"))
+        ours = all(part.__module__.startswith("drqv2.") for part in parts)
+        return self.compile and ours and self._as_published and torch.device(self.device).type == "cuda"
 
     def _autocast(self) -> torch.autocast:
         # A new context for each pass: within one, autocast keeps using a parameter's first bf16 copy.

@@ -48,7 +48,7 @@ def graphed_update(
     before = {key: tensor.clone() for key, tensor in _changing(agent).items()}
     draws = [generator.get_state() for generator in own]
     with torch.random.fork_rng([device]):  # modules without a generator draw from the global one
-        graph, metrics = _record(lambda: learn(static, stddev), own)
+        graph, metrics = _record(lambda: learn(static, stddev), own, device)
     for key, tensor in _changing(agent).items():
         tensor.copy_(before[key] if key in before else torch.zeros_like(tensor))  # optimizers begin with zeros
     for generator, state in zip(own, draws, strict=True):
@@ -97,7 +97,7 @@ def graphed_policy(agent: Any, policy: GraphedPolicy | None = None) -> GraphedPo
         size = rows(obs)
         if size not in graphs:
             static = each(lambda x: x.to(agent.device, copy=True), obs)
-            graph, mean = _record(lambda: policy(static), [])
+            graph, mean = _record(lambda: policy(static), [], agent.device)
             graphs[size] = static, mean, graph
         static, mean, graph = graphs[size]
         each(_fill, static, obs)
@@ -107,17 +107,20 @@ def graphed_policy(agent: Any, policy: GraphedPolicy | None = None) -> GraphedPo
     return means
 
 
-def _record(run: Callable[[], Any], generators: Sequence[torch.Generator]) -> tuple[torch.cuda.CUDAGraph, Any]:
+def _record(
+    run: Callable[[], Any], generators: Sequence[torch.Generator], device: torch.device | str
+) -> tuple[torch.cuda.CUDAGraph, Any]:
     """Capture `run` in a graph; return the graph and the result of `run`, which each replay overwrites."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_WARM_UP):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    for generator in generators:
-        graph.register_generator_state(generator)
-    with torch.cuda.graph(graph):
-        result = run()
+    with torch.cuda.device(device):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP):
+                run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph, stream=side):  # torch's own stream is that of the GPU of the process's first graph
+            result = run()
     return graph, result

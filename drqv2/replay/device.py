@@ -157,20 +157,37 @@ class DeviceReplay:
             return
         usual = self._capacity * 3 // 2 or int(_SLACK * (self._storage.max_size or 0))
         capacity = max(held + rows, usual)
-        try:
-            rings = [torch.empty((capacity, *x.shape[1:]), dtype=x.dtype, device=self._device) for x in like]
-        except RuntimeError as e:
+        old, self._rings = self._rings, []
+        rings = _empty(capacity, like, self._device)
+        if rings is None and old:
+            old = []  # freed: both did not fit together; the files are read again
+            rings = _empty(capacity, like, self._device)
+        if rings is None:
             size = capacity * sum(x[0].nbytes for x in like) / 1e9
+            self.close()
             raise UserError(
                 f"replay_device={self._device.type}: {size:.1f} GB of replay do not fit; "
                 "use replay_device=disk or a smaller replay_buffer_size"
-            ) from e
-        if held:
+            )
+        if old:
             index = torch.arange(begin, self._end, device=self._device) % self._capacity
-            for ring, old in zip(rings, self._rings, strict=True):
-                torch.index_select(old, 0, index, out=ring[:held])
-        self._episodes = {e: (first - begin, n) for e, (first, n) in self._episodes.items()}
-        self._end, self._rings, self._capacity = held, rings, capacity
+            for ring, before in zip(rings, old, strict=True):
+                torch.index_select(before, 0, index, out=ring[:held])
+            self._episodes = {e: (first - begin, n) for e, (first, n) in self._episodes.items()}
+            self._end, self._rings, self._capacity = held, rings, capacity
+            return
+        lost, self._episodes = list(self._episodes), {}
+        self._end, self._rings, self._capacity = 0, rings, capacity
+        for number in lost:
+            self._read(number)
+
+
+def _empty(rows: int, like: list[Tensor], device: torch.device) -> list[Tensor] | None:
+    """Return rings of so many rows; None if they do not fit."""
+    try:
+        return [torch.empty((rows, *x.shape[1:]), dtype=x.dtype, device=device) for x in like]
+    except RuntimeError:
+        return None
 
 
 def _rows(ring: Tensor, index: Tensor) -> Tensor:

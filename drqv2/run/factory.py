@@ -46,6 +46,8 @@ def prepare_machine(cfg: DictConfig) -> None:
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
         _assign_gpu()
+    elif cfg.device.startswith("cuda:"):
+        torch.cuda.set_device(cfg.device)  # streams and graphs are made on the current device
     envs.choose_backend()  # before anything imports dm_control
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     bf16 = machine.processor()[1] if cfg.precision == "bf16" and cfg.device == "cpu" else "fast"
@@ -71,6 +73,10 @@ def prepare_machine(cfg: DictConfig) -> None:
     torch_settings.set_numerics()
 
 
+_EGL_DEVICE = "MUJOCO_EGL_DEVICE_ID"
+_assigned: dict[str, str] = {}  # what an earlier job in this process has set
+
+
 def _assign_gpu() -> None:
     """Give the jobs of a sweep the GPUs that they all see, learner and renderer alike, in turn.
 
@@ -80,8 +86,9 @@ def _assign_gpu() -> None:
     job, gpus = hydra_cfg.get("job", {}).get("num"), torch.cuda.device_count()
     if job is not None and gpus > 1:
         torch.cuda.set_device(job % gpus)
-        if "CUDA_VISIBLE_DEVICES" not in os.environ:  # with it, EGL numbers the devices differently
-            os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", str(job % gpus))
+        yours = os.environ.get(_EGL_DEVICE, _assigned.get(_EGL_DEVICE)) != _assigned.get(_EGL_DEVICE)
+        if "CUDA_VISIBLE_DEVICES" not in os.environ and not yours:  # with it, EGL numbers the devices differently
+            os.environ[_EGL_DEVICE] = _assigned[_EGL_DEVICE] = str(job % gpus)
 
 
 def make_agent(cfg: DictConfig, env: EnvHandle | VectorEnv, device: torch.device) -> Agent:
@@ -189,6 +196,8 @@ def loader_options(
         device: the learner's.
     """
     observation, tasks = env.observation_spec(), task_names(cfg)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what an earlier run in this process has freed counts as free only then
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
     needed = needed_bytes(cfg.replay_buffer_size, observation, cfg.frame_stack)
     cfg.replay_device, why = choose_replay_device(cfg.replay_device, str(device), free, needed)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
+
+import torch
 
 from drqv2.errors import UserError
 from drqv2.logging.console import Console
@@ -19,6 +21,7 @@ class Run(Protocol):
     """What a turn needs of a run."""
 
     work_dir: Path
+    device: torch.device
     closed: bool
     console: Console
     stop: StopSignals
@@ -81,7 +84,7 @@ class Turns:
         self.require_open()
         if self.rng_state is None:
             raise UserError("a run cannot be trained by its own hooks")
-        with self.shown(), self.random_numbers():
+        with self.shown(), self.process_state():
             run.timer.resume()
             run.time_shares.resume()
             try:
@@ -92,14 +95,18 @@ class Turns:
                 run.time_shares.pause()
 
     @contextmanager
-    def random_numbers(self) -> Iterator[None]:
-        """Context in which the global random generators are the run's."""
+    def process_state(self) -> Iterator[None]:
+        """Context in which the global random generators and the current GPU are the run's."""
         others = rng.rng_state()
-        if self.rng_state is not None:
-            rng.set_rng_state(self.rng_state)
-        self.rng_state = None
         try:
-            yield
+            gpu = torch.cuda.device(self._run.device) if self._run.device.type == "cuda" else nullcontext()
+            with gpu:
+                if self.rng_state is not None:
+                    rng.set_rng_state(self.rng_state)
+                self.rng_state = None
+                try:
+                    yield
+                finally:
+                    self.rng_state = rng.rng_state()
         finally:
-            self.rng_state = rng.rng_state()
             rng.set_rng_state(others)

@@ -32,7 +32,7 @@ from drqv2.run.snapshots import Snapshots
 from drqv2.run.stats import EpochStats, EvalStats, RunSummary
 from drqv2.run.turns import Turns
 from drqv2.snapshot.checkpoints import Checkpoints
-from drqv2.system import files
+from drqv2.system import files, machine
 from drqv2.system.signals import StopSignals
 
 
@@ -81,12 +81,10 @@ class BaseWorkspace:
     def __init__(self, cfg: DictConfig, work_dir: Path, stop: StopSignals | None = None) -> None:
         notices.forget()
         self.cfg, self.work_dir, self.stop = cfg, work_dir, stop or StopSignals(work_dir)
-        self.device = torch.device(cfg.device)
+        self.device = machine.with_number(torch.device(cfg.device))
         self.tasks = task_names(cfg)
         # Reading a key of an OmegaConf configuration takes microseconds: those that every step needs are read once.
         self.action_repeat = int(cfg.action_repeat)
-        if self.device.type == "cuda" and self.device.index is not None:
-            torch.cuda.set_device(self.device)  # streams and graphs are made on the current device
         self.progress = Progress.of(len(self.tasks) * cfg.num_envs)
         self.time_shares = TimeShares(*self.phases)
         self.console = make_console(self)
@@ -96,7 +94,7 @@ class BaseWorkspace:
         self.resources, self.closed = ExitStack(), False
         self.lock = ExitStack()  # of the directory, released after `close`
         try:
-            with self.turns.random_numbers():
+            with self.turns.process_state():
                 utils.set_seed_everywhere(cfg.seed)
                 self.setup()
                 self.logger = factory.make_logger(cfg, work_dir, self.console)  # `setup` has put the shapes into `cfg`

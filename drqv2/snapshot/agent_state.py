@@ -242,7 +242,8 @@ class _Restore:
 
     def _generator(self, current: Any, node: State, name: str) -> Any:
         setters = [set_state for kind, (_, set_state) in _GENERATORS.items() if isinstance(current, kind)]
-        if setters and str(getattr(current, "device", "")) == node["of"]:
+        kinds = [device.partition(":")[0] for device in (str(getattr(current, "device", "")), node["of"])]
+        if setters and kinds[0] == kinds[1]:  # the number of the GPU makes no difference
             setters[0](current, _Restore().restore(None, node["value"], name))
         else:
             self.lost.append(f"{name} (a generator of {node['of'] or 'another kind'})")

@@ -16,16 +16,21 @@ def rng_state() -> dict[str, Any]:
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda_device": torch.cuda.current_device() if torch.cuda.is_available() else 0,
         "numpy": [algorithm, torch.from_numpy(keys.copy()), *rest],
         "python": random.getstate(),
     }
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Restore what `rng_state` returned; CUDA generators only on as many devices."""
+    """Restore what `rng_state` returned; with other GPUs, that of the GPU which was the current one on today's."""
     torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if torch.cuda.is_available() and state["cuda"]:
+        own = state.get("cuda_device", 0)
+        if (len(state["cuda"]), own) == (torch.cuda.device_count(), torch.cuda.current_device()):
+            torch.cuda.set_rng_state_all(state["cuda"])
+        else:
+            torch.cuda.set_rng_state(state["cuda"][own])
     algorithm, keys, *rest = state["numpy"]
     np.random.set_state((algorithm, keys.numpy(), *rest))
     random.setstate(state["python"])

@@ -8,8 +8,12 @@ import platform
 import shutil
 import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drqv2.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 SHARED_MEMORY = Path("/dev/shm")  # nosec B108: where Linux keeps it, often limited in containers
 
@@ -58,6 +62,13 @@ def resolve_precision(precision: str, device: str) -> str:
 
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     return "bf16" if processor()[1] == "fast" else "fp32"
+
+
+def with_number(device: torch.device) -> torch.device:
+    """Return a device with its number: "cuda" is the current GPU, which may be another one later."""
+    import torch
+
+    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
 
 
 def resolve_compile(compile: str | bool, device: str) -> bool:

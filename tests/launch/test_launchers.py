@@ -181,11 +181,14 @@ def test_gpus_in_turn(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
-    monkeypatch.delenv("MUJOCO_EGL_DEVICE_ID", raising=False)
+    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "")  # what it was before the test comes back afterwards
+    del os.environ["MUJOCO_EGL_DEVICE_ID"]
+    monkeypatch.setattr(factory, "_assigned", {})
     for job in range(3):
         monkeypatch.setattr(HydraConfig, "get", lambda job=job: {"job": {"num": job}})
-        monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "")
-        del os.environ["MUJOCO_EGL_DEVICE_ID"]
         factory._assign_gpu()
         assert os.environ["MUJOCO_EGL_DEVICE_ID"] == str(job % 2)
     assert taken == [0, 1, 0]
+    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "7")  # yours
+    factory._assign_gpu()
+    assert os.environ["MUJOCO_EGL_DEVICE_ID"] == "7"

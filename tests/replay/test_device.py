@@ -156,6 +156,27 @@ def test_no_room(replay_dir):
     assert loader.state_dict()["taken"] == 0
 
 
+def test_where_two_rings_do_not_fit_the_files_are_read_again(replay_dir, monkeypatch):
+    empty = device_replay._empty
+    asked: list[int] = []
+
+    def tight(rows: int, *args: Any) -> Any:
+        asked.append(rows)
+        beside = len(asked) > 1 and asked.count(rows) == 1  # the old ones are still there
+        return None if beside else empty(rows, *args)
+
+    drawn: list[list[Any]] = []
+    for place in ("disk", "cpu"):
+        monkeypatch.setattr(device_replay, "_empty", tight)
+        run = Run(replay_dir / place, replay_device=place)
+        drawn.append([])
+        for _ in range(12):
+            run.add(20)
+            drawn[-1] += run.draw(3)
+    assert len(asked) >= 3
+    assert same([on_cpu(batch) for batch in drawn[1]], drawn[0])
+
+
 def test_a_failed_draw_is_not_counted(replay_dir):
     """Nor does it leave anything behind: the batches are those of a run that never failed."""
     drawn = []

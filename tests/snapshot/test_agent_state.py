@@ -564,6 +564,35 @@ def test_a_generator_of_another_device_starts_anew() -> None:
     assert draws(agent.x) == draws(torch.Generator().manual_seed(5))
 
 
+def test_a_generator_of_another_gpu_continues() -> None:
+    old = Agent(x=torch.Generator().manual_seed(5))
+    draws(old.x)
+    state = through_a_file(old)
+    state["children"]["x"]["of"] = "cpu:1"  # as cuda:1 of cuda
+    agent = Agent(x=torch.Generator().manual_seed(6))
+    agent_state.restore(agent, state)
+    assert draws(agent.x) == draws(old.x)
+
+
+@pytest.mark.parametrize(("now", "count", "continued"), [(1, 2, [0, 1]), (0, 2, [0]), (0, 1, [0])])
+def test_the_global_generator_of_the_runs_gpu_continues_on_another(
+    now: int, count: int, continued: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stand-ins for GPUs: a run on the second of two continues on `now` of `count`."""
+    told: dict[int, str] = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: ["first", "second"])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    state = rng.rng_state()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: now)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", lambda states: told.update(enumerate(states)))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda own: told.update({now: own}))
+    rng.set_rng_state(state)
+    assert sorted(told) == continued
+    assert told[now] == "second"
+
+
 def test_global_generators() -> None:
     def draw() -> list[Any]:
         return [torch.rand(3), np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)]
