@@ -24,6 +24,7 @@ from benchmarks import screen, screen_figures, screen_plan, screen_report, scree
 from benchmarks.screen_plan import OUTPUT, ROOT, Entry, Plan
 from drqv2.errors import UserError
 from drqv2.launch.command_line import launch
+from drqv2.report import runs
 from drqv2.report.published import Reference
 from drqv2.system import files, machine
 from tests.markdown import tables
@@ -513,3 +514,15 @@ def test_a_queue_that_is_killed_and_stopped_continues(tmp_path: Path, capsys: py
     subprocess.run(command, env=os.environ | threads, check=True, stdout=subprocess.DEVNULL)
     for name in ("train", "eval"):
         assert rows(first.folder, name) == rows(undisturbed, name)
+
+
+def test_a_return_at_frame_0_is_not_reached_by_learning(tmp_path: Path) -> None:
+    run = runs.read(make_run(tmp_path / "run", [600.0, 0.0, 550.0], num_train_frames=20_000))
+    assert screen_summary.first(run, 500)[0] == 20_000
+
+
+def test_an_evaluation_of_a_run_made_elsewhere_may_be_a_round_late(tmp_path: Path) -> None:
+    known = evaluated(tmp_path / "a.csv", [(0, 1.0), (2004, 2.0), (4002, 3.0)])
+    path = write(tmp_path, arms={"narrow": []}, seeds=[1], known=[known], overrides=["num_envs=3"])
+    (run,) = screen_plan.read(path).elsewhere.values()
+    assert run.frames.tolist() == [0, 2004, 4002]

@@ -19,6 +19,7 @@ from drqv2.agents import loading
 from drqv2.agents.drqv2 import DrQV2Agent
 from drqv2.run import evaluation
 from drqv2.snapshot import file as snapshot
+from drqv2.system import files
 from tests.compare import assert_equal
 from tests.short_run import ROOT, assert_same, resume, rows, run
 
@@ -54,8 +55,10 @@ def test_only_a_long_evaluation_is_announced(
 
 
 def test_old_episodes_leave_the_disk(straight: Path) -> None:
-    # 100 transitions are sampled from; batches under way and the two newest snapshots keep a few more.
-    assert len(list((straight / "buffer").iterdir())) < 8
+    needed = min(snapshot.load(straight / name)["needs"] for name in files.SNAPSHOTS)
+    assert 0 < needed < 5
+    kept = [f"episode_{number:08}.safetensors" for number in range(needed, 8)]
+    assert sorted(path.name for path in (straight / "buffer").iterdir()) == kept
 
 
 def test_a_milestone_at_an_evaluation_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

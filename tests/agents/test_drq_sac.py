@@ -244,3 +244,24 @@ def test_a_run_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
     resume(tmp_path / "part", "num_train_frames=480")
     assert_same(tmp_path / "whole", tmp_path / "part")
     assert len(rows(tmp_path / "whole", "train")) == 8
+
+
+def test_images_of_an_update_are_shifted() -> None:
+    assert DrQSACAgent(IMAGE, (A,), "cpu").aug.pad == 4
+    agent, aug = make_agent(IMAGE), RandomShiftsAug(4)
+    agent.aug = RandomShiftsAug(4)
+    seen: list[Any] = []
+    agent.encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    obs, *_, next_obs = given = batch(IMAGE)
+    agent.aug.generator, aug.generator = (torch.Generator().manual_seed(5) for _ in range(2))
+    agent.update(repeat(given), 0)
+    for got, part in zip(seen, (obs, next_obs), strict=True):
+        assert torch.equal(got, aug(part))
+        assert not torch.equal(got, part)
+
+
+def test_the_target_begins_as_a_copy_and_updates_come_at_their_interval() -> None:
+    agent = DrQSACAgent(STATE, (A,), "cpu", hidden_dim=8, update_every_steps=2)
+    for own, target in zip(agent.critic.parameters(), agent.critic_target.parameters(), strict=True):
+        assert torch.equal(own, target)
+    assert agent.update(iter([]), 1) == {}

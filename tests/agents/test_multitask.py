@@ -399,3 +399,14 @@ def test_a_value_that_does_not_exist_is_refused() -> None:
 def test_a_warning_says_that_values_are_clipped() -> None:
     with pytest.warns(UserWarning, match="clips values at 10"):
         make(value="two_hot")
+
+
+@pytest.mark.parametrize(("step", "std"), [(0, 0.2), (50, 0.11), (100, 0.02), (10**6, 0.02)])
+def test_noise_follows_the_schedule_in_actions_and_updates(step: int, std: float) -> None:
+    agent = make(DrQV2Agent, stddev_schedule="linear(0.2,0.02,100)", num_expl_steps=0)
+    obs = np.ones((4000, 5), np.float32)
+    noise = agent.act_batch(obs, step, eval_mode=False) - agent.act_batch(obs, step, eval_mode=True)
+    assert noise.std() == pytest.approx(std, rel=0.05)
+    *batch, _ = batch_of(TASKS)
+    entropy = float(agent.update(iter([batch]), step)["actor_ent"])
+    assert entropy == pytest.approx(3 * (math.log(std) + 0.5 * math.log(2 * math.pi * math.e)), rel=1e-4)

@@ -171,3 +171,13 @@ def test_images_bf16_and_no_metrics(kind: type[DrQV2Agent]) -> None:
     assert agent.update(iter([(obs, torch.rand(4, 2), torch.rand(4, 1), torch.ones(4, 1), obs)]), 0) == {}
     after = (*agent.encoder.parameters(), *agent.actor.parameters())
     assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_noise_of_the_policys_update_is_clipped() -> None:
+    agent, seen = make(DrQV2BCAgent, stddev_schedule="5.0"), list[Tensor]()
+    obs, action, *_ = batch()
+    features = agent.encoder(obs).detach()
+    mean = agent.actor(features, 0.0).mean.detach()
+    agent.critic.register_forward_pre_hook(lambda _, args: seen.append(args[1].detach()))
+    agent.update_policy(features, action, 0)
+    assert 0.2 < float((seen[0] - mean).abs().max()) <= 0.3 + 1e-5

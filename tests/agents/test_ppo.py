@@ -242,3 +242,16 @@ def test_a_resume_can_change_what_is_declared_to_be_changeable() -> None:
     own = {key.name.partition(".")[2] for key in regime.every_key.values() if key.name.startswith("agent.")}
     forced = {name for name in own if regime.every_key[f"agent.{name}"].resume == "force"} | passed
     assert forced - {"_target_", "obs_shape", "action_shape"} <= vars(agent).keys()
+
+
+@pytest.mark.parametrize("advantage", ["once", "full_batch", "minibatch"])
+def test_an_lstm_goes_on_from_the_state_before_each_segment(advantage: str) -> None:
+    agent = make_agent(lstm=True, advantage=advantage)
+    batch, noise = make_batch(agent), torch.Generator().manual_seed(3)
+    state: Any = tuple(torch.randn(x.shape, generator=noise, dtype=x.dtype) for x in batch.state or ())
+    with torch.no_grad():
+        dist, values, _ = agent.policy(batch.obs, state, batch.first)
+    batch = batch._replace(state=state, values=values, log_probs=dist.log_prob(batch.actions))
+    metrics = agent.update(iter([batch._asdict()]), 0)  # of one minibatch, before the policy has changed
+    assert metrics["losses/importance"] == pytest.approx(1)
+    assert metrics["losses/approx_kl"] == pytest.approx(0, abs=1e-12)

@@ -169,10 +169,11 @@ def test_a_loader_reads_existing_episodes_and_reaches_as_far_as_its_samples(
     assert np.mean(drawn) == pytest.approx(0.5 + 0.5 * 3 / 29, abs=0.06)
 
 
-def test_a_run_draws_by_reward(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "values"), [("replay_by_reward", (0, 1)), ("replay_fading", ("null", 0.5))])
+def test_a_run_draws_as_its_keys_say(tmp_path: Path, key: str, values: Any) -> None:
     rewards = []
-    for share in (0, 1):
-        folder = run(tmp_path / str(share), f"replay_by_reward={share}", "num_train_frames=300")
+    for value in values:
+        folder = run(tmp_path / str(value), f"{key}={value}", "num_train_frames=300")
         rewards.append([float(row["batch_reward"]) for row in rows(folder, "train") if row["batch_reward"]])
     assert len(rewards[0]) == len(rewards[1]) > 1
     assert all(a != b for a, b in zip(*rewards, strict=True))

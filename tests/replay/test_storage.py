@@ -401,3 +401,18 @@ def test_episodes_before_the_window_are_freed():
         buffer[request([(5, 0), (6, 0)], first=5)]
         assert len(mapped_files()) == 2
         assert not any("deleted" in line for line in mapped_files())
+
+
+def test_files_of_the_snapshot_before_stay_after_a_resume(tmp_path: Path) -> None:
+    storage = storage_of(tmp_path, [4, 4, 4], max_size=8)
+    before = storage.state_dict()  # of episodes 1 and 2
+    storage.pin("snapshots", 1)
+    add_all(make_episode(3, 4), storage)
+    newest = storage.state_dict()  # of 2 and 3
+    again = ReplayBufferStorage(data_specs(), tmp_path, 8)
+    again.load_state_dict(newest, keep_from=1)
+    assert on_disk(tmp_path) == [1, 2, 3]
+    add_all(make_episode(4, 4), again)
+    assert on_disk(tmp_path) == [1, 2, 3, 4]
+    ReplayBufferStorage(data_specs(), tmp_path, 8).load_state_dict(before)
+    assert on_disk(tmp_path) == [1, 2]

@@ -11,7 +11,7 @@ import pytest
 from drqv2.config.formatting import counted
 from drqv2.evaluation.statistics import iqm, mean
 from drqv2.report import groups, published, runs, sections
-from drqv2.report.curves import group_curve, values_at
+from drqv2.report.curves import group_curve, thinned, values_at
 from tests.report.made_runs import ROOT, make_run
 
 
@@ -259,3 +259,14 @@ def test_damaged_rows_of_published_curves_are_counted(tmp_path: Path, row: str, 
     faults: list[str] = []
     assert published.read_published(path, faults)["cheetah_run"]["mean"].tolist() == [1, 5]
     assert [counted(bad, "damaged row") in fault for fault in faults] == [True] * bool(bad)
+
+
+def test_thinned_values_keep_both_ends() -> None:
+    kept = thinned(np.arange(1001.0), 400)
+    assert (len(kept), kept[0], kept[-1]) == (400, 0, 1000)
+
+
+def test_a_seed_that_ends_within_the_same_round_is_not_behind(tmp_path: Path) -> None:
+    made = [make_run(tmp_path / str(s), [1, 2], every=10_000 + 2 * s, seed=s, num_envs=3) for s in (1, 2)]
+    (group,) = groups.group([runs.read(path) for path in made])
+    assert not [line for line in groups.warnings(group, None) if "ends at frame" in line]
