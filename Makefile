@@ -80,10 +80,9 @@ gpu: $(if $(WHEELS),,$(READY)) ## measure a machine with a GPU, within MINUTES=8
 lock: ## write the packages in .venv to requirements.lock (see CONTRIBUTING.md)
 	@echo "# The tested set of packages, written by make lock from .venv. Without CUDA packages and local versions, so" > .lock
 	@echo "# that it serves CPU and GPU. dm-control requires labmaze, which is not used here." >> .lock
-	$(PY) -m pip freeze --all --exclude-editable > .frozen
-	grep -viE '^(nvidia-[^m]|cuda|triton)' .frozen | \
-	    sed -E 's/\+[a-z0-9.]+$$//; s/^labmaze.*/& ; python_version < "3.13"/' >> .lock
-	@mv .lock requirements.lock && rm .frozen
+	out=$$($(PY) -m pip freeze --all --exclude-editable) && echo "$$out" | grep -viE '^(nvidia-[^m]|cuda|triton)' | \
+	    sed -E 's/\+[a-z0-9.]+$$//; s/^labmaze.*/& ; python_version < "3.13"/' >> .lock || { rm .lock; exit 1; }
+	@mv .lock requirements.lock
 
 clean: ## remove .venv, builds and caches, but not the runs
 	rm -rf .venv .audit build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -173,6 +173,16 @@ def test_a_forced_setting_is_not_asked_for_again_where_no_snapshot_holds_it(
     assert OmegaConf.load(run_dir / "config.yaml").resume_force is False
 
 
+def test_what_nobody_forced_is_still_refused_later(
+    started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = Path(shutil.copytree(started, tmp_path / "run"))
+    resume(run_dir, "save_snapshot=false", "num_train_frames=200")  # both may change freely
+    with pytest.raises(SystemExit):
+        resume(run_dir, "batch_size=4")
+    assert "batch_size" in capsys.readouterr().err
+
+
 def test_resuming_a_finished_run_changes_nothing(straight: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(straight, tmp_path / "run"))
     resume(run_dir)

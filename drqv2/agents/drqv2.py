@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -65,6 +65,7 @@ class DrQV2Agent(Agent):
             not one vector; or there is no such encoder.
     """
 
+    graphable: ClassVar[bool] = True  # of a class that says so: its own updates may be captured in a graph
     obs_parts: tuple[str, ...] = ()  # names of an observation's parts, if it is a dict
 
     def __init__(
@@ -207,7 +208,7 @@ class DrQV2Agent(Agent):
         if step % self.update_every_steps != 0:
             return {}
         batch = utils.to_torch(next(replay_iter), self.device)
-        if not self._graphs:
+        if not self._update_in_graph:
             return self._learn(batch, step)
         generators = self.update_generator, self.aug.generator
         self._graphed = self._graphed or graphed_update(
@@ -352,10 +353,14 @@ class DrQV2Agent(Agent):
 
     @property
     def _graphs(self) -> bool:
+        return self.compile and self._as_published and torch.device(self.device).type == "cuda"
+
+    @property
+    def _update_in_graph(self) -> bool:
         # Code of your own may depend on the step, or count calls: a graph would repeat what it captured.
-        parts = (getattr(type(self), name) for name in ("_learn", "update_policy", "critic_loss"))
-        ours = all(part.__module__.startswith("drqv2.") for part in parts)
-        return self.compile and ours and self._as_published and torch.device(self.device).type == "cuda"
+        names = ("_learn", "update_policy", "critic_loss")
+        owners = (next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in names)
+        return self._graphs and all(vars(owner).get("graphable", False) for owner in owners)
 
     def _autocast(self) -> torch.autocast:
         # A new context for each pass: within one, autocast keeps using a parameter's first bf16 copy.

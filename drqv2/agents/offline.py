@@ -25,6 +25,8 @@ class DrQV2BCAgent(DrQV2Agent):
         kwargs: see `args`.
     """
 
+    graphable = True
+
     @extends(DrQV2Agent.__init__)
     def __init__(
         self,
@@ -61,6 +63,8 @@ class BCAgent(DrQV2Agent):
     Its arguments are those of `DrQV2Agent`.
     """
 
+    graphable = True
+
     def networks_of(self, task: int) -> ValueNetworks | None:
         """Return None: there are no values to diagnose."""
         return None
@@ -92,6 +96,8 @@ class CQLAgent(DrQV2Agent):
         cql_samples: sampled actions per kind (uniform, policy at obs, policy at next_obs).
         kwargs: see `args`.
     """
+
+    graphable = True
 
     @extends(DrQV2Agent.__init__)
     def __init__(

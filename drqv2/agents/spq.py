@@ -86,7 +86,7 @@ class SPQAgent(Agent):
         temperature_lr: Annotated[float, key(POSITIVE, "Learning rate of Adam, for the temperature.")] = 1e-3,
         init_temperature: Annotated[float, fixed(POSITIVE, "Weight of the entropy at the start.")] = 0.01,
         target_entropy: Annotated[
-            float, key(Float(), "Entropy of the policy to keep, for each number of an action.", "nats", legacy=-1.0)
+            float, key(Float(), "Entropy of the policy to keep, for each number of an action.", "nats")
         ] = -3.0,
         hidden_dim: Annotated[int, key(Int(1), "Width of latents and hidden layers.", "units")] = 512,
         feature_dim: Annotated[int, key(Int(1), "Width of the trunks.", "units", follows="feature_dim")] = 50,

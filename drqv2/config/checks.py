@@ -55,13 +55,12 @@ def _check_names(cfg: Mapping[str, Any], known: Mapping[str, Key]) -> None:
         raise UserError(unknown_task(f"task_name={show(task)}", str(task)))
 
 
-def validate(cfg: DictConfig, stored: bool = False) -> None:
+def validate(cfg: DictConfig) -> None:
     """Check a composed configuration against the table of its regime's keys, and put numbers in their key's type.
 
     Interpolations stay as they are, 1e6 becomes 1000000, and keys of other regimes, which tasks and presets set, are
     removed. `agent` and `env` may contain keys that the table lacks, and `agent` may lack some: `check_agent` compares
-    them with the signature of its class. Those that a `stored` configuration lacks get the value that runs had before
-    they existed; in a new one the class has its own default.
+    them with the signature of its class.
 
     Raises:
         UserError: an unknown or missing key, a value of the wrong type or out of bounds, or values that do not fit
@@ -89,7 +88,7 @@ def validate(cfg: DictConfig, stored: bool = False) -> None:
         for key in sorted(known.values(), key=lambda key: isinstance(key.kind, Schedule | Device)):
             node, _, leaf = key.name.rpartition(".")
             values, target = (plain[node], cfg[node]) if node else (plain, cfg)
-            if leaf not in values and key.legacy is not NO_LEGACY and (stored or node != "agent"):
+            if leaf not in values and key.legacy is not NO_LEGACY:
                 values[leaf] = key.legacy
             if leaf in values:
                 flat[key.name] = key.check(values[leaf])

@@ -56,6 +56,11 @@ class EnvHandle(ABC):
         self.start(name, *args)
         return self.finish()
 
+    def cancel(self) -> None:
+        """Leave the method that was started without its result: whatever it returns or raises does not count."""
+        with suppress(Exception):
+            self.finish()
+
     def render(self, height: int, width: int) -> np.ndarray:
         """Return the current frame, uint8 [height, width, 3]."""
         picture: np.ndarray = self.call("render", height, width)
@@ -94,9 +99,8 @@ class Requests:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for i in self._pending:  # after an error, which counts; the environments can then be used again
-            with suppress(Exception):
-                self._envs[i].finish()
+        for i in self._pending:  # after an error; the environments can then be used again
+            self._envs[i].cancel()
 
 
 class LocalEnv(EnvHandle):
@@ -118,6 +122,9 @@ class LocalEnv(EnvHandle):
     def finish(self) -> Any:
         name, args = self._started.pop()
         return getattr(self._env, name)(*args)
+
+    def cancel(self) -> None:
+        self._started.clear()
 
     def state(self) -> dict[str, Any]:
         return self._env.state()
@@ -156,6 +163,9 @@ class TaskEnv(EnvHandle):
         action = np.zeros(self._action_spec.shape, self._action_spec.dtype)
         action[: self._own_size] = result.action
         return result._replace(action=action, task=self._task)
+
+    def cancel(self) -> None:
+        self._env.cancel()
 
     def state(self) -> dict[str, Any]:
         """Return the environment's state."""

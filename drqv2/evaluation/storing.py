@@ -88,7 +88,7 @@ def with_noise(act: Act, spec: Any, noise: float, random_share: float, seed: int
         generator, action = generators[episode], act(time_step, episode)
         if generator.random() < random_share:
             if discrete:
-                return np.asarray(generator.integers(spec.minimum, spec.maximum + 1, spec.shape), spec.dtype)
+                return np.asarray(generator.integers(spec.minimum, spec.maximum, spec.shape, endpoint=True), spec.dtype)
             return generator.uniform(-1, 1, spec.shape).astype(action.dtype)
         if discrete:
             return action

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from drqv2.config.checks import validate
@@ -103,5 +104,7 @@ def _override(cfg: DictConfig, args: SimpleNamespace) -> None:
         cfg.tasks = [args.task]
     if args.seed is not None:
         cfg.seed = args.seed
-    validate(cfg, stored=True)
+    validate(cfg)
     factory.prepare_machine(cfg)
+    if cfg.device.startswith("cuda:"):
+        torch.cuda.set_device(cfg.device)

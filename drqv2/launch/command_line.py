@@ -120,7 +120,6 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
     check_search(args.overrides)
     args.overrides = [readable(override, args.multirun) for override in args.overrides]
     run_dir, regime, args.overrides = take_resume(args.overrides, args.multirun)
-    resumed = run_dir is not None
     if run_dir is not None:
         config_dir = run_dir
         # The stored configuration has no hydra node. The .hydra of the first start is kept.
@@ -134,11 +133,11 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
         args.overrides.append("hydra.output_subdir=null")
         if files.has_snapshot(run_dir):
             args.overrides.append(WITHOUT_WEIGHTS)
-    job = Job(run, resumed)
+    job = Job(run)
     offer()
     try:
         if not only_shown:
-            _check_jobs(args, config_dir, resumed)
+            _check_jobs(args, config_dir)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them and ending the process
         _run_hydra(args, get_args_parser(), job, str(config_dir), _CONFIG)
     except Exception as error:
@@ -175,7 +174,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _check_jobs(args: argparse.Namespace, config_dir: Path, resumed: bool) -> None:
+def _check_jobs(args: argparse.Namespace, config_dir: Path) -> None:
     """Check the job, or every job of a sweep, before Hydra makes a directory: a sweep's last job may be days away."""
     if args.multirun and any(re.match(r"\+?hydra[/.]sweeper", override) for override in args.overrides):
         return  # only that sweeper knows its jobs
@@ -190,4 +189,4 @@ def _check_jobs(args: argparse.Namespace, config_dir: Path, resumed: bool) -> No
             raise UserError(explain(error)) from None
     for cfg, job in zip(cfgs, jobs, strict=True):
         check_overrides(cfg, job)
-        validate(cfg, resumed)
+        validate(cfg)

@@ -52,7 +52,7 @@ def compose(*overrides: str, **values: Any) -> DictConfig:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error, regime)) from None
     check_overrides(cfg, given)
-    validate(cfg, stored=run_dir is not None)
+    validate(cfg)
     with open_dict(cfg):
         cfg.resume = None if run_dir is None else str(run_dir)
     return cfg

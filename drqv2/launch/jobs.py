@@ -39,11 +39,10 @@ class Job:
 
     Args:
         run: gets the checked configuration and the run's directory.
-        resumed: the configuration is that of the run's directory.
     """
 
-    def __init__(self, run: Run, resumed: bool = False) -> None:
-        self._run, self._resumed = run, resumed
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._home = (socket.gethostname(), os.getpid())
         self._script = sys.argv[0]
         self.crash: Exception | None = None  # a bug in a single run
@@ -63,7 +62,7 @@ class Job:
         sweep = hydra.mode == RunMode.MULTIRUN
         sys.argv[0] = self._script  # for the commands in messages, wherever this is
         try:
-            validate(cfg, self._resumed)
+            validate(cfg)
             with plain_warnings():
                 return self._run(cfg, work_dir)
         except UserError as error:

@@ -186,7 +186,9 @@ def _empty(rows: int, like: list[Tensor], device: torch.device) -> list[Tensor] 
     """Return rings of so many rows; None if they do not fit."""
     try:
         return [torch.empty((rows, *x.shape[1:]), dtype=x.dtype, device=device) for x in like]
-    except RuntimeError:
+    except RuntimeError as error:
+        if device.type == "cuda" and not isinstance(error, torch.OutOfMemoryError):
+            raise
         return None
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from drqv2.errors import Stopped, UserError
+from drqv2.errors import UserError
 from drqv2.run import objective, summary
 from drqv2.run.hooks import Hooks
 from drqv2.run.progress import Progress
@@ -120,18 +120,11 @@ class Epochs:
         return False
 
     def _save_or_stop(self, now: bool = False) -> None:
-        """Save a snapshot if one is due; if the process was asked to stop, do so once it is on disk.
-
-        Raises:
-            Stopped: the process was asked to stop.
-            DiskError: so it was, and the snapshot cannot be written.
-        """
-        run = self.run
-        stopping = run.stop.requested  # asked once: a signal that comes later is for the next round
-        run.snapshots.save_if_due(now)
+        """Save a snapshot if one is due; raise Stopped if the process was asked to stop."""
+        stopping = self.run.stop.requested  # asked once: a signal that comes later is for the next round
+        self.run.snapshots.save_if_due(now)
         if stopping:
-            run.snapshots.finish()
-            run.stop.raise_if_requested()
+            self.run.stop.raise_if_requested()
 
     def finish(self) -> None:
         """End the last epoch of a run and save it, unless the loop was left between two epochs."""
@@ -212,11 +205,7 @@ class Epochs:
         """Evaluate at the end of an epoch; return the evaluation, its score, and whether that is the best so far."""
         run, p = self.run, self.run.progress
         self.call("before_eval", epoch, p.step)
-        try:
-            stats = run.eval()
-        except Stopped:
-            run.snapshots.finish()  # the one from before the evaluation
-            raise
+        stats = run.eval()
         self._evaluated = True
         self._column.after(run, stats)
         score = float(self.call("score", stats, default=stats.return_mean))

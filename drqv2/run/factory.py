@@ -46,8 +46,6 @@ def prepare_machine(cfg: DictConfig) -> None:
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
         _assign_gpu()
-    elif cfg.device.startswith("cuda:"):
-        torch.cuda.set_device(cfg.device)  # streams and graphs are made on the current device
     envs.choose_backend()  # before anything imports dm_control
     cfg.precision = machine.resolve_precision(cfg.precision, cfg.device)
     bf16 = machine.processor()[1] if cfg.precision == "bf16" and cfg.device == "cpu" else "fast"

@@ -210,9 +210,11 @@ class Snapshots:
 
     def _keep_changes(self, changed: dict[str, Any]) -> None:
         """Make changed keys the run's own; otherwise they would be refused again after a kill."""
-        if changed and self.run.cfg.save_snapshot:
-            self.store_config(resume_force=True)  # until the snapshot holds them, too
+        cfg = self.run.cfg
+        forced = bool(changed) and cfg.resume_force
+        if changed and cfg.save_snapshot:
+            self.store_config(resume_force=forced)  # until the snapshot holds them, too
             self.run.save_snapshot()
             self.finish()
-        if changed or self.run.cfg.resume_force:
-            self.store_config(resume_force=bool(changed) and not self.run.cfg.save_snapshot)
+        if changed or cfg.resume_force:
+            self.store_config(resume_force=forced and not cfg.save_snapshot)

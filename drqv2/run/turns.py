@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from drqv2.errors import UserError
+from drqv2.errors import Stopped, UserError
 from drqv2.logging.console import Console
 from drqv2.logging.usage import TimeShares
 from drqv2.snapshot import rng
+from drqv2.system import machine
 from drqv2.system.signals import StopSignals
 from drqv2.utils import Timer
 
@@ -27,6 +28,17 @@ class Run(Protocol):
     stop: StopSignals
     timer: Timer
     time_shares: TimeShares
+
+    @property
+    def snapshots(self) -> Finishes:
+        """The run's snapshots."""
+
+
+class Finishes(Protocol):
+    """What a turn needs of snapshots."""
+
+    def finish(self) -> None:
+        """Wait until the newest one is on disk."""
 
 
 class Turns:
@@ -79,6 +91,7 @@ class Turns:
 
         Raises:
             UserError: it trains already, or is closed.
+            DiskError: it was asked to stop, and its snapshot cannot be written.
         """
         run = self._run
         self.require_open()
@@ -90,6 +103,9 @@ class Turns:
             try:
                 with run.stop:
                     yield
+            except Stopped:
+                run.snapshots.finish()  # or DiskError; a slow disk has more time than the way to a safe point
+                raise
             finally:
                 run.timer.pause()
                 run.time_shares.pause()
@@ -99,8 +115,7 @@ class Turns:
         """Context in which the global random generators and the current GPU are the run's."""
         others = rng.rng_state()
         try:
-            gpu = torch.cuda.device(self._run.device) if self._run.device.type == "cuda" else nullcontext()
-            with gpu:
+            with machine.on(self._run.device):
                 if self.rng_state is not None:
                     rng.set_rng_state(self.rng_state)
                 self.rng_state = None

@@ -192,13 +192,13 @@ class BaseWorkspace:
         """
         self.turns.require_open()
         self.require_beginning()
-        self.turns.revoke()
         self.close()
         files.remove_leftovers(self.work_dir)
         files.delete_run(self.work_dir)
         lock = self.lock
         try:
-            type(self).__init__(self, self.cfg, self.work_dir, self.stop)
+            with machine.on(self.device):
+                type(self).__init__(self, self.cfg, self.work_dir, self.stop)
         finally:
             self.lock = lock
 
@@ -217,8 +217,9 @@ class BaseWorkspace:
             if self.closed:
                 return
             try:
-                if self.epoch.paused and self.cfg.save_snapshot and not self.snapshots.is_current():
-                    self.save_snapshot()  # the loop was left early
+                if self.epoch.paused and self.cfg.save_snapshot:  # the loop was left early
+                    if not self.snapshots.is_current():
+                        self.save_snapshot()
                     self.snapshots.finish()
             finally:
                 self.close()

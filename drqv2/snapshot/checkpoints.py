@@ -34,6 +34,7 @@ class Checkpoints:
         self._weights: dict[str, dict[str, Any]] = {}  # still to be written, by the name of their file
         self._outdated: list[int] = []  # frames of weights still to be deleted
         self._frame = 0  # of the snapshot being written
+        self._failure: OSError | None = None  # of the newest one
         self._needs: list[int] = []  # of the two newest snapshots on disk and of the one being written
 
     @property
@@ -70,6 +71,8 @@ class Checkpoints:
         if milestone:
             kept = {name: state[name] for name in ("frame", "config")} | {"agent": weights(state["agent"])}
             self._weights[f"weights_{state['frame']}.pt"] = kept
+        for frame in outdated:
+            self._weights.pop(f"weights_{frame}.pt", None)
         self._outdated += outdated
         snapshot.save(newest, state, keep=previous)
         self._write_weights()
@@ -95,21 +98,24 @@ class Checkpoints:
         """Wait until the snapshot being written is on disk; log a warning if it could not be written.
 
         Raises:
-            DiskError: it could not, and it is the `last` one.
+            DiskError: it could not, or could not before, and it is the `last` one.
         """
-        if self._writing is None:
-            return
-        writing, self._writing = self._writing, None
-        try:
-            writing.result()
-        except OSError as e:
-            self._needs.pop()
-            words = f"the snapshot of frame {self._frame} cannot be written ({e.strerror or e})"
-            if last:
-                advice = f"The previous one is intact: free some disk space, then resume={self._dir}"
-                raise DiskError(f"{words}\n{advice}") from e
-            _log.warning("%s; the previous one is kept, and the run continues.", words)
-        del self._needs[:-2]
+        if self._writing is not None:
+            writing, self._writing, self._failure = self._writing, None, None
+            try:
+                writing.result()
+            except OSError as e:
+                self._needs.pop()
+                self._failure = e
+                if not last:
+                    _log.warning("%s; the previous one is kept, and the run continues.", self._told(e))
+            del self._needs[:-2]
+        if last and self._failure is not None:
+            advice = f"The previous one is intact: free some disk space, then resume={self._dir}"
+            raise DiskError(f"{self._told(self._failure)}\n{advice}") from self._failure
+
+    def _told(self, error: OSError) -> str:
+        return f"the snapshot of frame {self._frame} cannot be written ({error.strerror or error})"
 
     def load(self) -> dict[str, Any] | None:
         """Return the newest readable snapshot, or None if there is none; a damaged newer one goes to quarantine.

@@ -8,7 +8,7 @@ import platform
 import shutil
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drqv2.errors import UserError
 
@@ -69,6 +69,13 @@ def with_number(device: torch.device) -> torch.device:
     import torch
 
     return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
+
+
+def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which a GPU is the current one; on a CPU, one without effect."""
+    import torch
+
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def resolve_compile(compile: str | bool, device: str) -> bool:

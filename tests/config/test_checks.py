@@ -18,8 +18,10 @@ from drqv2.config.cfgs import CFGS, leaves, presets, tasks
 from drqv2.config.checks import check_agent, validate
 from drqv2.config.formatting import show
 from drqv2.config.help import help_text, markdown
+from drqv2.config.keys import NO_LEGACY
 from drqv2.config.regimes.shared import SMALLEST_IMAGE
 from drqv2.config.schema import REGIMES, defaults, offer
+from drqv2.config.signatures import agent_node
 from drqv2.errors import UserError
 from drqv2.nn.networks import Encoder
 from drqv2.run import factory
@@ -258,14 +260,13 @@ def test_checks_know_the_task_and_its_environment(plain):
     checked(own | {"task_name": "my_robot", "replay_buffer_size": 10})
 
 
-def test_a_stored_configuration_without_a_key_of_its_agent_keeps_what_held_before_the_key() -> None:
-    cfg = composed("preset=spq_cpu")
-    assert cfg.agent.target_entropy == -3.0
-    del cfg.agent.target_entropy
-    validate(cfg)  # a new one: the class has its own default
-    assert "target_entropy" not in cfg.agent
-    validate(cfg, stored=True)
-    assert cfg.agent.target_entropy == -1.0
+def test_a_missing_key_of_an_agent_has_the_default_of_its_class() -> None:
+    """Also in a new configuration, from which it was removed."""
+    for regime in REGIMES.values():
+        for agent in regime.agents.values():
+            for name, key in regime.keys_of(agent.target).items():
+                if name.startswith("agent.") and key.legacy is not NO_LEGACY:
+                    assert agent_node(agent.target)[name.removeprefix("agent.")] == key.legacy, name
 
 
 def test_missing_keys(plain):

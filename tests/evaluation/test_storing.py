@@ -88,6 +88,8 @@ def test_several_discrete_actions_are_drawn_each_within_its_bounds() -> None:
     chosen = np.stack([act(None, 0) for _ in range(200)])
     assert (chosen.dtype, chosen.shape) == (np.dtype(np.int64), (200, 2))
     assert [sorted({*column}) for column in chosen.T.tolist()] == [[0, 1], [3, 4, 5, 6]]
+    whole = with_noise(lambda *_: np.zeros(1, np.uint8), BoundedArray((1,), np.uint8, 0, 255), 0.0, 1.0, seed=1)
+    assert whole(None, 0).dtype == np.uint8
 
 
 @pytest.mark.slow

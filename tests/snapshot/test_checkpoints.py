@@ -200,6 +200,41 @@ def test_weights_are_written_later_where_their_snapshot_failed(tmp_path, monkeyp
     assert written["agent"]["net.weight"].all()
 
 
+def test_outdated_weights_that_failed_do_not_come_back(tmp_path, monkeypatch):
+    save = snapshot.save
+
+    def full(path: Path, *args: Any, **how: Any) -> None:
+        if path.name.startswith("weights"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(path, *args, **how)
+
+    checkpoints = Checkpoints(tmp_path)
+    with monkeypatch.context() as m:
+        m.setattr(snapshot, "save", full)
+        checkpoints.save(state(1), milestone=True)
+        checkpoints.save(state(2), milestone=True, outdated=[1])
+        checkpoints.wait()
+    checkpoints.save(state(3))
+    checkpoints.close()
+    assert [path.name for path in tmp_path.glob("weights_*.pt")] == ["weights_2.pt"]
+
+
+def test_a_failure_that_was_told_is_not_forgotten_at_the_end(tmp_path, monkeypatch):
+    def full(*_: object, **how: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    checkpoints = Checkpoints(tmp_path)
+    with monkeypatch.context() as m:
+        m.setattr(snapshot, "save", full)
+        checkpoints.save(state(1))
+        checkpoints.wait()
+    with pytest.raises(DiskError, match="frame 1 cannot be written"):
+        checkpoints.wait(last=True)
+    checkpoints.save(state(2))
+    checkpoints.wait(last=True)
+    checkpoints.close()
+
+
 NAN = torch.tensor([0.0, float("nan")])
 
 
