@@ -76,7 +76,7 @@ class EnvHandle(ABC):
 
 
 class Requests:
-    """Requests to several environments; as a context manager it leaves none of them without its result fetched.
+    """Requests to several environments; as a context manager it cancels those that are left at its end.
 
     Args:
         envs: the environments.

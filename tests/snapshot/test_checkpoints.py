@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +35,18 @@ def state(frame: int, needs: int = 0, weight: float = 1.0) -> dict[str, Any]:
 
 def frames(run_dir: Path) -> list[int]:
     return [snapshot.load(run_dir / name)["frame"] for name in files.SNAPSHOTS if (run_dir / name).exists()]
+
+
+def full_for(prefix: str) -> Callable[..., None]:
+    """Return a `snapshot.save` for which the disk is full, for files whose names begin so."""
+    save = snapshot.save
+
+    def full(path: Path, *args: Any, **how: Any) -> None:
+        if path.name.startswith(prefix):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(path, *args, **how)
+
+    return full
 
 
 def test_the_two_newest_are_kept(tmp_path):
@@ -156,16 +169,9 @@ def test_weights_under_a_snapshots_name_give_way_to_the_one_before(tmp_path, cap
 
 
 def test_a_milestone_that_failed_for_lack_of_space_is_written_later(tmp_path, monkeypatch, caplog):
-    save = snapshot.save
-
-    def full(path: Path, *args: Any, **how: Any) -> None:
-        if path.name.startswith("weights"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(path, *args, **how)
-
     checkpoints = Checkpoints(tmp_path)
     with monkeypatch.context() as m:
-        m.setattr(snapshot, "save", full)
+        m.setattr(snapshot, "save", full_for("weights"))
         checkpoints.save(state(1, needs=1), milestone=True)
         checkpoints.wait()
     assert "the weights of frame 1 cannot be written" in caplog.text
@@ -177,14 +183,11 @@ def test_a_milestone_that_failed_for_lack_of_space_is_written_later(tmp_path, mo
 
 
 def test_weights_are_written_later_where_their_snapshot_failed(tmp_path, monkeypatch, caplog):
-    def full(*_: object, **how: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(state(1), milestone=True)
     checkpoints.wait()
     with monkeypatch.context() as m:
-        m.setattr(snapshot, "save", full)
+        m.setattr(snapshot, "save", full_for(""))
         checkpoints.save(state(2), milestone=True, outdated=[1])
         checkpoints.wait()
         best = state(2)["agent"]
@@ -201,16 +204,9 @@ def test_weights_are_written_later_where_their_snapshot_failed(tmp_path, monkeyp
 
 
 def test_outdated_weights_that_failed_do_not_come_back(tmp_path, monkeypatch):
-    save = snapshot.save
-
-    def full(path: Path, *args: Any, **how: Any) -> None:
-        if path.name.startswith("weights"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(path, *args, **how)
-
     checkpoints = Checkpoints(tmp_path)
     with monkeypatch.context() as m:
-        m.setattr(snapshot, "save", full)
+        m.setattr(snapshot, "save", full_for("weights"))
         checkpoints.save(state(1), milestone=True)
         checkpoints.save(state(2), milestone=True, outdated=[1])
         checkpoints.wait()
@@ -220,12 +216,9 @@ def test_outdated_weights_that_failed_do_not_come_back(tmp_path, monkeypatch):
 
 
 def test_a_failure_that_was_told_is_not_forgotten_at_the_end(tmp_path, monkeypatch):
-    def full(*_: object, **how: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     checkpoints = Checkpoints(tmp_path)
     with monkeypatch.context() as m:
-        m.setattr(snapshot, "save", full)
+        m.setattr(snapshot, "save", full_for(""))
         checkpoints.save(state(1))
         checkpoints.wait()
     with pytest.raises(DiskError, match="frame 1 cannot be written"):
