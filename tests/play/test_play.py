@@ -146,13 +146,13 @@ def test_an_environment_of_ones_own_is_compared() -> None:
 @pytest.mark.parametrize(
     ("task", "more", "said"),
     [
-        ("walker_run", {}, "task is walker_run; the policy's is walker_walk"),
-        ("walker_walk", {"camera": 1}, "camera is 1; the policy's is None"),
-        ("walker_walk", {"options": {"time_limit": 5}}, "options is {'time_limit': 5}; the policy's is None"),
+        ("finger_turn_easy", {}, "task is finger_turn_easy; the policy's is finger_spin"),
+        ("finger_spin", {"camera": 1}, "camera is 1; the policy's is None"),
+        ("finger_spin", {"options": {"time_limit": 5}}, "options is {'time_limit': 5}; the policy's is None"),
     ],
 )
 def test_environments_that_look_alike_are_told_apart(task: str, more: dict[str, Any], said: str) -> None:
-    world = Policy(CARTPOLE.with_name("walker_walk.onnx")).world
+    world = Policy(CARTPOLE.with_name("finger_spin.onnx")).world
     env = gymnasium.make(f"drqv2.envs.as_gymnasium:drqv2/{task}-v0", **world.arguments, **more)
     with pytest.raises(UserError, match=re.escape(said)):
         world.require(env)

@@ -23,7 +23,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "policies"
 RETURNS = {
     "cartpole": (100, (100, 100), (500, 500)),
     "cartpole_balance_sparse": (50, (190, 200), (950, 1000)),
-    "walker_walk": (50, (35, 55), (420, 600)),
+    "finger_spin": (50, (50, 90), (900, 1000)),
 }
 CASES: list[Any] = [(name, steps, least, most) for name, (steps, (least, most), _) in RETURNS.items()]
 WHOLE: list[Any] = [
