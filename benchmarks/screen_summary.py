@@ -130,7 +130,7 @@ def until(plan: Plan, runs: Runs, references: References) -> Iterable[str | Tabl
                 cells += [_cell([float(frame)], "{:,.0f}"), "" if minutes is None else _cell([minutes], "{:,.0f}")]
             rows.append((task, one.short, *cells))
     speeds = ", ".join(f"{method} {fps:g}" for method, fps in plan.reference_fps.items())
-    how = f" Their minutes follow from frames per second on this machine: {speeds}." if speeds else ""
+    how = f" Their minutes follow from the frames per second that the plan names: {speeds}." if speeds else ""
     yield "## Frames and minutes until a return is reached"
     yield ("task", "arm", *(head for value in REACHED for head in (f"return of {value}", "minutes"))), rows
     yield (

@@ -371,7 +371,7 @@ def test_intervals_that_do_not_overlap_are_named_and_frames_of_returns_are_liste
     timed = replace(plan, reference_fps={"mrq": 10.0})
     page = screen_report.page(timed, screen_plan.look(plan))
     assert tables(page)[-2][1][-1][2:] == ["4,000", "7", "4,000", "7"]
-    assert "frames per second on this machine: mrq 10." in page
+    assert "from the frames per second that the plan names: mrq 10." in page
 
 
 def test_means_over_tasks_are_drawn_against_frames_and_minutes(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
