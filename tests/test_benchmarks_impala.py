@@ -20,19 +20,30 @@ SMALL = [replace(sizes, hidden=16, rollouts=6, unroll_length=9) for sizes in imp
 
 
 def two_learners(sizes: impala.Learner) -> tuple[PlainImpala, ImpalaAgent]:
-    """The baseline and ours, with the same weights."""
+    """The baseline and ours, whose policies are far from uniform: near it, a wrong ratio would not show."""
     torch.manual_seed(0)
     plain, ours = impala.make_plain(sizes), impala.make_agent(sizes, "fp32")
     with torch.no_grad():
-        for mine, other in zip(plain.policy.parameters(), ours.policy.parameters(), strict=True):
-            mine.copy_(other.normal_(std=0.1))  # the policy head starts near 0, where a wrong ratio would not show
+        for weights in ours.policy.parameters():
+            if weights.ndim > 1:
+                weights.normal_(std=weights[0].numel() ** -0.5)  # what each layer puts out is of the size of its input
     return plain, ours
+
+
+def start_alike(plain: PlainImpala, ours: ImpalaAgent) -> None:
+    """Give the baseline our weights and squared gradients: rounding, which differs by processor, cannot grow."""
+    with torch.no_grad():
+        for mine, other in zip(plain.policy.parameters(), ours.policy.parameters(), strict=True):
+            mine.copy_(other)
+            if other in ours.optimizer.state:
+                plain.optimizer.state[mine]["square_avg"].copy_(ours.optimizer.state[other]["square_avg"])
 
 
 @pytest.mark.parametrize("sizes", SMALL, ids=lambda sizes: sizes.name)
 def test_the_baseline_makes_the_same_update(sizes: impala.Learner) -> None:
     plain, ours = two_learners(sizes)
     for step in (0, 100, 5 * 10**8):
+        start_alike(plain, ours)
         batch = impala.random_batch(sizes, ends_at=0.2)
         assert batch["terminated"].any()
         assert batch["truncated"].any()
@@ -40,8 +51,8 @@ def test_the_baseline_makes_the_same_update(sizes: impala.Learner) -> None:
         got = plain.update(impala.time_major(batch), step)
         assert set(got) == {"pg_loss", "baseline_loss", "entropy_loss", "total_loss", "grad_norm"}
         assert got == pytest.approx({name: expected[name] for name in got}, rel=1e-3)
-    for mine, other in zip(plain.policy.parameters(), ours.policy.parameters(), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-5)
+        for mine, other in zip(plain.policy.parameters(), ours.policy.parameters(), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)  # an update moves a weight by up to 5e-3
 
 
 def test_rows_of_the_warm_up_do_not_count(tmp_path: Path) -> None:
