@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks.figures import thousands
-from benchmarks.screen_summary import of_published
+from benchmarks.screen_summary import of_published, students_t
 from drqv2.config.formatting import counted
 from drqv2.evaluation.statistics import mean, mean_over_tasks
 from drqv2.report.charts import COLOURS, DASHES, colour_of_method
@@ -65,7 +65,7 @@ def over_tasks(
     for i, (arm, tasks) in enumerate(arms.items()):
         for axes, x_axis, unit in zip(panels, ("frames", "hours"), (1.0, 60.0), strict=True):
             seeds = [[series(run, x_axis, "returns") for run in runs] for runs in tasks]
-            x, y, low, high, beyond = curve_over_seeds(seeds, mean_over_tasks, MAX_POINTS)
+            x, y, low, high, beyond = curve_over_seeds(seeds, mean_over_tasks, MAX_POINTS, students_t)
             colour = COLOURS[i % len(COLOURS)]
             axes.plot(unit * x, y, color=colour, linestyle=_LINES[DASHES[i // len(COLOURS) % len(DASHES)]], label=arm)
             axes.plot(unit * beyond[0], beyond[1], color=colour, linewidth=0.8, linestyle=":")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -11,7 +11,7 @@ from scipy import stats
 from benchmarks.paired import Pair
 from benchmarks.screen_plan import Plan
 from drqv2.config.formatting import counted
-from drqv2.evaluation.statistics import LEAST, mean_over_tasks, stratified_interval
+from drqv2.evaluation.statistics import LEAST, Interval, mean_over_tasks
 from drqv2.report.curves import series, value_at
 from drqv2.report.published import Reference
 from drqv2.report.runs import Run
@@ -42,21 +42,48 @@ class Mean(NamedTuple):
 def of_runs(own: Mapping[Pair, Run], tasks: Sequence[str], frame: int) -> Mean:
     """Return the mean over tasks of the mean over seeds at a frame; NaN unless there is a run of each task.
 
-    Seeds are resampled within each task, at least LEAST of each.
+    Its interval is `students_t` over the seeds.
     """
     strata = [values[np.isfinite(values)] for values in (_values(own, task, frame) for task in tasks)]
     seeds = [len(values) for values in strata]
     if not all(seeds):
         return Mean(np.nan, np.nan, np.nan, seeds)
-    low, high = map(float, stratified_interval(strata, mean_over_tasks) or (np.nan, np.nan))
+    low, high = map(float, students_t(strata) or (np.nan, np.nan))
     return Mean(float(mean_over_tasks(strata)), low, high, seeds)
+
+
+def students_t(strata: Sequence[np.ndarray]) -> Interval | None:
+    """Return the 95 % interval of the mean over tasks, by Student's t; None with fewer than LEAST seeds of a task.
+
+    A bootstrap, as `statistics.stratified_interval` has, would be narrower with few seeds than the intervals of
+    published means, which can only be had by Student's t.
+
+    Args:
+        strata: values of each task, [seeds] or [seeds, N].
+    """
+    seeds = np.array([len(own) for own in strata])
+    if seeds.min() < LEAST:
+        return None
+    means, variances = ([of(own, axis=0) for own in strata] for of in (np.mean, np.var))
+    half = _half_width(variances, seeds)
+    middle = np.mean(means, axis=0)
+    return middle - half, middle + half
+
+
+def _half_width(variances: Sequence[Any], seeds: np.ndarray) -> Any:
+    """Return half of the 95 % interval of a mean over tasks, from the variances (divided by n) of their seeds.
+
+    The degrees of freedom are those of all tasks together.
+    """
+    error = np.sqrt(sum(one / (n - 1) for one, n in zip(variances, seeds, strict=True))) / len(seeds)
+    return stats.t.ppf(0.975, np.sum(seeds - 1)) * error
 
 
 def of_published(curves: Sequence[Reference], frame: int) -> Mean:
     """Return the mean at a frame of a method's curves, one of each task, with an interval by Student's t.
 
-    Its degrees of freedom are those of all tasks together. NaN where a curve begins later or ends before, and bounds
-    of NaN where a task has fewer than LEAST seeds or no standard deviation.
+    NaN where a curve begins later or ends before, and bounds of NaN where a task has fewer than LEAST seeds or no
+    standard deviation.
     """
     means, variances = [], []
     seeds = np.array([one.curve["n_seeds"].min() for one in curves], int)
@@ -67,8 +94,7 @@ def of_published(curves: Sequence[Reference], frame: int) -> Mean:
     value = float(np.mean(means))
     if seeds.min() < LEAST:
         return Mean(value, np.nan, np.nan, seeds.tolist())
-    error = np.sqrt(np.sum(variances / (seeds - 1))) / len(curves)  # `std` is that of the seeds, not of a population
-    half = float(stats.t.ppf(0.975, np.sum(seeds - 1)) * error)
+    half = float(_half_width(variances, seeds))  # `std` is that of the seeds, not of a population
     return Mean(value, value - half, value + half, seeds.tolist())
 
 
@@ -90,9 +116,9 @@ def over_tasks(plan: Plan, runs: Runs, references: References) -> Iterable[str |
     yield "## Mean over tasks"
     yield ("arm", *(f"return at {frame:,}" for frame in plan.at)), rows
     yield (
-        f"In brackets 95 % intervals: of arms with at least {LEAST} seeds of each task, a bootstrap over the seeds of "
-        "each task; of published methods, Student's t. They show how the mean varies with seeds, not with the choice "
-        "of tasks; those of three seeds are too narrow. Published methods have other settings (results/published)."
+        f"In brackets 95 % intervals by Student's t, where there are at least {LEAST} seeds of each task. They show "
+        "how the mean varies with seeds, not with the choice of tasks. Published methods have other settings "
+        "(results/published)."
     )
     lines = []
     for arm, means in arms.items():

@@ -209,7 +209,7 @@ def test_the_report_pairs_runs(plan: Plan, tmp_path: Path) -> None:
     assert task[1][2][1:4] == ["204.0 (204.0, -, -)", "-", "104.0 (104.0\\*, -, -)"]
     assert means[1] == [
         ["a", "200 (200 to 200)", "200 (200 to 200)"],
-        ["b", *["220 (210 to 230)"] * 2],
+        ["b", *["220 (195 to 245)"] * 2],  # t of 2 degrees of freedom
         ["c", "204 (1 seed)", "-"],
     ]
     assert reached[1][0] == ["cartpole_balance", "a", "-", "-", "-", "-"]
@@ -335,6 +335,29 @@ def reference(task: str, mean: list[float]) -> Reference:
     frames = np.array([10_000.0, 20_000.0, 30_000.0])
     values = {"frame": frames, "mean": np.array(mean), "std": np.full(3, 12.0), "n_seeds": np.full(3, 9.0)}
     return Reference("mrq", "", values, 0)
+
+
+def test_intervals_of_arms_are_those_of_published_methods_with_the_same_seeds() -> None:
+    ours = [np.array([80.0, 100.0, 120.0]), np.array([10.0, 40.0, 10.0, 20.0])]
+    one = screen_summary.students_t(ours)
+    assert one is not None
+    low, high = one
+    error = 2.571 * np.sqrt(20**2 / 3 + 200 / 4) / 2  # t of 5 degrees of freedom
+    assert (low, high) == pytest.approx((60 - error, 60 + error), rel=1e-4)
+    both = screen_summary.students_t([np.stack([own, 2 * own], axis=1) for own in ours])
+    assert both is not None
+    np.testing.assert_allclose(np.array(both), [[low, 2 * low], [high, 2 * high]])
+    assert screen_summary.students_t([ours[0], ours[1][:2]]) is None
+    same = [
+        reference(task, [float(np.mean(own))] * 3)._replace(
+            curve={"frame": frames, "mean": np.full(3, np.mean(own)), "std": np.full(3, np.std(own)), "n_seeds": seeds}
+        )
+        for task, own, frames, seeds in (
+            ("a", ours[0], np.array([1.0, 2.0, 3.0]), np.full(3, 3.0)),
+            ("b", ours[1], np.array([1.0, 2.0, 3.0]), np.full(3, 4.0)),
+        )
+    ]
+    assert screen_summary.of_published(same, 2)[1:3] == pytest.approx((low, high))
 
 
 def test_means_of_published_methods_have_the_intervals_of_their_seeds() -> None:

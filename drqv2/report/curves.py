@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from drqv2.evaluation.statistics import Statistic, StrataStatistic, stratified_interval
+from drqv2.evaluation.statistics import Interval, Statistic, Strata, StrataStatistic, stratified_interval
 from drqv2.report.runs import Run
 
 MAX_POINTS = 400  # per curve
@@ -48,7 +48,12 @@ def group_curve(runs: Sequence[Run], statistic: Statistic, x_axis: str, metric: 
     return curve_over_seeds([seeds], lambda strata: statistic(strata[0]), MAX_POINTS)
 
 
-def curve_over_seeds(tasks: Sequence[Sequence[Series]], statistic: StrataStatistic, most: int) -> Curve:
+def curve_over_seeds(
+    tasks: Sequence[Sequence[Series]],
+    statistic: StrataStatistic,
+    most: int,
+    interval: Callable[[Strata], Interval | None] | None = None,
+) -> Curve:
     """Return the curve of a statistic over the seeds of one or more tasks, linear between a seed's evaluations.
 
     A seed that has not arrived yet could move the curve by its absence alone. So the curve, with its interval, begins
@@ -59,6 +64,7 @@ def curve_over_seeds(tasks: Sequence[Sequence[Series]], statistic: StrataStatist
         tasks: the seeds of each task, at least one.
         statistic: over seeds and tasks.
         most: number of points at most.
+        interval: of the statistic, from values [seeds, N] of each task; None: a bootstrap over the seeds.
     """
     begin, end = max(x[0] for seeds in tasks for x, _ in seeds), min(map(_half, tasks))
     x = np.unique(np.concatenate([x for seeds in tasks for x, _ in seeds]))
@@ -67,7 +73,7 @@ def curve_over_seeds(tasks: Sequence[Sequence[Series]], statistic: StrataStatist
     arrived = ~np.isnan(np.concatenate(strata)).any(0)
     common = [own[:, arrived] for own in strata]
     y = statistic(common)
-    low, high = stratified_interval(common, statistic) or (None, None)
+    low, high = (interval(common) if interval else stratified_interval(common, statistic)) or (None, None)
     if arrived.all():
         return Curve(x, y, low, high)
     left = [[own[~np.isnan(own[:, i]), i] for own in strata] for i in np.flatnonzero(~arrived)]
