@@ -348,15 +348,11 @@ def test_intervals_of_arms_are_those_of_published_methods_with_the_same_seeds() 
     assert both is not None
     np.testing.assert_allclose(np.array(both), [[low, 2 * low], [high, 2 * high]])
     assert screen_summary.students_t([ours[0], ours[1][:2]]) is None
-    same = [
-        reference(task, [float(np.mean(own))] * 3)._replace(
-            curve={"frame": frames, "mean": np.full(3, np.mean(own)), "std": np.full(3, np.std(own)), "n_seeds": seeds}
-        )
-        for task, own, frames, seeds in (
-            ("a", ours[0], np.array([1.0, 2.0, 3.0]), np.full(3, 3.0)),
-            ("b", ours[1], np.array([1.0, 2.0, 3.0]), np.full(3, 4.0)),
-        )
-    ]
+    same = []
+    for own in ours:
+        values = {"mean": np.mean(own), "std": np.std(own), "n_seeds": float(len(own))}
+        curve = {"frame": np.arange(3.0)} | {name: np.full(3, value) for name, value in values.items()}
+        same.append(Reference("mrq", "", curve, 0))
     assert screen_summary.of_published(same, 2)[1:3] == pytest.approx((low, high))
 
 
