@@ -526,6 +526,49 @@ def test_exploration_is_random_then_noisy_then_absent() -> None:
         assert 0.3 < float((np.diff(actions, axis=0) == 0).all(-1).mean()) < 0.7
 
 
+def test_an_episode_without_a_reward_is_followed_by_bang_bang_actions() -> None:
+    agent = make_agent(STATE, num_expl_steps=10, hold=16)
+    for module in networks(agent).values():
+        module.float()
+    obs = np.ones(5, np.float32)
+    none, gamma = np.zeros(4, np.float32), np.full(4, GAMMA, np.float32)
+
+    def acts(step: int = 20) -> np.ndarray:
+        return np.stack([agent.act(obs, step, eval_mode=False) for _ in range(400)])
+
+    def is_bang_bang(actions: np.ndarray) -> bool:
+        return bool((np.abs(actions) == 1).all())
+
+    quiet = agent.act(obs, 20, eval_mode=True)
+    assert not is_bang_bang(acts())
+    agent.observe_episode(0, none, gamma)
+    searching = acts()
+    assert is_bang_bang(searching)
+    assert (np.abs(searching.mean(0)) < 0.3).all()
+    assert len(np.unique(searching, axis=0)) == 4
+    assert 0.3 < float((np.diff(searching, axis=0) == 0).all(-1).mean()) < 0.9  # held; a new draw may be the same
+    assert not is_bang_bang(acts(step=5))  # uniform ones come first
+    np.testing.assert_array_equal(quiet, agent.act(obs, 20, eval_mode=True))
+
+    resumed = make_agent(STATE, num_expl_steps=10, hold=16)
+    agent_state.restore(resumed, agent_state.capture(agent))
+    assert resumed.searching
+
+    terminated = gamma * np.array([1, 1, 1, 0], np.float32)
+    one = np.array([0, 0.1, 0, 0], np.float32)
+    cases = (
+        (one, gamma, False),
+        (none, gamma, True),
+        (none, terminated, False),
+        (np.full(4, 1.0, np.float32), gamma, False),  # a perfect episode has but one reward, too
+        (np.full(4, -1.0, np.float32), gamma, True),  # the least so far
+        (none, gamma, False),
+    )
+    for rewards, discounts, searches in cases:
+        agent.observe_episode(0, rewards, discounts)
+        assert is_bang_bang(acts()) == searches, (rewards, discounts)
+
+
 @pytest.mark.parametrize(
     ("obs_shape", "action_shape", "convolutions", "words"),
     [
