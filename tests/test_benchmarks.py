@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import common, env, env_parts, learner, memory, overlap, replay, representation, spq
+from benchmarks import common, env, env_parts, learner, memory, overlap, random_actions, replay, representation, spq
 from benchmarks.alternation import alternate
 from benchmarks.baseline import learner as plain
 from benchmarks.baseline.loader import EpisodeStream, plain_loader
@@ -347,3 +347,14 @@ def test_the_representation_is_measured_from_random_actions() -> None:
     rows = representation.measure("cartpole_balance", quick=True)
     assert [row["update"] for row in rows] == list(representation.QUICK_AT)
     assert all(0 <= row["infonce_hits"] <= 1 and row["latent_std"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_random_actions_are_counted_that_reach_a_reward() -> None:
+    rows = random_actions.measure("pendulum_swingup", quick=True)
+    assert [row["actions"] for row in rows] == list(random_actions.KINDS)
+    assert all(row["percent"] in (0, 50, 100) and row["mean"] <= row["best"] for row in rows)
+    assert all((row["percent"] > 0) == (row["best"] > 0) for row in rows)
+    uniform, held = (random_actions.episodes("cartpole_balance", kind, 1)[0] for kind in ("uniform", "bang-bang, held"))
+    assert len(uniform) == len(held) == 500
+    assert uniform.sum() > held.sum()  # smaller actions keep the pole up for longer

@@ -18,12 +18,12 @@ those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5), with 
 early; the policy's entropy keeps it from staying at the bounds of its actions, where one without may find no rewards.
 What else is needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred
 by their batch's mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an
-action are held for several steps, and an episode without a reward is followed by one of random actions, -1 or 1.
+action are held for several steps. As long as all rewards are the same, actions are random, each number -1 or 1, which
+reaches rare rewards more often than uniform ones do, or a policy that has learnt from no rewards.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from functools import partial
@@ -143,8 +143,8 @@ class SPQAgent(Agent):
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
         self.warmed_up = False
-        self.least_reward = math.inf  # of all episodes
-        self.searching = False  # whether the last episode had no other reward
+        self.alike: bool | None = None  # whether all transitions in batches so far have one reward and discount
+        self.usual: Tensor | None = None  # these two, [2]
         self._graphed: GraphedUpdate | None = None
         self._graphed_policy: GraphedPolicy | None = None
         self.train()
@@ -163,10 +163,10 @@ class SPQAgent(Agent):
     def act_batch(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         start = step < self.num_expl_steps
-        random = not eval_mode and (start or self.searching)
+        random = not eval_mode and (start or self.alike is True)
         noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
         if random:
-            return (noise if start else noise.sign()).cpu().numpy()
+            return (noise if start else noise.sign()).cpu().numpy()  # sign: bang-bang (Seyde et al., arXiv 2111.02552)
         if self._graphs:
             self._graphed_policy = self._graphed_policy or graphed_policy(self, self._numbers)
             numbers = self._graphed_policy(each(torch.from_numpy, obs))
@@ -176,15 +176,6 @@ class SPQAgent(Agent):
 
     def _numbers(self, obs: Any) -> Tensor:
         return self.actor.numbers(self.encoder(obs))
-
-    def observe_episode(self, task: int, rewards: np.ndarray, discounts: np.ndarray) -> None:
-        """Let the next episode search for rewards, if this one had none above the least so far and did not terminate.
-
-        Searching actions are bang-bang: each number is -1 or 1 (Seyde et al., arXiv 2111.02552), held as noise is. They
-        reach rare rewards more often than uniform ones, and than a policy that has learnt from no rewards.
-        """
-        self.least_reward = min(self.least_reward, float(rewards.min()))
-        self.searching = bool(rewards.max() <= self.least_reward and discounts.min() > 0)
 
     def deterministic_policy(self) -> nn.Module:
         """Return a module from observations to the actions without noise, which shares the agent's weights."""
@@ -204,15 +195,25 @@ class SPQAgent(Agent):
             return {}
         if not self.warmed_up:
             for _ in range(self.model_warmup):
-                self.update_model(*utils.to_torch(next(replay_iter), self.device))
+                self.update_model(*self._next(replay_iter))
             self.warmed_up = True
-        batch = utils.to_torch(next(replay_iter), self.device)
+        batch = self._next(replay_iter)
         if not self._graphs:
             return self._learn(batch)
         self._graphed = self._graphed or graphed_update(
             self, lambda batch, _: self._learn(batch), batch, (self.update_generator, self.aug.generator)
         )
         return self._graphed(batch)
+
+    def _next(self, replay_iter: Iterator[Any]) -> tuple[Any, ...]:
+        """Return the next batch, and note whether a reward or a discount in it is the first that differs."""
+        batch = utils.to_torch(next(replay_iter), self.device)
+        if self.alike is not False:
+            _, _, reward, discount, mask = batch
+            seen = torch.stack((reward, discount), -1)[mask > 0]  # [transitions, 2]
+            self.usual = seen[0].clone() if self.usual is None else self.usual
+            self.alike = bool((seen == self.usual).all())
+        return batch
 
     @property
     def _graphs(self) -> bool:

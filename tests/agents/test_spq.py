@@ -526,47 +526,51 @@ def test_exploration_is_random_then_noisy_then_absent() -> None:
         assert 0.3 < float((np.diff(actions, axis=0) == 0).all(-1).mean()) < 0.7
 
 
-def test_an_episode_without_a_reward_is_followed_by_bang_bang_actions() -> None:
-    agent = make_agent(STATE, num_expl_steps=10, hold=16)
-    for module in networks(agent).values():
-        module.float()
-    obs = np.ones(5, np.float32)
-    none, gamma = np.zeros(4, np.float32), np.full(4, GAMMA, np.float32)
+def test_actions_are_bang_bang_until_rewards_differ() -> None:
+    obs, step = np.ones(5, np.float32), 20
+    _, action, reward, discount, mask = batch(STATE)
+    none, gamma = torch.zeros_like(reward), torch.full_like(discount, GAMMA)
 
-    def acts(step: int = 20) -> np.ndarray:
-        return np.stack([agent.act(obs, step, eval_mode=False) for _ in range(400)])
-
-    def is_bang_bang(actions: np.ndarray) -> bool:
+    def searches(agent: SPQAgent) -> bool:
+        actions = np.stack([agent.act(obs, step, eval_mode=False) for _ in range(400)])
         return bool((np.abs(actions) == 1).all())
 
-    quiet = agent.act(obs, 20, eval_mode=True)
-    assert not is_bang_bang(acts())
-    agent.observe_episode(0, none, gamma)
-    searching = acts()
-    assert is_bang_bang(searching)
-    assert (np.abs(searching.mean(0)) < 0.3).all()
-    assert len(np.unique(searching, axis=0)) == 4
-    assert 0.3 < float((np.diff(searching, axis=0) == 0).all(-1).mean()) < 0.9  # held; a new draw may be the same
-    assert not is_bang_bang(acts(step=5))  # uniform ones come first
-    np.testing.assert_array_equal(quiet, agent.act(obs, 20, eval_mode=True))
+    def has_seen(*transitions: tuple[Tensor, Tensor, Tensor]) -> SPQAgent:
+        agent = make_agent(STATE, num_expl_steps=10, hold=16)
+        for module in networks(agent).values():
+            module.float()
+        agent.bins = agent.bins.float()
+        for own in transitions:
+            seen = torch.zeros(B, H + 1, 5), action.float(), *(x.float() for x in own)
+            agent.update(repeat(seen), 0)
+        return agent
 
-    resumed = make_agent(STATE, num_expl_steps=10, hold=16)
+    assert not searches(has_seen())
+    agent = has_seen((none, gamma, mask))
+    assert searches(agent)
+    quiet = [agent.act(obs, step, eval_mode=True) for step in (5, 20)]
+    np.testing.assert_array_equal(*quiet)
+    assert (np.abs(quiet) < 1).all()
+    uniform = np.stack([agent.act(obs, 5, eval_mode=False) for _ in range(400)])
+    assert (np.abs(uniform) < 1).all()  # these come first
+    actions = np.stack([agent.act(obs, step, eval_mode=False) for _ in range(400)])
+    assert len(np.unique(actions, axis=0)) == 4
+    assert (np.abs(actions.mean(0)) < 0.3).all()
+    assert 0.3 < float((np.diff(actions, axis=0) == 0).all(-1).mean()) < 0.9  # held; a new draw may be the same
+
+    resumed = has_seen()
     agent_state.restore(resumed, agent_state.capture(agent))
-    assert resumed.searching
+    assert searches(resumed)
 
-    terminated = gamma * np.array([1, 1, 1, 0], np.float32)
-    one = np.array([0, 0.1, 0, 0], np.float32)
-    cases = (
-        (one, gamma, False),
-        (none, gamma, True),
-        (none, terminated, False),
-        (np.full(4, 1.0, np.float32), gamma, False),  # a perfect episode has but one reward, too
-        (np.full(4, -1.0, np.float32), gamma, True),  # the least so far
-        (none, gamma, False),
-    )
-    for rewards, discounts, searches in cases:
-        agent.observe_episode(0, rewards, discounts)
-        assert is_bang_bang(acts()) == searches, (rewards, discounts)
+    outside = torch.where(mask > 0, none, 1.0)  # after the ends of episodes
+    one = none.clone()
+    one[0, 2] = 0.1
+    assert searches(has_seen((none - 1, gamma, mask), (none - 1, gamma, mask)))
+    assert searches(has_seen((outside, gamma, mask)))
+    assert not searches(has_seen((one, gamma, mask)))
+    assert not searches(has_seen((none, discount, mask)))  # an episode terminated
+    assert not searches(has_seen((none, gamma, mask), (one, gamma, mask), (none, gamma, mask)))
+    assert not searches(has_seen((none, gamma, mask), (none + 1, gamma, mask)))
 
 
 @pytest.mark.parametrize(
@@ -652,6 +656,8 @@ def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.Monkey
         before = agent.encoder(image)
         agent.encoder.mean += 1
         assert torch.equal(before, agent.encoder(image)) == (part == "centring"), part
+    for part, agent in agents.items():
+        assert (agent.alike is False) == (part == "search"), part
     assert {part: agent.encoder.body[0].frames for part, agent in agents.items()} == {
         part: 1 if part == "differences" else 2 for part in agents
     }
