@@ -19,7 +19,8 @@ early; the policy's entropy keeps it from staying at the bounds of its actions, 
 What else is needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred
 by their batch's mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an
 action are held for several steps. As long as all rewards are the same, actions are random, each number -1 or 1, which
-reaches rare rewards more often than uniform ones do, or a policy that has learnt from no rewards.
+reaches rare rewards more often than uniform ones do, or a policy that has learnt from no rewards; the temperature
+stays as it begins, since it would fall without end.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class SPQAgent(Agent):
     def act_batch(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
         start = step < self.num_expl_steps
-        random = not eval_mode and (start or self.alike is True)
+        random = not eval_mode and bool(start or self.alike)
         noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
         if random:
             return (noise if start else noise.sign()).cpu().numpy()  # sign: bang-bang (Seyde et al., arXiv 2111.02552)
@@ -198,7 +199,7 @@ class SPQAgent(Agent):
                 self.update_model(*self._next(replay_iter))
             self.warmed_up = True
         batch = self._next(replay_iter)
-        if not self._graphs:
+        if self.alike or not self._graphs:  # a graph is of what follows the search
             return self._learn(batch)
         self._graphed = self._graphed or graphed_update(
             self, lambda batch, _: self._learn(batch), batch, (self.update_generator, self.aug.generator)
@@ -296,7 +297,8 @@ class SPQAgent(Agent):
         loss = (weight * (alpha.detach() * log_prob - torch.min(*self.critic(latent, action)))).mean()
         minimise(self.actor_opt, loss)
         entropy = -weight * log_prob.detach()
-        minimise(self.temperature_opt, (alpha * (entropy - self.target_entropy)).mean())
+        if not self.alike:
+            minimise(self.temperature_opt, (alpha * (entropy - self.target_entropy)).mean())
         saturated = weight * (action.abs() > 0.95)
         return {"actor_loss": loss, "actor_ent": entropy, "actor_saturated": saturated, "temperature": alpha}
 
