@@ -549,7 +549,7 @@ def test_actions_are_bang_bang_until_rewards_differ() -> None:
     agent = has_seen((none, gamma, mask))
     assert searches(agent)
     assert agent.temperature().item() == pytest.approx(ALPHA)
-    assert has_seen((reward, gamma, mask)).temperature().item() < 0.99 * ALPHA
+    assert has_seen((reward, gamma, mask)).temperature().item() != pytest.approx(ALPHA)
     quiet = [agent.act(obs, step, eval_mode=True) for step in (5, 20)]
     np.testing.assert_array_equal(*quiet)
     assert (np.abs(quiet) < 1).all()
