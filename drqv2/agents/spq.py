@@ -18,9 +18,9 @@ those of soft actor-critic (Haarnoja et al., arXiv 1812.05905, section 5), with 
 early; the policy's entropy keeps it from staying at the bounds of its actions, where one without may find no rewards.
 What else is needed to learn from the first frames on: the first layer weighs differences of frames, latents are centred
 by their batch's mean before they are normalised, and the model's last layer starts at zero. The normal numbers of an
-action are held for several steps. As long as all rewards are the same, actions are random, each number -1 or 1, which
-reaches rare rewards more often than uniform ones do, or a policy that has learnt from no rewards; the temperature
-stays as it begins, since it would fall without end.
+action are held for several steps. As long as all rewards and discounts in batches are the same, actions are bang-bang,
+each number -1 or 1 at random: they reach rare rewards more often than a policy that has nothing to learn from, whose
+temperature would become tiny. So it stays as it begins.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class SPQAgent(Agent):
         model_warmup: Annotated[int, key(Int(0), "Updates of encoder and model before others.", "updates")] = 250,
         update_every_steps: Annotated[int, key(Int(1), "Interval between updates.", "agent steps")] = 1,
         hold: Annotated[int, fixed(Int(1), "Longest time for which noise is held.", "agent steps")] = 16,
+        search: Annotated[bool, key(Bool(), "Bang-bang actions after these until rewards differ.")] = True,
         use_tb: Annotated[bool, free(Bool(), "Whether update returns metrics.", follows="use_tb")] = True,
         precision: str = "fp32",
         compile: bool = False,
@@ -144,8 +145,9 @@ class SPQAgent(Agent):
         self.noise = HeldNoise((num_envs, action_shape[0]), hold, self.device)
         self.act_generator, self.update_generator, self.aug.generator = utils.agent_generators(seed, self.device)
         self.warmed_up = False
+        self.search = search
         self.alike: bool | None = None  # whether all transitions in batches so far have one reward and discount
-        self.usual: Tensor | None = None  # these two, [2]
+        self.usual = torch.zeros(2, device=self.device)  # these two
         self._graphed: GraphedUpdate | None = None
         self._graphed_policy: GraphedPolicy | None = None
         self.train()
@@ -163,17 +165,25 @@ class SPQAgent(Agent):
     @torch.no_grad()
     def act_batch(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `act`. Returns float32 [B, A]."""
-        start = step < self.num_expl_steps
-        random = not eval_mode and bool(start or self.alike)
-        noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
-        if random:
-            return (noise if start else noise.sign()).cpu().numpy()  # sign: bang-bang (Seyde et al., arXiv 2111.02552)
+        random = None if eval_mode else self.random_actions(step)
+        if random is not None:
+            return random.cpu().numpy()
+        noise = torch.zeros(()) if eval_mode else self.noise.next(False, self.act_generator)
         if self._graphs:
             self._graphed_policy = self._graphed_policy or graphed_policy(self, self._numbers)
             numbers = self._graphed_policy(each(torch.from_numpy, obs))
         else:
             numbers = self._numbers(to_device(obs, self.device))
         return self.actor.distribution(numbers).at(noise).cpu().numpy()
+
+    def random_actions(self, step: int) -> Tensor | None:
+        """Return uniform actions at the start, bang-bang ones during the search, float32 [B, A]; None after them.
+
+        Bang-bang actions (Seyde et al., arXiv 2111.02552) are at their bounds.
+        """
+        if step < self.num_expl_steps:
+            return self.noise.next(True, self.act_generator)
+        return self.noise.next(True, self.act_generator).sign() if self.alike else None
 
     def _numbers(self, obs: Any) -> Tensor:
         return self.actor.numbers(self.encoder(obs))
@@ -209,10 +219,11 @@ class SPQAgent(Agent):
     def _next(self, replay_iter: Iterator[Any]) -> tuple[Any, ...]:
         """Return the next batch, and note whether a reward or a discount in it is the first that differs."""
         batch = utils.to_torch(next(replay_iter), self.device)
-        if self.alike is not False:
+        if self.search and self.alike is not False:
             _, _, reward, discount, mask = batch
             seen = torch.stack((reward, discount), -1)[mask > 0]  # [transitions, 2]
-            self.usual = seen[0].clone() if self.usual is None else self.usual
+            if self.alike is None:
+                self.usual.copy_(seen[0])
             self.alike = bool((seen == self.usual).all())
         return batch
 

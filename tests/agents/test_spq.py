@@ -535,8 +535,8 @@ def test_actions_are_bang_bang_until_rewards_differ() -> None:
         actions = np.stack([agent.act(obs, step, eval_mode=False) for _ in range(400)])
         return bool((np.abs(actions) == 1).all())
 
-    def has_seen(*transitions: tuple[Tensor, Tensor, Tensor]) -> SPQAgent:
-        agent = make_agent(STATE, num_expl_steps=10, hold=16)
+    def has_seen(*transitions: tuple[Tensor, Tensor, Tensor], search: bool = True) -> SPQAgent:
+        agent = make_agent(STATE, num_expl_steps=10, hold=16, search=search)
         for module in networks(agent).values():
             module.float()
         agent.bins = agent.bins.float()
@@ -563,6 +563,10 @@ def test_actions_are_bang_bang_until_rewards_differ() -> None:
     resumed = has_seen()
     agent_state.restore(resumed, agent_state.capture(agent))
     assert searches(resumed)
+    resumed.update(repeat((torch.zeros(B, H + 1, 5), *(x.float() for x in (action, none, gamma, mask)))), 0)
+    assert searches(resumed)
+    resumed.update(repeat((torch.zeros(B, H + 1, 5), *(x.float() for x in (action, none + 1, gamma, mask)))), 0)
+    assert not searches(resumed)
 
     outside = torch.where(mask > 0, none, 1.0)  # after the ends of episodes
     one = none.clone()
@@ -570,6 +574,7 @@ def test_actions_are_bang_bang_until_rewards_differ() -> None:
     assert searches(has_seen((none - 1, gamma, mask), (none - 1, gamma, mask)))
     assert searches(has_seen((outside, gamma, mask)))
     assert not searches(has_seen((one, gamma, mask)))
+    assert not searches(has_seen((none, gamma, mask), search=False))
     assert not searches(has_seen((none, discount, mask)))  # an episode terminated
     assert not searches(has_seen((none, gamma, mask), (one, gamma, mask), (none, gamma, mask)))
     assert not searches(has_seen((none, gamma, mask), (none + 1, gamma, mask)))
@@ -658,8 +663,6 @@ def test_the_arms_without_a_part_lack_that_part_alone(monkeypatch: pytest.Monkey
         before = agent.encoder(image)
         agent.encoder.mean += 1
         assert torch.equal(before, agent.encoder(image)) == (part == "centring"), part
-    for part, agent in agents.items():
-        assert (agent.alike is False) == (part == "search"), part
     assert {part: agent.encoder.body[0].frames for part, agent in agents.items()} == {
         part: 1 if part == "differences" else 2 for part in agents
     }
@@ -695,6 +698,9 @@ def test_the_arm_with_drqv2s_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     offered: dict[str, Any] = {"precision": "fp32", "seed": 1, "num_envs": 1, "frame_stack": 2}
     agent = DrQV2Policy(STATE, (A,), "cpu", stddev_schedule="0.5", hold=16, hidden_dim=D, feature_dim=7, **offered)
     obs = np.ones((1, 5), np.float32)
+    agent.alike = True
+    assert (np.abs(agent.act_batch(obs, 2000, eval_mode=False)) == 1).all()
+    agent.alike = False
     mean = agent.act_batch(obs, 2000, eval_mode=True)
     np.testing.assert_allclose(agent.deterministic_policy()(torch.from_numpy(obs)).detach(), mean, atol=1e-6)
     noise = np.stack([agent.act_batch(obs, 2000, eval_mode=False) - mean for _ in range(2000)])
@@ -735,11 +741,13 @@ def test_a_graph_does_what_single_kernels_do_and_continues_after_a_restore(obs_s
 
     eager, graphed, restored = (agent_on_gpu(compile) for compile in (False, True, True))
     data = float_batch(obs_shape)
-    for i in range(6):
-        if i == 3:
+    unrewarded = [*data[:2], torch.zeros_like(data[2]), torch.ones_like(data[3]), data[4]]
+    for i in range(8):
+        if i == 5:
             agent_state.restore(restored, agent_state.capture(graphed))
-        agents = [eager, graphed, *([restored] if i >= 3 else [])]
-        one, *others = (agent.update(repeat(data), i) for agent in agents)
+        agents = [eager, graphed, *([restored] if i >= 5 else [])]
+        one, *others = (agent.update(repeat(unrewarded if i < 2 else data), i) for agent in agents)
+        assert (graphed._graphed is None) == (i < 2)  # the search has none
         for other in others:
             assert one.keys() == other.keys()
             for name in one:
@@ -747,6 +755,7 @@ def test_a_graph_does_what_single_kernels_do_and_continues_after_a_restore(obs_s
     assert [agent._graphs for agent in (eager, graphed)] == [False, True]
     for name, tensor in graphed.critic.state_dict().items():
         assert torch.equal(tensor, restored.critic.state_dict()[name])
+    torch.testing.assert_close(eager.temperature.log_alpha, graphed.temperature.log_alpha)
     assert torch.equal(graphed.temperature.log_alpha, restored.temperature.log_alpha)
     draws = [agent_state.capture(agent)["children"]["update_generator"] for agent in (eager, graphed, restored)]
     obs = each(lambda part: part[:1].cpu().numpy(), observation(data[0], 0))

@@ -51,10 +51,10 @@ class DrQV2Policy(SPQAgent):
     @torch.no_grad()
     def act_batch(self, obs: Any, step: int, eval_mode: bool) -> np.ndarray:
         """Choose an action for each of a batch of observations, [B, ...]; see `SPQAgent.act_batch`."""
-        random = not eval_mode and step < self.num_expl_steps
-        noise = torch.zeros(()) if eval_mode else self.noise.next(random, self.act_generator)
-        if random:
-            return noise.cpu().numpy()
+        random = None if eval_mode else self.random_actions(step)
+        if random is not None:
+            return random.cpu().numpy()
+        noise = torch.zeros(()) if eval_mode else self.noise.next(False, self.act_generator)
         mean = self.actor(self.encoder(to_device(obs, self.device)), 0.0).mean
         action = mean + utils.schedule(self.stddev_schedule, step) * noise
         return action.clamp(-1, 1).cpu().numpy()

@@ -11,7 +11,7 @@ from drqv2.agents.spq import Metrics, SPQAgent
 from drqv2.errors import UserError
 from drqv2.nn.latents import LatentEncoder
 
-PARTS = ("centring", "differences", "search", "transitions", "zero_start")
+PARTS = ("centring", "differences", "transitions", "zero_start")
 
 
 class Uncentred(LatentEncoder):
@@ -28,8 +28,8 @@ class Without(SPQAgent):
         obs_shape, action_shape, device: as kwargs, those of SPQAgent.
         precision, seed, num_envs, frame_stack: the same; a run passes them to agents that name them.
         part: what it lacks, one of PARTS: the centring of latents, the weights of the first layer for differences
-            of frames (they are those of each frame), the search for a first reward, the later transitions of a
-            segment, for actor and critic, or the zeros in the model's last layer at the start.
+            of frames (they are those of each frame), the later transitions of a segment, for actor and critic, or the
+            zeros in the model's last layer at the start.
         kwargs: the others.
 
     Raises:
@@ -55,8 +55,6 @@ class Without(SPQAgent):
             raise UserError(f"agent.part={part} must be one of {', '.join(PARTS)}")
         if part == "differences" and len(obs_shape) != 3:
             raise UserError("agent.part=differences is for images alone; set obs_type=pixels")
-        if part == "search":
-            self.alike = False  # rewards count as different from the start
         self.used = 1 if part == "transitions" else self.segment  # transitions of a segment
         encoder: Any
         for encoder in (self.encoder, self.encoder_target):
