@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from drqv2 import envs
+from drqv2.errors import UserError
 from drqv2.system import machine
 
 Row = dict[str, Any]
@@ -77,6 +78,20 @@ def options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--quick", action="store_true", help="smoke test: few repetitions and sides, small sizes")
     return parser.parse_args()
+
+
+def main_of_tasks(name: str, about: str, description: str | None, measure: Callable[[str, bool], list[Row]]) -> None:
+    """Run a benchmark whose command line names tasks; `measure` returns the rows of a task, see `main`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("task", nargs="+")
+    parser.add_argument("--quick", action="store_true", help="smoke test: few repetitions, small sizes")
+    args = parser.parse_args()
+    show_machine(machine_facts())
+    try:
+        rows = [row for task in args.task for row in measure(task, args.quick)]
+    except UserError as error:
+        sys.exit(str(error))
+    show_rows(name, about, rows)
 
 
 def main(name: str, about: str, measure: Callable[[bool], list[Row]]) -> None:

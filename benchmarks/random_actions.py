@@ -7,8 +7,6 @@ those above the least that any kind met.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -16,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.common import Row, machine_facts, show_machine, show_rows
+from benchmarks.common import Row, main_of_tasks
 from drqv2.envs import make
-from drqv2.errors import UserError
 from drqv2.nn.noise import HeldNoise
 
 EPISODES, QUICK_EPISODES = 40, 2
@@ -69,19 +66,5 @@ def measure(task: str, quick: bool = False) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", nargs="+")
-    parser.add_argument("--quick", action="store_true", help="smoke test: two episodes of each kind")
-    args = parser.parse_args()
-    show_machine(machine_facts())
-    try:
-        rows = [row for task in args.task for row in measure(task, args.quick)]
-    except UserError as error:
-        sys.exit(str(error))
-    show_rows("random_actions", "percent of episodes with a reward, and their returns", rows)
-
-
 if __name__ == "__main__":
-    main()
+    main_of_tasks("random_actions", "percent of episodes with a reward, and their returns", __doc__, measure)

@@ -6,17 +6,14 @@ predictions, H steps on, that are nearer to their own target than to the batch's
 
 from __future__ import annotations
 
-import argparse
-import sys
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.common import Row, machine_facts, show_machine, show_rows
+from benchmarks.common import Row, main_of_tasks
 from benchmarks.spq import prepared
 from drqv2.envs import make
-from drqv2.errors import UserError
 from drqv2.nn.noise import HeldNoise
 
 STEPS, AT = 1500, (1, 50, 100, 250, 500, 1000)
@@ -69,19 +66,5 @@ def measure(task: str, quick: bool = False) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", nargs="+")
-    parser.add_argument("--quick", action="store_true", help="smoke test: three updates of small batches")
-    args = parser.parse_args()
-    show_machine(machine_facts())
-    try:
-        rows = [row for task in args.task for row in measure(task, args.quick)]
-    except UserError as error:
-        sys.exit(str(error))
-    show_rows("representation", "updates of encoder and model alone", rows)
-
-
 if __name__ == "__main__":
-    main()
+    main_of_tasks("representation", "updates of encoder and model alone", __doc__, measure)

@@ -108,7 +108,7 @@ class SPQAgent(Agent):
         model_warmup: Annotated[int, key(Int(0), "Updates of encoder and model before others.", "updates")] = 250,
         update_every_steps: Annotated[int, key(Int(1), "Interval between updates.", "agent steps")] = 1,
         hold: Annotated[int, fixed(Int(1), "Longest time for which noise is held.", "agent steps")] = 16,
-        search: Annotated[bool, key(Bool(), "Bang-bang actions after these until rewards differ.")] = True,
+        search: Annotated[bool, key(Bool(), "Bang-bang after uniform actions until rewards differ.")] = True,
         use_tb: Annotated[bool, free(Bool(), "Whether update returns metrics.", follows="use_tb")] = True,
         precision: str = "fp32",
         compile: bool = False,
@@ -183,7 +183,7 @@ class SPQAgent(Agent):
         """
         if step < self.num_expl_steps:
             return self.noise.next(True, self.act_generator)
-        return self.noise.next(True, self.act_generator).sign() if self.alike else None
+        return self.noise.next(True, self.act_generator).sign() if self.searching else None
 
     def _numbers(self, obs: Any) -> Tensor:
         return self.actor.numbers(self.encoder(obs))
@@ -209,12 +209,17 @@ class SPQAgent(Agent):
                 self.update_model(*self._next(replay_iter))
             self.warmed_up = True
         batch = self._next(replay_iter)
-        if self.alike or not self._graphs:  # a graph is of what follows the search
+        if self.searching or not self._graphs:  # a graph is of what follows the search
             return self._learn(batch)
         self._graphed = self._graphed or graphed_update(
             self, lambda batch, _: self._learn(batch), batch, (self.update_generator, self.aug.generator)
         )
         return self._graphed(batch)
+
+    @property
+    def searching(self) -> bool:
+        """Whether it acts without a reward to learn from, see `random_actions`."""
+        return self.search and self.alike is True
 
     def _next(self, replay_iter: Iterator[Any]) -> tuple[Any, ...]:
         """Return the next batch, and note whether a reward or a discount in it is the first that differs."""
@@ -308,7 +313,7 @@ class SPQAgent(Agent):
         loss = (weight * (alpha.detach() * log_prob - torch.min(*self.critic(latent, action)))).mean()
         minimise(self.actor_opt, loss)
         entropy = -weight * log_prob.detach()
-        if not self.alike:
+        if not self.searching:
             minimise(self.temperature_opt, (alpha * (entropy - self.target_entropy)).mean())
         saturated = weight * (action.abs() > 0.95)
         return {"actor_loss": loss, "actor_ent": entropy, "actor_saturated": saturated, "temperature": alpha}

@@ -565,6 +565,9 @@ def test_actions_are_bang_bang_until_rewards_differ() -> None:
     assert searches(resumed)
     resumed.update(repeat((torch.zeros(B, H + 1, 5), *(x.float() for x in (action, none, gamma, mask)))), 0)
     assert searches(resumed)
+    resumed.search = False  # as a resume may set it
+    assert not searches(resumed)
+    resumed.search = True
     resumed.update(repeat((torch.zeros(B, H + 1, 5), *(x.float() for x in (action, none + 1, gamma, mask)))), 0)
     assert not searches(resumed)
 
