@@ -23,8 +23,8 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -74,21 +74,29 @@ def screen(paths: Sequence[str], *, jobs: int | None, status: bool, report: bool
         raise UserError("--status only prints: leave out --report, --retry and --out")
     plan = screen_plan.read(Path(paths[0]))
     jobs = jobs or plan.jobs
-    try:
+    with _explained(plan):
         if not status and not report:
             Queue(plan, jobs, retry).work()
         for entry in plan.entries:
             _require_same(entry)
         found = screen_plan.look(plan)
-        print("\n".join(status_lines(plan, found, jobs)))
-        if status:
-            return
-        print(screen_report.write(plan, found, Path(out) if out else None))
+    print("\n".join(status_lines(plan, found, jobs)))
+    if status:
+        return
+    with _explained(plan):
+        written = screen_report.write(plan, found, Path(out) if out else None)
+    print(written)
+    if not report and any(one.state != "finished" for one in found.values()):
+        sys.exit(1)
+
+
+@contextmanager
+def _explained(plan: Plan) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         advice = "free some disk space, or choose another folder"
         raise files.cannot_write(Path(error.filename or plan.folder), error, advice) from error
-    if not report and any(one.state != "finished" for one in found.values()):
-        sys.exit(1)
 
 
 class Running(NamedTuple):

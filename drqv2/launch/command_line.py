@@ -9,7 +9,6 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -96,8 +95,7 @@ def launch(run: Run, config_dir: Path | str, argv: Sequence[str] | None = None) 
         args = _parse(sys.argv[1:] if argv is None else argv)
         if args.help:
             _, regime, _ = take_resume(args.overrides, args.multirun)
-            with suppress(BrokenPipeError):  # `| head`
-                print(programs.as_here(help_text(regime)), flush=True)
+            print(programs.as_here(help_text(regime)), flush=True)
             return
         _launch(run, args, config_dir)
     except UserError as error:
@@ -151,7 +149,8 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
             raise told from error
         if isinstance(error, OSError):
             advice = "choose another hydra.run.dir, or free some disk space"
-            raise files.cannot_write(Path(error.filename or "the run directory"), error, advice) from error
+            place = Path(error.filename or "standard output or the run directory")
+            raise files.cannot_write(place, error, advice) from error
         raise
 
 

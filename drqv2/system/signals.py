@@ -1,5 +1,7 @@
 """Stopping on request: by a scheduler (SIGTERM, SIGUSR1, SIGUSR2), ctrl-C (SIGINT) or a closed terminal (SIGHUP).
 
+A pipe whose reader has ended (`| head`, `| tee` on a lost connection) is treated like a closed terminal.
+
 The main thread stops at its next safe point, where the run's state is consistent. Since it may be in a long computation
 that runs no Python code, a second thread enforces a deadline: without a safe point in time the process exits, and its
 last snapshot counts. If a scheduler has installed a handler for a signal, say to requeue the job, that handler is
@@ -8,11 +10,13 @@ called at the safe point, after a snapshot has been started, and there is no dea
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import shlex
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -48,6 +52,7 @@ class StopSignals:
         self._entered += 1
         if self._entered > 1:
             return self
+        hang_up_with_readers()
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
             self._read, self._write = socket.socketpair()
@@ -138,12 +143,51 @@ def exit_on_signal_before_run() -> None:
         if number != signal.SIGINT:
             signal.signal(number, _exit_quietly)
     exit_quietly_on_ctrl_c()
+    hang_up_with_readers()
 
 
 def exit_quietly_on_ctrl_c() -> None:
     """Exit on ctrl-C without a traceback, even during imports. A background job continues to ignore ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit_quietly)
+
+
+def hang_up_with_readers() -> None:
+    """Send this process SIGHUP when it prints into a pipe whose reader has ended; printing does not raise then.
+
+    Only where standard output or standard error is a pipe.
+    """
+    for name, fd in ("stdout", 1), ("stderr", 2):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and not stream.closed and _is_pipe(stream, fd):
+            stream.flush()
+            pipe = _Pipe(fd, "wb", closefd=False)
+            buffer = io.BufferedWriter(pipe) if hasattr(stream.buffer, "raw") else pipe  # as with `python -u`
+            new = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+            new.reconfigure(write_through=stream.write_through)
+            setattr(sys, name, new)
+
+
+def _is_pipe(stream: io.TextIOWrapper, fd: int) -> bool:
+    """Return whether a stream is a pipe at a file descriptor, and not yet a `_Pipe`."""
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except io.UnsupportedOperation:  # not a file
+        return False
+    raw = getattr(stream.buffer, "raw", stream.buffer)
+    return stream.fileno() == fd and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not isinstance(raw, _Pipe)
+
+
+class _Pipe(io.FileIO):
+    """Standard output or standard error: the end of its reader is a SIGHUP; what is written from then on is lost."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _discard(self.fileno())
+            os.kill(os.getpid(), signal.SIGHUP)
+            return super().write(data)
 
 
 def _to_handle() -> list[signal.Signals]:
@@ -171,9 +215,7 @@ def _survive_hangup() -> None:
     def discard(timeout: float | None) -> None:
         for fd, _ in poll.poll(timeout):
             poll.unregister(fd)
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, fd)
-            os.close(nowhere)
+            _discard(fd)
 
     def watch() -> None:
         while True:
@@ -181,6 +223,12 @@ def _survive_hangup() -> None:
 
     discard(0.0)
     threading.Thread(target=watch, name="hang-up", daemon=True).start()
+
+
+def _discard(fd: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, fd)
+    os.close(nowhere)
 
 
 def _is_handler(handler: Any) -> TypeGuard[Callable[[int, None], Any]]:

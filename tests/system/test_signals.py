@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from drqv2.system import signals
 from tests.patience import PATIENCE
@@ -250,6 +251,47 @@ def test_exit_codes_before_there_is_a_run(number, code):
     process.send_signal(number)
     assert process.communicate()[0] == ""
     assert process.returncode == code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["--help", "--cfg job", "--info", "-m seed=1,2 hydra.sweep.dir=DIR"])
+def test_training_with_a_closed_pipe(words, tmp_path):
+    command = [sys.executable, "train.py", *words.replace("DIR", str(tmp_path)).split()]
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert process.communicate()[1] == ""
+    assert process.returncode == 75
+    assert not list(tmp_path.glob("*/snapshot.pt"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "nohup"])
+def test_training_whose_reader_ends(ignored, tmp_path):
+    keys = f"preset=debug num_train_frames=6000 eval_every_frames=null hydra.run.dir={tmp_path}".split()
+    command = [sys.executable, "train.py", *keys]
+    process = subprocess.Popen(
+        ["nohup", *command] if ignored else command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    while not process.stdout.readline().startswith("| train"):
+        pass
+    process.stdout.close()
+    told = process.stderr.read()
+    assert process.wait() == (0 if ignored else 75)
+    assert told == ("" if ignored else f"\nstopped by SIGHUP; resume with: python train.py resume={tmp_path}\n")
+    newest = int((tmp_path / "train.csv").read_text().splitlines()[-1].split(",")[0])
+    assert newest == 6000 if ignored else newest <= 4000
+    saved = torch.load(tmp_path / "snapshot.pt", weights_only=False)
+    assert saved["frame"] >= newest
 
 
 @pytest.mark.slow
