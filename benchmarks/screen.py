@@ -94,6 +94,8 @@ def screen(paths: Sequence[str], *, jobs: int | None, status: bool, report: bool
 def _explained(plan: Plan) -> Iterator[None]:
     try:
         yield
+    except BrokenPipeError:  # of standard output
+        raise
     except OSError as error:
         advice = "free some disk space, or choose another folder"
         raise files.cannot_write(Path(error.filename or plan.folder), error, advice) from error

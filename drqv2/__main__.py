@@ -21,6 +21,7 @@ import sys
 
 import drqv2
 from drqv2.config.formatting import did_you_mean
+from drqv2.launch.exits import clean_exit
 from drqv2.programs import ROOT
 
 _SCRIPTS = ("train", "eval", "report")
@@ -31,9 +32,11 @@ def main() -> None:
     """Run the command line described above; exit codes are those of the programs."""
     command, words = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     if command in ("-h", "--help", "help"):
-        print((__doc__ or "").strip())
+        with clean_exit():
+            print((__doc__ or "").strip())
     elif command == "--version":
-        print(f"drqv2 {drqv2.__version__}")
+        with clean_exit():
+            print(f"drqv2 {drqv2.__version__}")
     elif command == "-sc" and words:
         _complete(words[0])
     elif command in _SCRIPTS:

@@ -21,10 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--task", default="cartpole_balance_sparse", help="task to train on (%(default)s)")
     parser.add_argument("--dir", type=Path, default=Path("exp_local"), help="where runs will be stored (%(default)s)")
     words = sys.argv[1:] if argv is None else argv
-    args = parser.parse_args([f"--{word}" if re.match(r"\w+=", word) else word for word in words])  # task=X, too
     failed = False
     cfgs: list[dict[str, Any]] = []
     with clean_exit():
+        args = parser.parse_args([f"--{word}" if re.match(r"\w+=", word) else word for word in words])  # task=X, too
         for status, name, text, advice in run_checks(args.task, args.dir, cfgs):
             failed |= status == "fail"
             print(f"{status:<5} {name:<15} {as_here(text)}", flush=True)

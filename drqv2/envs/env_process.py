@@ -21,7 +21,7 @@ from drqv2.envs.episode import Environment, episode_state
 from drqv2.envs.handles import NOT_FETCHED, EnvHandle, Request
 from drqv2.errors import ProcessError, UserError
 from drqv2.system import processes
-from drqv2.system.signals import ignore_signals
+from drqv2.system.signals import hang_up_with_readers, ignore_signals
 
 _log = logging.getLogger(__name__)
 
@@ -268,6 +268,7 @@ def _raised(result: tuple[UserError | None, str]) -> Any:
 def _serve(pipe: Connection, makes: Sequence[Callable[[], Environment]], threads: int | None, answers: Any) -> None:
     """Make the environments and answer requests until the pipe's other end is closed; count each answer."""
     ignore_signals()
+    hang_up_with_readers()  # an environment may print
     notices.take()  # from now on, the main process says them
     if threads is not None:
         os.environ["LP_NUM_THREADS"] = str(threads)  # Mesa reads it when OpenGL is opened

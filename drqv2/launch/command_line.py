@@ -138,6 +138,7 @@ def _launch(run: Run, args: argparse.Namespace, config_dir: Path) -> None:
             _check_jobs(args, config_dir)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them and ending the process
         _run_hydra(args, get_args_parser(), job, str(config_dir), _CONFIG)
+        sys.stdout.flush()  # at Python's exit a closed pipe or a full disk would change nothing
     except Exception as error:
         if error is job.crash:
             raise error.with_traceback(job.traceback) from None  # Hydra's frames say nothing about the bug

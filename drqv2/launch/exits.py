@@ -25,8 +25,12 @@ def clean_exit() -> Iterator[None]:
             the output.
     """
     try:
-        with plain_warnings():
-            yield
+        try:
+            with plain_warnings():
+                yield
+        except SystemExit:  # argparse's, after its help
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
     except UserError as error:
         print(as_here(f"error: {error}"), file=sys.stderr)

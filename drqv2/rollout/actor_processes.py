@@ -27,7 +27,7 @@ from drqv2.rollout.inference import Inference, ask
 from drqv2.rollout.shared import Layout, SharedArrays, SharedWeights
 from drqv2.rollout.unroll import Unroller
 from drqv2.system import processes
-from drqv2.system.signals import ignore_signals
+from drqv2.system.signals import hang_up_with_readers, ignore_signals
 
 _ASKS, _ANSWERED = "asks", "answered"  # messages of an actor that needs actions, and to it
 _WATCH_SECONDS = 0.5  # between two looks at the actors
@@ -202,6 +202,7 @@ class ActorProcesses(Actors[_Actor]):
 def _serve(learner: connection.Connection, task: ActorTask, actor: int, restarts: int) -> None:
     """Fill the rollouts whose numbers come through the pipe until its other end is closed."""
     ignore_signals()
+    hang_up_with_readers()  # an environment may print
     torch.set_num_threads(1)
     if task.render_threads is not None:
         os.environ["LP_NUM_THREADS"] = str(task.render_threads)  # Mesa reads it when OpenGL is opened

@@ -52,14 +52,15 @@ class StopSignals:
         self._entered += 1
         if self._entered > 1:
             return self
-        hang_up_with_readers()
         self._before: dict[int, Any] = {}
+        self._streams: dict[str, Any] = {}
         if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
             self._read, self._write = socket.socketpair()
             self._write.setblocking(False)
             # The interpreter's C handler writes the number there, even while the main thread is busy.
             self._fd_before = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
             self._before = {s: signal.signal(s, _wait_for_safe_point) for s in _to_handle()}
+            self._streams = hang_up_with_readers()
             self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
             self._thread.start()
         return self
@@ -69,6 +70,9 @@ class StopSignals:
         if kind is not None and issubclass(kind, Stopped) and not self._entered:
             self._pending.clear()  # the run can be continued in the same process
         if self._before and not self._entered:
+            for name, stream in self._streams.items():
+                getattr(sys, name).flush()
+                setattr(sys, name, stream)
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._fd_before)
@@ -152,41 +156,52 @@ def exit_quietly_on_ctrl_c() -> None:
         signal.signal(signal.SIGINT, _exit_quietly)
 
 
-def hang_up_with_readers() -> None:
-    """Send this process SIGHUP when it prints into a pipe whose reader has ended; printing does not raise then.
+def hang_up_with_readers() -> dict[str, Any]:
+    """Treat the end of the program that reads standard output from a pipe like a closed terminal: a SIGHUP.
 
-    Only where standard output or standard error is a pipe.
+    Printing does not raise then. The end of the reader of standard error only loses what is written from then on.
+
+    Returns:
+        The streams of `sys` that were replaced, by name.
     """
+    before = {}
     for name, fd in ("stdout", 1), ("stderr", 2):
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and not stream.closed and _is_pipe(stream, fd):
-            stream.flush()
+        if isinstance(stream, io.TextIOWrapper) and _is_pipe(stream, fd):
             pipe = _Pipe(fd, "wb", closefd=False)
             buffer = io.BufferedWriter(pipe) if hasattr(stream.buffer, "raw") else pipe  # as with `python -u`
             new = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
             new.reconfigure(write_through=stream.write_through)
+            before[name] = stream
             setattr(sys, name, new)
+    return before
 
 
 def _is_pipe(stream: io.TextIOWrapper, fd: int) -> bool:
-    """Return whether a stream is a pipe at a file descriptor, and not yet a `_Pipe`."""
+    """Return whether a stream is a pipe at a file descriptor that has a reader, and not yet a `_Pipe`."""
     try:
         mode = os.fstat(stream.fileno()).st_mode
-    except io.UnsupportedOperation:  # not a file
+        raw = getattr(stream.buffer, "raw", stream.buffer)
+        if stream.fileno() != fd or isinstance(raw, _Pipe) or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+            return False
+        stream.flush()
+    except (OSError, ValueError):  # not a file, closed, or without a reader already: left as it is
         return False
-    raw = getattr(stream.buffer, "raw", stream.buffer)
-    return stream.fileno() == fd and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not isinstance(raw, _Pipe)
+    return True
 
 
 class _Pipe(io.FileIO):
-    """Standard output or standard error: the end of its reader is a SIGHUP; what is written from then on is lost."""
+    """Standard output or standard error, see `hang_up_with_readers`."""
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # it would end the process without more ado
+                raise
             _discard(self.fileno())
-            os.kill(os.getpid(), signal.SIGHUP)
+            if self.fileno() == 1 and not sys.is_finalizing():  # then threads cannot be started
+                os.kill(os.getpid(), signal.SIGHUP)
             return super().write(data)
 
 
