@@ -90,7 +90,7 @@ MAY_USE: dict[str, set[str]] = {
     "seeds": set(),
     "utils": set(),
     "programs": set(),
-    "__main__": {"config"},
+    "__main__": {"config", "launch"},
     "system": set(),
     "config": set(),
     "config/__main__": {"launch"},
