@@ -327,7 +327,7 @@ def test_streams_come_back_with_the_signals():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["eval.py --help", "-m drqv2 --help", "-m drqv2.snapshot WHOLE"])
+@pytest.mark.parametrize("words", ["eval.py --help", "report.py --help", "-m drqv2 --help", "-m drqv2.snapshot WHOLE"])
 def test_tools_with_a_closed_pipe(words, tmp_path):
     for name in ("snapshot.pt", "snapshot_previous.pt", "weights_0.pt"):
         (tmp_path / name).write_bytes(b"")
